@@ -1,0 +1,110 @@
+"""What can go wrong, as values: a `Problem` says what, where and what to do; an `EpbuildError` carries problems to the exit code.
+
+Codes: EPB1xx recipe, 2xx plan, 3xx toolchain, 4xx build, 5xx store, 6xx verify. `docs/errors.md` lists them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """A place in a text file; line and column count from 1, the column in characters."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: a sentence, where it is (a position, or a step id), and what to do about it."""
+
+    code: str
+    message: str
+    where: Position | str | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where is not None else ""
+        return f"{place}{self.text} [{self.code}]"
+
+    @property
+    def text(self) -> str:
+        """What is wrong and what to do, as whole sentences, without the place."""
+        message = self.message if self.message.endswith((".", "!", "?")) else f"{self.message}."
+        return f"{message} {self.hint}" if self.hint else message
+
+
+class EpbuildError(Exception):
+    """The base of every error that a user is meant to read; it holds one or more problems, in the order of their positions."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, *problems: Problem) -> None:
+        if not problems:
+            raise ValueError("an error needs at least one problem")
+        self.problems = tuple(sorted(problems, key=_reading_order))
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class RecipeError(EpbuildError):
+    """The recipe's text, or what it says, is wrong (EPB1xx)."""
+
+    exit_code = 2
+
+
+class PlanError(EpbuildError):
+    """The recipe can be read, but what it asks for cannot be built (EPB2xx)."""
+
+    exit_code = 2
+
+
+class ToolchainError(EpbuildError):
+    """An environment could not be provisioned, probed or used (EPB3xx)."""
+
+    exit_code = 3
+
+
+class BuildError(EpbuildError):
+    """A step failed (EPB4xx)."""
+
+    exit_code = 1
+
+
+class EnvironmentFailure(BuildError):
+    """A step failed because of this machine: a full disk, a missing permission, too little memory (EPB4xx)."""
+
+    exit_code = 3
+
+
+class StoreError(EpbuildError):
+    """The store or the workspace's state cannot be read or written (EPB5xx)."""
+
+    exit_code = 3
+
+
+class VerifyError(EpbuildError):
+    """An artifact is not what it should be (EPB6xx)."""
+
+    exit_code = 1
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """A hint that names the known word closest to `word`, or None when nothing is close."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"Did you mean '{close[0]}'?" if close else None
+
+
+def _reading_order(problem: Problem) -> tuple[str, int, int]:
+    where = problem.where
+    if isinstance(where, Position):
+        return (where.file, where.line, where.column)
+    return ("", 0, 0)

@@ -1,0 +1,23 @@
+"""Where the JSON Schemas are: inside the wheel, or at the top of a checkout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_PACKAGE = Path(__file__).parent
+
+
+def schema_text(name: str) -> str:
+    """The text of `<name>.schema.json`, such as `recipe`; raises FileNotFoundError for a schema that does not exist."""
+    file = f"{name}.schema.json"
+    shipped = _PACKAGE / "_schemas" / file
+    path = shipped if shipped.is_file() else _PACKAGE.parent / "schemas" / file
+    return path.read_text(encoding="utf-8")
+
+
+def schema(name: str) -> dict[str, Any]:
+    """`<name>.schema.json`, parsed."""
+    document: dict[str, Any] = json.loads(schema_text(name))
+    return document
