@@ -1,0 +1,340 @@
+"""Writes the sample models that the checked-in recipes compile: a two-graph decoder and a small classifier.
+
+The bytes depend on nothing but this file, not on the machine nor on the version of numpy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OPSET = 17
+IR_VERSION = 8
+
+# A llama-shaped decoder, small, yet with weights that outweigh what an NPU compiler adds per graph: if they did not,
+# a shared context binary would not show what sharing saves.
+LAYERS = 2
+HIDDEN = 96
+HEADS = 4
+HEAD_DIM = HIDDEN // HEADS
+MLP = 256
+VOCABULARY = 256
+CONTEXT = 128  # slots of the static KV cache: the longest text that the decoder can hold
+PREFILL_SEQUENCE = 64
+DECODE_SEQUENCE = 1
+
+WEIGHTS_FILE = "weights.bin"
+WEIGHT_ALIGNMENT = 64  # bytes; a reader may map a tensor in place
+
+CLASSES = 10
+
+Array = npt.NDArray[np.generic]
+
+
+class Randomness:
+    """Reproducible weights: raw generator words scaled by exact float steps.
+
+    numpy promises that a bit generator's raw stream never changes; it does not promise that of the distributions.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._words = np.random.PCG64(seed)
+
+    def uniform(self, shape: tuple[int, ...], deviation: float, mean: float = 0.0) -> Array:
+        """Float32 values spread evenly around `mean` with that standard deviation."""
+        words = self._words.random_raw(math.prod(shape)) >> np.uint64(40)
+        unit = words.astype(np.float64) / 2**23 - 1.0
+        values: Array = (mean + unit * (deviation * math.sqrt(3.0))).astype("<f4")
+        return values.reshape(shape)
+
+
+class GraphBuilder:
+    """Collects nodes and tensors; each node's output carries the name given to it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, kind: int, shape: list[int]) -> str:
+        """Declares a graph input of a TensorProto data type; the name comes back."""
+        self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def output(self, name: str, kind: int, shape: list[int]) -> None:
+        """Declares a value that some node makes as a graph output."""
+        self._outputs.append(helper.make_tensor_value_info(name, kind, shape))
+
+    def constant(self, name: str, value: Array) -> str:
+        """Adds an initializer that the graph file itself holds; the name comes back."""
+        self._initializers.append(numpy_helper.from_array(value, name))
+        return name
+
+    def external(self, tensors: Iterable[onnx.TensorProto]) -> None:
+        """Adds initializers whose data lies in another file."""
+        self._initializers.extend(tensors)
+
+    def node(self, op: str, inputs: list[str], output: str, **attributes: object) -> str:
+        """Adds a node with one output, whose name comes back."""
+        self._nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
+        return output
+
+    def halves(self, value: str, axis: int) -> tuple[str, str]:
+        """Cuts `value` in two equal parts along `axis`."""
+        left, right = f"{value}_left", f"{value}_right"
+        self._nodes.append(helper.make_node("Split", [value], [left, right], name=f"{value}_halves", axis=axis))
+        return left, right
+
+    def model(self) -> onnx.ModelProto:
+        """Everything collected so far as one model."""
+        graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._initializers)
+        return helper.make_model(
+            graph,
+            producer_name="epbuild-samples",
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+        )
+
+
+class WeightsFile:
+    """The decoder's weights laid out in one file, and the external tensors that point into it."""
+
+    def __init__(self, weights: dict[str, Array]) -> None:
+        self._content = bytearray()
+        self._tensors: list[onnx.TensorProto] = []
+        for name, value in weights.items():
+            self._content.extend(bytes(-len(self._content) % WEIGHT_ALIGNMENT))
+            offset, data = len(self._content), value.tobytes()
+            self._content.extend(data)
+            tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=value.shape)
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, text in (("location", WEIGHTS_FILE), ("offset", str(offset)), ("length", str(len(data)))):
+                tensor.external_data.add(key=key, value=text)
+            self._tensors.append(tensor)
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of the file."""
+        return bytes(self._content)
+
+    @property
+    def tensors(self) -> list[onnx.TensorProto]:
+        """The weights as external tensors, in the order of the file."""
+        return self._tensors
+
+
+def decoder_weights() -> dict[str, Array]:
+    """Every weight of the decoder by name, in the order of the weights file."""
+    random = Randomness(seed=1)
+
+    def matrix(rows: int, columns: int) -> Array:
+        return random.uniform((rows, columns), deviation=1 / math.sqrt(rows))
+
+    def gain() -> Array:
+        return random.uniform((HIDDEN,), deviation=0.1, mean=1.0)
+
+    weights = {"embedding": random.uniform((VOCABULARY, HIDDEN), deviation=1.0)}
+    for layer in range(LAYERS):
+        prefix = f"layer_{layer}"
+        weights[f"{prefix}.attention_norm"] = gain()
+        for name in ("query", "key", "value", "attention_output"):
+            weights[f"{prefix}.{name}"] = matrix(HIDDEN, HIDDEN)
+        weights[f"{prefix}.mlp_norm"] = gain()
+        weights[f"{prefix}.gate"] = matrix(HIDDEN, MLP)
+        weights[f"{prefix}.up"] = matrix(HIDDEN, MLP)
+        weights[f"{prefix}.down"] = matrix(MLP, HIDDEN)
+    weights["final_norm"] = gain()
+    weights["lm_head"] = matrix(HIDDEN, VOCABULARY)
+    return weights
+
+
+def rotary_tables() -> tuple[Array, Array]:
+    """Cosine and sine of the rotary embedding, one row per cache slot.
+
+    The base is 2**half, so the frequencies are exact powers of two and only the two functions round.
+    """
+    half = HEAD_DIM // 2
+    angles = [[slot * 2.0**-pair for pair in range(half)] for slot in range(CONTEXT)]
+    cosine = np.array([[math.cos(angle) for angle in row] for row in angles], dtype="<f4")
+    sine = np.array([[math.sin(angle) for angle in row] for row in angles], dtype="<f4")
+    return cosine, sine
+
+
+class Decoder(GraphBuilder):
+    """One graph of the decoder for a fixed number of tokens per run.
+
+    The cache has a slot per position. A run writes its tokens' keys and values into the slots that `position_ids`
+    names and attends to every slot up to its own position, so a present tensor is the next run's past as it is.
+    """
+
+    def __init__(self, name: str, sequence: int, weights: WeightsFile) -> None:
+        super().__init__(name)
+        self._sequence = sequence
+        self.external(weights.tensors)
+        self._cache_shape = [1, HEADS, CONTEXT, HEAD_DIM]
+        self._build()
+
+    def _build(self) -> None:
+        tokens = self.input("input_ids", TensorProto.INT32, [1, self._sequence])
+        positions = self.input("position_ids", TensorProto.INT32, [1, self._sequence])
+        self._constants()
+        self._position_tensors(positions)
+        state = self.node("Gather", ["embedding", tokens], "embedded", axis=0)
+        for layer in range(LAYERS):
+            state = self._attention(state, layer)
+            state = self._mlp(state, layer)
+        self.node("MatMul", [self._norm(state, "final_norm"), "lm_head"], "logits")
+        self.output("logits", TensorProto.FLOAT, [1, self._sequence, VOCABULARY])
+        for layer in range(LAYERS):
+            for kind in ("key", "value"):
+                self.output(f"present_{kind}_{layer}", TensorProto.FLOAT, self._cache_shape)
+
+    def _constants(self) -> None:
+        # None of these depends on the sequence length: prefill and decode hold the same ones.
+        cosine, sine = rotary_tables()
+        self.constant("cosine_table", cosine)
+        self.constant("sine_table", sine)
+        self.constant("slots", np.arange(CONTEXT, dtype="<i4").reshape(1, 1, 1, CONTEXT))
+        self.constant("slots_column", np.arange(CONTEXT, dtype="<i4").reshape(1, 1, CONTEXT, 1))
+        self.constant("heads_shape", np.array([1, -1, HEADS, HEAD_DIM], dtype="<i8"))
+        self.constant("hidden_shape", np.array([1, -1, HIDDEN], dtype="<i8"))
+        self.constant("axis_1", np.array([1], dtype="<i8"))
+        self.constant("axes_1_2", np.array([1, 2], dtype="<i8"))
+        self.constant("axes_1_3", np.array([1, 3], dtype="<i8"))
+        self.constant("one", np.array(1, dtype="<f4"))
+        self.constant("epsilon", np.array(1e-5, dtype="<f4"))
+        self.constant("attention_scale", np.array(1 / math.sqrt(HEAD_DIM), dtype="<f4"))
+        # Within the range of half precision, which is what NPUs compute in.
+        self.constant("hidden_score", np.array(-1e4, dtype="<f4"))
+        self.constant("zero", np.array(0, dtype="<f4"))
+
+    def _position_tensors(self, positions: str) -> None:
+        for name in ("cosine", "sine"):
+            rows = self.node("Gather", [f"{name}_table", positions], f"{name}_rows", axis=0)
+            self.node("Unsqueeze", [rows, "axis_1"], name)
+        column = self.node("Unsqueeze", [positions, "axes_1_3"], "positions_column")
+        row = self.node("Unsqueeze", [positions, "axes_1_2"], "positions_row")
+        visible = self.node("LessOrEqual", ["slots", column], "visible")
+        self.node("Where", [visible, "zero", "hidden_score"], "causal_bias")
+        # A product with a 0/1 matrix writes the cache: exact in any precision, and only the plainest operators.
+        written = self.node("Cast", [self.node("Equal", ["slots_column", row], "is_written")], "written", to=TensorProto.FLOAT)
+        touched = self.node("ReduceMax", [written], "touched", axes=[3], keepdims=1)
+        self.node("Sub", ["one", touched], "kept")
+
+    def _norm(self, value: str, weight: str) -> str:
+        square = self.node("Mul", [value, value], f"{weight}_square")
+        mean = self.node("ReduceMean", [square], f"{weight}_mean", axes=[-1], keepdims=1)
+        root = self.node("Sqrt", [self.node("Add", [mean, "epsilon"], f"{weight}_shifted")], f"{weight}_root")
+        return self.node("Mul", [self.node("Div", [value, root], f"{weight}_unit"), weight], f"{weight}_out")
+
+    def _heads(self, value: str, weight: str) -> str:
+        """[1, S, hidden] through a projection to [1, heads, S, head]."""
+        flat = self.node("MatMul", [value, weight], f"{weight}_flat")
+        split = self.node("Reshape", [flat, "heads_shape"], f"{weight}_split")
+        return self.node("Transpose", [split], f"{weight}_heads", perm=[0, 2, 1, 3])
+
+    def _rotate(self, value: str) -> str:
+        left, right = self.halves(value, axis=3)
+        product = {
+            (half, table): self.node("Mul", [half, table], f"{half}_{table}")
+            for half in (left, right)
+            for table in ("cosine", "sine")
+        }
+        first = self.node("Sub", [product[left, "cosine"], product[right, "sine"]], f"{value}_rotated_left")
+        second = self.node("Add", [product[right, "cosine"], product[left, "sine"]], f"{value}_rotated_right")
+        return self.node("Concat", [first, second], f"{value}_rotated", axis=3)
+
+    def _remember(self, fresh: str, kind: str, layer: int) -> str:
+        past = self.input(f"past_{kind}_{layer}", TensorProto.FLOAT, self._cache_shape)
+        kept = self.node("Mul", [past, "kept"], f"kept_{kind}_{layer}")
+        placed = self.node("MatMul", ["written", fresh], f"placed_{kind}_{layer}")
+        return self.node("Add", [kept, placed], f"present_{kind}_{layer}")
+
+    def _attention(self, state: str, layer: int) -> str:
+        prefix = f"layer_{layer}"
+        value = self._norm(state, f"{prefix}.attention_norm")
+        query = self._rotate(self._heads(value, f"{prefix}.query"))
+        keys = self._remember(self._rotate(self._heads(value, f"{prefix}.key")), "key", layer)
+        values = self._remember(self._heads(value, f"{prefix}.value"), "value", layer)
+        keys_by_column = self.node("Transpose", [keys], f"{prefix}.keys_by_column", perm=[0, 1, 3, 2])
+        raw = self.node("MatMul", [query, keys_by_column], f"{prefix}.raw_scores")
+        scaled = self.node("Mul", [raw, "attention_scale"], f"{prefix}.scaled_scores")
+        scores = self.node("Add", [scaled, "causal_bias"], f"{prefix}.scores")
+        shares = self.node("Softmax", [scores], f"{prefix}.shares", axis=-1)
+        mixed = self.node("MatMul", [shares, values], f"{prefix}.mixed")
+        by_token = self.node("Transpose", [mixed], f"{prefix}.mixed_by_token", perm=[0, 2, 1, 3])
+        joined = self.node("Reshape", [by_token, "hidden_shape"], f"{prefix}.joined")
+        output = self.node("MatMul", [joined, f"{prefix}.attention_output"], f"{prefix}.attended")
+        return self.node("Add", [state, output], f"{prefix}.after_attention")
+
+    def _mlp(self, state: str, layer: int) -> str:
+        prefix = f"layer_{layer}"
+        value = self._norm(state, f"{prefix}.mlp_norm")
+        gate = self.node("MatMul", [value, f"{prefix}.gate"], f"{prefix}.gate_flat")
+        swish = self.node("Mul", [gate, self.node("Sigmoid", [gate], f"{prefix}.gate_sigmoid")], f"{prefix}.swish")
+        up = self.node("MatMul", [value, f"{prefix}.up"], f"{prefix}.up_flat")
+        gated = self.node("Mul", [swish, up], f"{prefix}.gated")
+        output = self.node("MatMul", [gated, f"{prefix}.down"], f"{prefix}.mlp_out")
+        return self.node("Add", [state, output], f"{prefix}.after_mlp")
+
+
+def classifier() -> onnx.ModelProto:
+    """A convolutional classifier of 32x32 colour images, its weights inline."""
+    random = Randomness(seed=2)
+    builder = GraphBuilder("classifier")
+    value, channels = builder.input("image", TensorProto.FLOAT, [1, 3, 32, 32]), 3
+    for stage, width in enumerate((16, 32, 64, 64)):
+        kernel = random.uniform((width, channels, 3, 3), deviation=math.sqrt(2 / (channels * 9)))
+        weight = builder.constant(f"conv_{stage}.weight", kernel)
+        bias = builder.constant(f"conv_{stage}.bias", random.uniform((width,), deviation=0.1))
+        value = builder.node("Conv", [value, weight, bias], f"conv_{stage}", kernel_shape=[3, 3], pads=[1] * 4)
+        value = builder.node("Relu", [value], f"relu_{stage}")
+        if stage < 3:
+            value = builder.node("MaxPool", [value], f"pool_{stage}", kernel_shape=[2, 2], strides=[2, 2])
+        channels = width
+    value = builder.node("GlobalAveragePool", [value], "pool")
+    value = builder.node("Flatten", [value], "features", axis=1)
+    weight = builder.constant("head.weight", random.uniform((channels, CLASSES), deviation=2 / math.sqrt(channels)))
+    bias = builder.constant("head.bias", random.uniform((CLASSES,), deviation=0.1))
+    value = builder.node("Gemm", [value, weight, bias], "scores")
+    builder.node("Softmax", [value], "probabilities", axis=-1)
+    builder.output("probabilities", TensorProto.FLOAT, [1, CLASSES])
+    return builder.model()
+
+
+def write_models(directory: Path) -> None:
+    """Writes every sample model under `directory`, over what is there. Raises OSError."""
+    decoder = directory / "tiny-llm"
+    decoder.mkdir(parents=True, exist_ok=True)
+    weights = WeightsFile(decoder_weights())
+    (decoder / WEIGHTS_FILE).write_bytes(weights.content)
+    for name, sequence in (("prefill", PREFILL_SEQUENCE), ("decode", DECODE_SEQUENCE)):
+        _write_model(Decoder(name, sequence, weights).model(), decoder / f"{name}.onnx")
+    (directory / "classifier").mkdir(exist_ok=True)
+    _write_model(classifier(), directory / "classifier" / "classifier.onnx")
+
+
+def _write_model(model: onnx.ModelProto, path: Path) -> None:
+    path.write_bytes(model.SerializeToString(deterministic=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="directory to write under")
+    write_models(parser.parse_args().out)
+
+
+if __name__ == "__main__":
+    main()

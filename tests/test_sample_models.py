@@ -1,0 +1,92 @@
+"""The checked-in sample models are what their script writes, and what the recipes say they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+MODELS = Path(__file__).parent.parent / "recipes" / "models"
+DECODER = MODELS / "tiny-llm"
+Ids = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+Cache = dict[str, Floats]
+
+EVERY_MODEL = ["tiny-llm/prefill.onnx", "tiny-llm/decode.onnx", "classifier/classifier.onnx"]
+
+
+def model_files(directory: Path) -> dict[str, Path]:
+    return {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.suffix in {".onnx", ".bin"}}
+
+
+def external_tensors(path: Path) -> dict[str, dict[str, str]]:
+    graph = onnx.load(path, load_external_data=False).graph
+    return {
+        tensor.name: {entry.key: entry.value for entry in tensor.external_data}
+        for tensor in graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+    }
+
+
+def test_anyone_can_make_the_checked_in_models_again_byte_for_byte(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, MODELS / "make_models.py", "--out", tmp_path], check=True)
+    made, kept = model_files(tmp_path), model_files(MODELS)
+    assert made.keys() == kept.keys()
+    changed = [name for name in made if made[name].read_bytes() != kept[name].read_bytes()]
+    assert not changed, f"run recipes/models/make_models.py and commit what it writes: {changed}"
+
+
+@pytest.mark.parametrize("name", EVERY_MODEL)
+def test_every_model_is_valid_onnx(name: str) -> None:
+    onnx.checker.check_model(MODELS / name, full_check=True)
+
+
+@pytest.mark.parametrize("name", EVERY_MODEL)
+def test_every_input_and_output_has_a_fixed_shape_as_npu_compilers_need(name: str) -> None:
+    graph = onnx.load(MODELS / name, load_external_data=False).graph
+    for value in [*graph.input, *graph.output]:
+        dimensions = value.type.tensor_type.shape.dim
+        assert dimensions, value.name
+        assert all(dimension.dim_value > 0 for dimension in dimensions), value.name
+
+
+def test_prefill_and_decode_hold_the_same_weights_so_that_there_is_something_to_share() -> None:
+    prefill, decode = (external_tensors(DECODER / f"{name}.onnx") for name in ("prefill", "decode"))
+    assert prefill == decode
+    assert {tensor["location"] for tensor in prefill.values()} == {"weights.bin"}
+    end = max(int(tensor["offset"]) + int(tensor["length"]) for tensor in prefill.values())
+    assert end == (DECODER / "weights.bin").stat().st_size
+
+
+def test_decode_continues_prefill_through_the_cache_as_if_the_text_had_been_read_at_once() -> None:
+    prefill = ReferenceEvaluator(str(DECODER / "prefill.onnx"))
+    decode = ReferenceEvaluator(str(DECODER / "decode.onnx"))
+    tokens = np.random.default_rng(0).integers(0, 256, (1, 64), dtype=np.int32)
+    positions = np.arange(64, dtype=np.int32).reshape(1, 64)
+    cache_names = [name for name in decode.input_names if name.startswith("past_")]
+    empty = {name: np.zeros((1, 4, 128, 24), np.float32) for name in cache_names}
+
+    def run(model: ReferenceEvaluator, ids: Ids, at: Ids, cache: Cache) -> tuple[Floats, Cache]:
+        results = model.run(None, {"input_ids": ids, "position_ids": at, **cache})
+        outputs = dict(zip(model.output_names, results, strict=True))
+        return outputs["logits"], {name: outputs[name.replace("past", "present")] for name in cache_names}
+
+    whole, whole_cache = run(prefill, tokens, positions, empty)
+
+    # The last token is not known yet: decode must overwrite what the padding left in its cache slot.
+    padded = tokens.copy()
+    padded[0, -1] = (tokens[0, -1] + 1) % 256
+    _, cache = run(prefill, padded, positions, empty)
+    stepped, stepped_cache = run(decode, tokens[:, -1:], positions[:, -1:], cache)
+
+    np.testing.assert_allclose(stepped[0, -1], whole[0, -1], atol=1e-4)
+    for name in cache_names:
+        np.testing.assert_allclose(stepped_cache[name], whole_cache[name], atol=1e-4)
+    without_past, _ = run(decode, tokens[:, -1:], positions[:, -1:], empty)
+    assert np.abs(without_past[0, -1] - whole[0, -1]).max() > 0.1, "the logits do not depend on the cache"
