@@ -1,0 +1,376 @@
+"""A model's header: what its graph declares, counts and refers to, read in one pass that seeks over every weight.
+
+Node counts and EPContext nodes are those of the main graph and of the subgraphs in its nodes' attributes; the bodies of
+model-local functions and training graphs are not counted. External data is found in function bodies too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE, EPContextNode, read_node
+from epbuild.onnxfile.wire import Field, MalformedModel, WireReader, integer
+
+Dimension = int | str | None
+
+# Field numbers, as onnx.proto gives them.
+_MODEL_IR_VERSION = 1
+_MODEL_PRODUCER_NAME = 2
+_MODEL_GRAPH = 7
+_MODEL_OPSET_IMPORT = 8
+_MODEL_METADATA_PROPS = 14
+_MODEL_FUNCTIONS = 25
+_OPSET_DOMAIN = 1
+_FUNCTION_NODE = 7
+_GRAPH_NODE = 1
+_GRAPH_NAME = 2
+_GRAPH_INITIALIZER = 5
+_GRAPH_INPUT = 11
+_GRAPH_OUTPUT = 12
+_GRAPH_SPARSE_INITIALIZER = 15
+_NODE_OP_TYPE = 4
+_NODE_ATTRIBUTE = 5
+_NODE_DOMAIN = 7
+_VALUE_NAME = 1
+_VALUE_TYPE = 2
+_TENSOR_DIMS = 1
+_TENSOR_DATA_TYPE = 2
+_TENSOR_NAME = 8
+_TENSOR_EXTERNAL_DATA = 13
+_TENSOR_DATA_LOCATION = 14
+
+_MODEL_FIELDS = frozenset(
+    {
+        _MODEL_IR_VERSION,
+        _MODEL_PRODUCER_NAME,
+        _MODEL_GRAPH,
+        _MODEL_OPSET_IMPORT,
+        _MODEL_METADATA_PROPS,
+        _MODEL_FUNCTIONS,
+    }
+)
+_SUBGRAPH_FIELDS = frozenset({_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER})
+_GRAPH_FIELDS = _SUBGRAPH_FIELDS | {_GRAPH_NAME, _GRAPH_INPUT, _GRAPH_OUTPUT}
+_NODE_FIELDS = frozenset({_NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN})
+_FUNCTION_FIELDS = frozenset({_FUNCTION_NODE})
+_VALUE_FIELDS = frozenset({_VALUE_NAME, _VALUE_TYPE})
+_SHAPE_FIELDS = frozenset({1})
+_PAIR_FIELDS = frozenset({1, 2})
+_ATTRIBUTE_TENSORS = frozenset({5, 10})
+_ATTRIBUTE_GRAPHS = frozenset({6, 11})
+_ATTRIBUTE_SPARSE_TENSORS = frozenset({22, 23})
+_ATTRIBUTE_FIELDS = _ATTRIBUTE_TENSORS | _ATTRIBUTE_GRAPHS | _ATTRIBUTE_SPARSE_TENSORS
+_SPARSE_TENSOR_VALUES = 1
+_SPARSE_TENSOR_PARTS = frozenset({_SPARSE_TENSOR_VALUES, 2})
+_TYPES_WITH_SHAPE = frozenset({1, 8})
+_TENSOR_VALUES = frozenset({4, 5, 6, 7, 9, 10, 11})
+_TENSOR_FIELDS = _TENSOR_VALUES | {
+    _TENSOR_DIMS,
+    _TENSOR_DATA_TYPE,
+    _TENSOR_NAME,
+    _TENSOR_EXTERNAL_DATA,
+    _TENSOR_DATA_LOCATION,
+}
+
+_EXTERNAL = 1
+# Protobuf readers give up at 100 nested messages; what they refuse must not exhaust our stack.
+_DEEPEST = 100
+_LFS_POINTER = b"version https://git-lfs"
+_EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
+
+
+@dataclass(frozen=True)
+class ExternalData:
+    """Where a tensor's bytes lie outside the model: a path relative to it, an offset in bytes, and how many (None: to the end)."""
+
+    location: str
+    offset: int = 0
+    length: int | None = None
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """A graph input or output.
+
+    `elem_type` is ONNX's TensorProto.DataType; 0, with no shape, for what is not a tensor. A dimension is a size, a symbol's name,
+    or None for an unknown one; the shape is None where even the rank is unknown.
+    """
+
+    name: str
+    elem_type: int
+    shape: tuple[Dimension, ...] | None
+
+
+@dataclass(frozen=True)
+class Initializer:
+    """A dense initializer of the main graph; `inline_bytes` is what its values take up in the model file itself."""
+
+    name: str
+    elem_type: int
+    dims: tuple[int, ...]
+    inline_bytes: int
+    external: ExternalData | None
+
+
+@dataclass(frozen=True)
+class ModelHeader:
+    """What an ONNX model says about itself.
+
+    `inputs` leaves out those that are initializers too. `operators` counts nodes by (domain, op_type) as written.
+    `external_locations` are the distinct files that hold tensors' data, in order of first appearance, wherever in the model
+    such a tensor is.
+    """
+
+    ir_version: int
+    producer_name: str
+    opsets: Mapping[str, int]
+    metadata: Mapping[str, str]
+    graph_name: str
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    initializers: tuple[Initializer, ...]
+    operators: Mapping[tuple[str, str], int]
+    ep_context_nodes: tuple[EPContextNode, ...]
+    external_locations: tuple[str, ...]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the model has any EPContext node."""
+        return bool(self.ep_context_nodes)
+
+    @property
+    def remaining_nodes(self) -> int:
+        """How many nodes, in all graphs, are not EPContext nodes."""
+        return sum(self.operators.values()) - len(self.ep_context_nodes)
+
+
+def read_header(path: Path) -> ModelHeader:
+    """Reads the header of the model file at `path` without reading its weights.
+
+    Raises MalformedModel where the file is not a whole ONNX model, OSError where it cannot be read.
+    """
+    with path.open("rb") as file:
+        return parse_header(file)
+
+
+def parse_header(file: BinaryIO) -> ModelHeader:
+    """Reads the header of the model that the seekable `file` holds from its first byte to its last; raises MalformedModel."""
+    wire = WireReader(file)
+    _refuse_what_is_no_model(file, wire.size)
+    locations: dict[str, None] = {}
+    graph = _MainGraph(wire, locations)
+    ir_version = 0
+    producer_name = ""
+    opsets: dict[str, int] = {}
+    metadata: dict[str, str] = {}
+    has_graph = False
+    for field in wire.fields(0, wire.size, _MODEL_FIELDS):
+        if field.number == _MODEL_GRAPH:
+            has_graph = True
+            graph.read(field)
+        elif field.number == _MODEL_IR_VERSION:
+            ir_version = integer(field)
+        elif field.number == _MODEL_PRODUCER_NAME:
+            producer_name = wire.text(field)
+        elif field.number == _MODEL_OPSET_IMPORT:
+            domain, version = _read_opset(wire, field)
+            opsets[domain] = version
+        elif field.number == _MODEL_METADATA_PROPS:
+            key, value = _read_pair(wire, field)
+            metadata[key] = value
+        else:
+            functions = _Nodes(wire, locations)
+            for node in wire.message(field, _FUNCTION_FIELDS):
+                functions.read_node((field,), node)
+    if not has_graph:
+        raise MalformedModel("no graph was found: this is not an ONNX model")
+    return ModelHeader(
+        ir_version=ir_version,
+        producer_name=producer_name,
+        opsets=opsets,
+        metadata=metadata,
+        graph_name=graph.name,
+        inputs=tuple(value for value in graph.inputs if value.name not in graph.initialized),
+        outputs=tuple(graph.outputs),
+        initializers=tuple(graph.initializers),
+        operators=graph.operators,
+        ep_context_nodes=tuple(graph.contexts),
+        external_locations=tuple(locations),
+    )
+
+
+class _Nodes:
+    """Walks nodes, and the subgraphs and tensors in them; `locations` gathers external data in order of first appearance."""
+
+    def __init__(self, wire: WireReader, locations: dict[str, None]) -> None:
+        self.wire = wire
+        self.locations = locations
+        self.operators: Counter[tuple[str, str]] = Counter()
+        self.contexts: list[EPContextNode] = []
+
+    def read_node(self, path: tuple[Field, ...], node: Field) -> None:
+        """Reads the node `node`, which the fields of `path` enclose."""
+        wire = self.wire
+        domain = op_type = ""
+        for field in wire.message(node, _NODE_FIELDS):
+            if field.number == _NODE_OP_TYPE:
+                op_type = wire.text(field)
+            elif field.number == _NODE_DOMAIN:
+                domain = wire.text(field)
+            else:
+                for value in wire.message(field, _ATTRIBUTE_FIELDS):
+                    if value.number in _ATTRIBUTE_TENSORS:
+                        self.read_tensor(value)
+                    elif value.number in _ATTRIBUTE_GRAPHS:
+                        self._read_subgraph((*path, node, field, value))
+                    else:
+                        self.read_sparse_tensor(value)
+        self.operators[domain, op_type] += 1
+        if (domain, op_type) == _EP_CONTEXT:
+            self.contexts.append(read_node(wire, (*path, node)))
+
+    def read_tensor(self, tensor: Field) -> Initializer:
+        """Reads a TensorProto without its values."""
+        wire = self.wire
+        name = ""
+        elem_type = inline_bytes = data_location = 0
+        dims: list[int] = []
+        entries: dict[str, str] = {}
+        for field in wire.message(tensor, _TENSOR_FIELDS):
+            if field.number in _TENSOR_VALUES:
+                inline_bytes += field.size
+            elif field.number == _TENSOR_DIMS:
+                dims.extend(wire.integers(field))
+            elif field.number == _TENSOR_DATA_TYPE:
+                elem_type = integer(field)
+            elif field.number == _TENSOR_NAME:
+                name = wire.text(field)
+            elif field.number == _TENSOR_DATA_LOCATION:
+                data_location = integer(field)
+            else:
+                key, value = _read_pair(wire, field)
+                entries[key] = value
+        external = None
+        if data_location == _EXTERNAL:
+            external = _external_data(name, entries, tensor)
+            self.locations.setdefault(external.location)
+        return Initializer(name, elem_type, tuple(dims), inline_bytes, external)
+
+    def read_sparse_tensor(self, tensor: Field) -> str:
+        """Reads a SparseTensorProto without its values; gives its name, which is that of its values."""
+        name = ""
+        for part in self.wire.message(tensor, _SPARSE_TENSOR_PARTS):
+            read = self.read_tensor(part)
+            if part.number == _SPARSE_TENSOR_VALUES:
+                name = read.name
+        return name
+
+    def _read_subgraph(self, path: tuple[Field, ...]) -> None:
+        if len(path) > _DEEPEST:
+            raise MalformedModel("subgraphs are nested deeper than protobuf allows", path[-1].tag_at)
+        for field in self.wire.message(path[-1], _SUBGRAPH_FIELDS):
+            if field.number == _GRAPH_NODE:
+                self.read_node(path, field)
+            elif field.number == _GRAPH_INITIALIZER:
+                self.read_tensor(field)
+            else:
+                self.read_sparse_tensor(field)
+
+
+class _MainGraph(_Nodes):
+    """Walks the main graph; protobuf allows it to come in pieces, which add up."""
+
+    def __init__(self, wire: WireReader, locations: dict[str, None]) -> None:
+        super().__init__(wire, locations)
+        self.name = ""
+        self.inputs: list[ValueInfo] = []
+        self.outputs: list[ValueInfo] = []
+        self.initializers: list[Initializer] = []
+        self.initialized: set[str] = set()
+
+    def read(self, graph: Field) -> None:
+        """Reads one piece of the graph."""
+        wire = self.wire
+        for field in wire.message(graph, _GRAPH_FIELDS):
+            if field.number == _GRAPH_NODE:
+                self.read_node((graph,), field)
+            elif field.number == _GRAPH_INITIALIZER:
+                initializer = self.read_tensor(field)
+                self.initializers.append(initializer)
+                self.initialized.add(initializer.name)
+            elif field.number == _GRAPH_SPARSE_INITIALIZER:
+                self.initialized.add(self.read_sparse_tensor(field))
+            elif field.number == _GRAPH_INPUT:
+                self.inputs.append(_read_value_info(wire, field))
+            elif field.number == _GRAPH_OUTPUT:
+                self.outputs.append(_read_value_info(wire, field))
+            else:
+                self.name = wire.text(field)
+
+
+def _refuse_what_is_no_model(file: BinaryIO, size: int) -> None:
+    if size == 0:
+        raise MalformedModel("the file is empty")
+    file.seek(0)
+    if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+        raise MalformedModel("this is a Git LFS pointer to a model, not the model: fetch it with `git lfs pull`")
+
+
+def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
+    name = ""
+    elem_type = 0
+    shape: tuple[Dimension, ...] | None = None
+    for field in wire.message(value, _VALUE_FIELDS):
+        if field.number == _VALUE_NAME:
+            name = wire.text(field)
+            continue
+        for kind in wire.message(field, _TYPES_WITH_SHAPE):
+            for part in wire.message(kind, _PAIR_FIELDS):
+                if part.number == 1:
+                    elem_type = integer(part)
+                else:
+                    shape = tuple(_read_dimension(wire, dim) for dim in wire.message(part, _SHAPE_FIELDS))
+    return ValueInfo(name, elem_type, shape)
+
+
+def _read_dimension(wire: WireReader, dimension: Field) -> Dimension:
+    size: Dimension = None
+    for field in wire.message(dimension, _PAIR_FIELDS):
+        size = integer(field) if field.number == 1 else wire.text(field) or None
+    return size
+
+
+def _read_opset(wire: WireReader, opset: Field) -> tuple[str, int]:
+    domain = ""
+    version = 0
+    for field in wire.message(opset, _PAIR_FIELDS):
+        if field.number == _OPSET_DOMAIN:
+            domain = wire.text(field)
+        else:
+            version = integer(field)
+    return domain, version
+
+
+def _read_pair(wire: WireReader, pair: Field) -> tuple[str, str]:
+    texts = {field.number: wire.text(field) for field in wire.message(pair, _PAIR_FIELDS)}
+    return texts.get(1, ""), texts.get(2, "")
+
+
+def _external_data(name: str, entries: Mapping[str, str], tensor: Field) -> ExternalData:
+    location = entries.get("location")
+    if not location:
+        raise MalformedModel(f"the external tensor '{name}' names no file", tensor.tag_at)
+    numbers: dict[str, int] = {}
+    for key in ("offset", "length"):
+        text = entries.get(key)
+        if text is None:
+            continue
+        # Stricter than int(), which reads '1_0' and ' 10 ', and gives up on very long numbers with another error.
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise MalformedModel(f"the {key} of the external tensor '{name}' is not a byte count: {text[:40]!r}", tensor.tag_at)
+        numbers[key] = int(text)
+    return ExternalData(location, numbers.get("offset", 0), numbers.get("length"))

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import helper
+from onnx_models import context_node, if_node, model, subgraph
+
+from epbuild.onnxfile import BadReference, EPContextNode, MissingReference, check_reference, resolve
+from epbuild.onnxfile.headers import parse_header
+
+
+def read(*nodes: Any) -> tuple[EPContextNode, ...]:
+    return parse_header(io.BytesIO(model(list(nodes)).SerializeToString())).ep_context_nodes
+
+
+def test_every_attribute_of_the_schema_is_told_and_others_are_kept() -> None:
+    node = context_node(
+        "QNN_1",
+        main_context=1,
+        ep_cache_context="sub/m_qnn.bin",
+        embed_mode=0,
+        ep_sdk_version="v2.51",
+        onnx_model_filename="m.onnx",
+        hardware_architecture="v79",
+        partition_name="QNN_1",
+        source="QNNExecutionProvider",
+        notes="note",
+        max_size=4096,
+        is_multi_soc_ep_context=0,
+        io_name_overrides="a=b",
+    )
+    assert read(node) == (
+        EPContextNode(
+            name="QNN_1",
+            partition_name="QNN_1",
+            source="QNNExecutionProvider",
+            main_context=1,
+            embed_mode=0,
+            ep_sdk_version="v2.51",
+            onnx_model_filename="m.onnx",
+            hardware_architecture="v79",
+            notes="note",
+            max_size=4096,
+            reference="sub/m_qnn.bin",
+            payload=None,
+            others={"is_multi_soc_ep_context": 0, "io_name_overrides": "a=b"},
+        ),
+    )
+
+
+def test_absent_attributes_have_the_schemas_defaults() -> None:
+    assert read(context_node("n")) == (EPContextNode(name="n", main_context=1, embed_mode=1, max_size=0),)
+
+
+def test_a_zero_that_the_writer_left_out_is_a_zero_and_not_the_default() -> None:
+    node = context_node("n", ep_cache_context="m.bin", embed_mode=0)
+    for attribute in node.attribute:
+        if attribute.name == "embed_mode":
+            attribute.ClearField("i")
+    assert read(node)[0].reference == "m.bin"
+
+
+def test_an_embedded_context_is_found_without_reading_it() -> None:
+    payload = bytes(range(256)) * 4
+    data = model([context_node("n", ep_cache_context=payload)]).SerializeToString()
+    (node,) = parse_header(io.BytesIO(data)).ep_context_nodes
+    assert node.reference is None
+    assert node.payload is not None
+    offset, size = node.payload
+    assert data[offset : offset + size] == payload
+
+
+def test_a_secondary_node_has_neither_reference_nor_payload() -> None:
+    (node,) = read(context_node("n", main_context=0, embed_mode=0))
+    assert (node.main_context, node.reference, node.payload) == (0, None, None)
+
+
+def test_contexts_inside_control_flow_are_not_missed() -> None:
+    deep = if_node(subgraph([context_node("deep")]), subgraph([]))
+    body = subgraph([context_node("body"), deep])
+    loop = helper.make_node("Loop", ["n", "c"], ["y"], body=body)
+    assert [node.name for node in read(loop, context_node("top"))] == ["body", "deep", "top"]
+
+
+def test_a_payload_in_an_attribute_of_the_ep_is_not_taken_for_a_setting() -> None:
+    (node,) = read(context_node("n", weights=b"\0" * 100_000, mode="fast"))
+    assert node.others == {"mode": "fast"}
+
+
+@pytest.mark.parametrize("reference", ["m.bin", "sub/m.bin", "./m.bin", "ü m.bin", "a..b/m.bin"])
+def test_a_reference_beside_the_model_is_found(tmp_path: Path, reference: str) -> None:
+    binary = tmp_path / reference
+    binary.parent.mkdir(exist_ok=True)
+    binary.touch()
+    found = resolve(tmp_path / "m.onnx", EPContextNode("n", embed_mode=0, reference=reference))
+    assert found.samefile(binary)
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        ("", "empty"),
+        ("/etc/m.bin", "absolute path"),
+        ("C:/m.bin", "absolute path"),
+        ("C:\\m.bin", "absolute path"),
+        ("C:m.bin", "absolute path"),
+        ("\\\\server\\share\\m.bin", "absolute path"),
+        ("//server/share/m.bin", "absolute path"),
+        ("\\m.bin", "absolute path"),
+        ("../m.bin", r"has '\.\.'"),
+        ("sub/../m.bin", r"has '\.\.'"),
+        ("sub\\m.bin", "backslash"),
+        ("..\\m.bin", "backslash"),
+        ("m\0.bin", "NUL"),
+    ],
+)
+def test_a_reference_that_eps_refuse_or_that_leaves_the_directory_is_refused(tmp_path: Path, reference: str, reason: str) -> None:
+    with pytest.raises(BadReference, match=reason) as refused:
+        resolve(tmp_path / "m.onnx", EPContextNode("n", embed_mode=0, reference=reference))
+    assert not isinstance(refused.value, MissingReference)
+    assert isinstance(refused.value, ValueError)
+    with pytest.raises(BadReference, match=reason):
+        check_reference(reference)
+
+
+@pytest.mark.parametrize("reference", ["gone.bin", "sub", "x" * 5000, "file.txt/m.bin"])
+def test_a_missing_binary_is_told_apart_from_a_bad_reference(tmp_path: Path, reference: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "file.txt").touch()
+    with pytest.raises(MissingReference, match=r"does not exist beside 'm\.onnx'"):
+        resolve(tmp_path / "m.onnx", EPContextNode("n", embed_mode=0, reference=reference))
+
+
+def test_a_node_without_a_reference_cannot_be_followed(tmp_path: Path) -> None:
+    with pytest.raises(BadReference, match="embeds its context"):
+        resolve(tmp_path / "m.onnx", EPContextNode("n", payload=(10, 20)))
+    with pytest.raises(BadReference, match="has no ep_cache_context"):
+        resolve(tmp_path / "m.onnx", EPContextNode("n", main_context=0))
