@@ -1,0 +1,110 @@
+"""A mapping's values as the types that the recipe model has, read after templates were substituted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from epbuild.errors import Position, Problem
+from epbuild.recipe.model import Scalar
+from epbuild.recipe.problems import WRONG_VALUE
+from epbuild.recipe.schema import wrong_type
+from epbuild.recipe.source import Entry, MappingNode, Node, ScalarNode, SequenceNode
+
+
+class Fields:
+    """Reads one mapping. What is not of the type asked for is noted as a problem, and read as absent."""
+
+    def __init__(self, node: Node, problems: list[Problem]) -> None:
+        self.where: Position = node.where
+        self.entries: Mapping[str, Entry] = {}
+        self._problems = problems
+        if isinstance(node, MappingNode):
+            self.entries = node.entries
+        else:
+            problems.append(wrong_type(node, "object"))
+
+    def where_of(self, key: str) -> Position:
+        """The place of the value, or of the mapping when the key is absent."""
+        entry = self.entries.get(key)
+        return entry.node.where if entry else self.where
+
+    def text(self, key: str, *, may_be_empty: bool = False) -> str | None:
+        """A string; the schema has seen one that was written empty, but not one that a template made empty."""
+        entry = self.entries.get(key)
+        return self._text(entry.node, may_be_empty=may_be_empty) if entry else None
+
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """A boolean."""
+        value, node = self._scalar(key)
+        if node is None or isinstance(value, bool):
+            return value if isinstance(value, bool) else default
+        self._problems.append(wrong_type(node, "boolean"))
+        return default
+
+    def number(self, key: str) -> float | None:
+        """A number, whole or not."""
+        value, node = self._scalar(key)
+        if node is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        self._problems.append(wrong_type(node, "number"))
+        return None
+
+    def whole(self, key: str) -> int | None:
+        """A whole number; `2.0` and `1e3` are whole too, as JSON Schema has it."""
+        value, node = self._scalar(key)
+        if node is None:
+            return None
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+            return int(value)
+        self._problems.append(wrong_type(node, "integer"))
+        return None
+
+    def texts(self, key: str) -> list[tuple[str, Position]]:
+        """A list's strings, each with its place."""
+        found = []
+        for item in self.items(key):
+            text = self._text(item)
+            if text is not None:
+                found.append((text, item.where))
+        return found
+
+    def scalars(self, key: str) -> dict[str, tuple[Scalar, Entry]]:
+        """A mapping's scalars, by their names."""
+        found: dict[str, tuple[Scalar, Entry]] = {}
+        for name, entry in self.mapping(key).entries.items():
+            if isinstance(entry.node, ScalarNode) and entry.node.value is not None:
+                found[name] = (entry.node.value, entry)
+            else:
+                self._problems.append(wrong_type(entry.node, ["string", "number", "boolean"]))
+        return found
+
+    def mapping(self, key: str) -> Fields:
+        """A mapping; one without keys when it is absent."""
+        entry = self.entries.get(key)
+        return Fields(entry.node if entry else MappingNode(self.where, {}, 1, 0), self._problems)
+
+    def items(self, key: str) -> tuple[Node, ...]:
+        """A list's values."""
+        entry = self.entries.get(key)
+        if entry is None:
+            return ()
+        if isinstance(entry.node, SequenceNode):
+            return entry.node.items
+        self._problems.append(wrong_type(entry.node, "array"))
+        return ()
+
+    def _text(self, node: Node, *, may_be_empty: bool = False) -> str | None:
+        if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
+            self._problems.append(wrong_type(node, "string"))
+            return None
+        if not node.value and not may_be_empty:
+            self._problems.append(Problem(WRONG_VALUE, "This must not be empty.", node.where))
+        return node.value
+
+    def _scalar(self, key: str) -> tuple[Scalar | None, Node | None]:
+        entry = self.entries.get(key)
+        if entry is None:
+            return None, None
+        return (entry.node.value if isinstance(entry.node, ScalarNode) else None), entry.node

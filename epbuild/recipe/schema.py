@@ -1,0 +1,156 @@
+"""The recipe held against its JSON Schema: every violation as a problem, in plain words, at the exact place.
+
+Where the schema's own keywords say too little, a subschema says it itself, in the keywords that editors know too: `errorMessage`
+for the whole subschema, `patternErrorMessage` for its pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from epbuild.errors import Position, Problem, nearest
+from epbuild.recipe.problems import (
+    BAD_NAME,
+    MISSING_KEY,
+    UNKNOWN_KEY,
+    WRONG_TYPE,
+    WRONG_VALUE,
+    one_of,
+    quoted,
+)
+from epbuild.recipe.source import KeyPath, MappingNode, Node, ScalarNode, SequenceNode, locate, plain
+from epbuild.schemas import schema
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A problem, and the path of what it makes unusable: the value itself, or the key that is missing or unknown."""
+
+    path: KeyPath
+    problem: Problem
+
+
+def violations(root: MappingNode) -> list[Violation]:
+    """What the schema finds wrong, in the order of the text."""
+    # jsonschema takes longer to import than a whole build with nothing to do.
+    from jsonschema import Draft202012Validator
+
+    validator = Draft202012Validator(schema("recipe"))
+    found = dict.fromkeys(violation for error in validator.iter_errors(plain(root)) for violation in _translated(error, root))
+    return sorted(found, key=lambda violation: _place(violation.problem))
+
+
+def wrong_type(node: Node, types: str | list[str]) -> Problem:
+    """The problem of a value that is none of the JSON Schema `types`."""
+    expected = [types] if isinstance(types, str) else types
+    *most, last = [_EXPECTED[name] for name in expected]
+    words = f"{', '.join(most)} or {last}" if most else last
+    hint = None
+    if isinstance(node, ScalarNode) and "string" in expected and not node.written.startswith("${"):
+        hint = f'In quotes it is a string: "{node.written}".' if node.value is not None else None
+    return Problem(WRONG_TYPE, f"{_actual(node)}; write {words}.", node.where, hint)
+
+
+_EXPECTED = {
+    "string": "a string",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+
+
+def _actual(node: Node) -> str:
+    if isinstance(node, MappingNode):
+        return "This is a mapping"
+    if isinstance(node, SequenceNode):
+        return "This is a list"
+    if node.value is None:
+        return "There is no value here"
+    if isinstance(node.value, str):
+        return f"{quoted(node.written)} is a string here"
+    if isinstance(node.value, bool):
+        return f"{quoted(node.written)} is a boolean here"
+    return f"{quoted(node.written)} is a number here"
+
+
+def _place(problem: Problem) -> Position:
+    if not isinstance(problem.where, Position):
+        raise TypeError(problem)
+    return problem.where
+
+
+def _translated(error: ValidationError, root: MappingNode) -> Iterator[Violation]:
+    path: KeyPath = tuple(error.absolute_path)
+    node = locate(root, path)
+    if isinstance(error.instance, str) and isinstance(node, MappingNode):
+        # Only `propertyNames` takes a key for the instance, and leaves the path at its mapping.
+        name_where = node.entries[error.instance].name_where
+        message = _says(error, "patternErrorMessage") or error.message
+        yield Violation((*path, error.instance), Problem(BAD_NAME, message, name_where))
+    elif error.validator == "additionalProperties" and isinstance(node, MappingNode):
+        yield from _unknown_keys(error, path, node)
+    elif error.validator == "required" and isinstance(node, MappingNode):
+        required: Any = error.validator_value
+        for key in required:
+            if key not in node.entries:
+                message = f"The key '{key}' is missing in {_dotted(path)}."
+                yield Violation((*path, key), Problem(MISSING_KEY, message, node.where))
+    else:
+        yield Violation(path, _wrong(error, node))
+
+
+def _unknown_keys(error: ValidationError, path: KeyPath, node: MappingNode) -> Iterator[Violation]:
+    subschema: Any = error.schema
+    known = list(subschema["properties"])
+    unused = [key for key in known if key not in node.entries]
+    for key, entry in node.entries.items():
+        if key not in known:
+            hint = nearest(key, unused) or nearest(key, known) or f"Allowed here: {one_of(known)}."
+            problem = Problem(UNKNOWN_KEY, f"{quoted(key)} is not a key of {_dotted(path)}.", entry.name_where, hint)
+            yield Violation((*path, key), problem)
+
+
+def _says(error: ValidationError, keyword: str) -> str | None:
+    """What the violated subschema has to say itself, if anything."""
+    subschema: Any = error.schema
+    message: str | None = subschema.get(keyword)
+    return message
+
+
+def _dotted(path: KeyPath) -> str:
+    """The path as people write it: `outputs[0].path`."""
+    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return steps[1:] or "the recipe"
+
+
+def _wrong(error: ValidationError, node: Node) -> Problem:
+    """The problem of a value that is of the wrong type, or of the right type and still not allowed."""
+    limit: Any = error.validator_value
+    if message := _says(error, "errorMessage"):
+        return Problem(WRONG_VALUE, message, node.where)
+    match error.validator:
+        case "type":
+            return wrong_type(node, limit)
+        case "enum" if isinstance(node, ScalarNode) and isinstance(node.value, str):
+            message = f"{quoted(node.value)} is not allowed here; write one of: {one_of(limit)}."
+            return Problem(WRONG_VALUE, message, node.where, nearest(node.value, limit))
+        case "enum":
+            return Problem(WRONG_TYPE, f"{_actual(node)}; write one of: {one_of(limit)}.", node.where)
+        case "pattern":
+            code = BAD_NAME if tuple(error.absolute_path) == ("name",) else WRONG_VALUE
+            return Problem(code, _says(error, "patternErrorMessage") or error.message, node.where)
+        case "minItems" | "minProperties" | "minLength":
+            return Problem(WRONG_VALUE, "This must not be empty.", node.where)
+        case "minimum":
+            return Problem(WRONG_VALUE, f"This must be at least {limit}.", node.where)
+        case "exclusiveMinimum":
+            return Problem(WRONG_VALUE, f"This must be more than {limit}.", node.where)
+        case _:
+            return Problem(WRONG_VALUE, f"{error.message}.", node.where)

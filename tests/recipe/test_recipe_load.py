@@ -1,0 +1,300 @@
+"""A recipe loads into exactly what it says, whatever the order of its keys; anything else is a RecipeError."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recipe_texts import FULL, MINIMAL, load_text, places, problems_of, values
+
+from epbuild.errors import Position, RecipeError
+from epbuild.recipe import load, validation_digest
+from epbuild.schemas import schema_text
+
+MODEL = "models/tiny-llm"
+
+
+def target(soc: str) -> dict[str, Any]:
+    return {
+        "name": f"snapdragon-{soc}",
+        "toolchain": {"name": "qnn"},
+        "ep": {"name": "QNNExecutionProvider"},
+        "device": {"type": "npu", "vendor": "Qualcomm", "metadata": {"arch": "73"}, "virtual": True},
+        "provider_options": {
+            "backend_type": {"value": "htp"},
+            "soc_model": {"value": soc},
+            "htp_graph_finalization_optimization_mode": {"value": 3},
+            "enable_htp_fp16_precision": {"value": True},
+        },
+        "session_options": {},
+        "allow_unknown_options": False,
+    }
+
+
+def group(name: str, models: list[str], targets: list[str], **more: Any) -> dict[str, Any]:
+    compile_ = {
+        "embed": False,
+        "graph_optimization_level": "disable_all",
+        "external_file": None,
+        "external_threshold": 1024,
+    }
+    return {
+        "name": name,
+        "models": [{"name": model} for model in models],
+        "targets": [{"name": target} for target in targets],
+        "share_weights": False,
+        "compile": compile_ | more.pop("compile", {}),
+        "expect": {"ep_context_nodes": None, "fallback_nodes": None},
+        "timeout": None,
+    } | more
+
+
+def output(path: str) -> dict[str, Any]:
+    names = {"model": "${model}_ctx.onnx", "context_binary": "${first_model}_${ep.short}.bin"}
+    return {"layout": "directory", "path": path, **names}
+
+
+EXPECTED = {
+    "name": "tiny-llm",
+    "description": "The prefill and decode graphs of one small decoder, sharing one context binary per NPU.",
+    "toolchains": {
+        "qnn": {
+            "name": "qnn",
+            "python": "3.11",
+            "packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"],
+            "interpreter": None,
+        },
+        "ryzen": {"name": "ryzen", "python": None, "packages": [], "interpreter": "C:/ryzen-ai/python.exe"},
+    },
+    "models": {
+        "prefill": {"name": "prefill", "path": f"{MODEL}/prefill.onnx", "sha256": None},
+        "decode": {"name": "decode", "path": f"{MODEL}/decode.onnx", "sha256": "3f5a" + "0" * 59 + "1"},
+    },
+    "targets": {
+        "snapdragon-SC8380XP": target("SC8380XP"),
+        "snapdragon-SM8750": target("SM8750"),
+        "strix": {
+            "name": "strix",
+            "toolchain": {"name": "ryzen"},
+            "ep": {"name": "VitisAIExecutionProvider"},
+            "device": {"type": None, "vendor": None, "metadata": {}, "virtual": False},
+            "provider_options": {},
+            "session_options": {},
+            "allow_unknown_options": True,
+        },
+    },
+    "groups": {
+        "decoder": group(
+            "decoder",
+            ["prefill", "decode"],
+            ["snapdragon-SC8380XP", "snapdragon-SM8750"],
+            share_weights=True,
+            expect={"ep_context_nodes": 1, "fallback_nodes": 0},
+            timeout=90.0,
+        ),
+        "single": group(
+            "single",
+            ["prefill"],
+            ["strix", "snapdragon-SM8750"],
+            compile={"external_file": "${model}.weights", "external_threshold": 64},
+        ),
+    },
+    "outputs": [output("dist/tiny-llm/${group}/${target}"), output("flat/${group}-${target}-q3")],
+}
+
+
+def test_a_recipe_loads_into_exactly_what_it_says(tmp_path: Path) -> None:
+    recipe = load_text(tmp_path, FULL)
+    assert values(recipe) == EXPECTED
+    assert recipe.file == tmp_path / "epbuild.yaml"
+    assert recipe.directory == tmp_path
+
+
+def test_every_part_of_a_recipe_knows_where_it_was_written(tmp_path: Path) -> None:
+    text = FULL
+    for old, new in [
+        ("  qnn:\n", "  ‸qnn:\n"),
+        ("  prefill: models", "  ‸prefill: ‸models"),
+        ("  decode:\n    path: models", "  ‸decode:\n    path: ‸models"),
+        ("  snapdragon:\n", "  ‸snapdragon:\n"),
+        ("toolchain: qnn\n    ep: QNN", "toolchain: ‸qnn\n    ep: ‸QNN"),
+        ("soc_model: ${", "‸soc_model: ‸${"),
+        ("  decoder:\n    models: [prefill, decode]", "  ‸decoder:\n    models: [‸prefill, ‸decode]"),
+        ("[snapdragon-*]", "[‸snapdragon-*]"),
+        ("embed: false", "embed: ‸false"),
+        ("expect: {", "expect: ‸{"),
+        ("  - layout: directory\n    path: dist", "  - ‸layout: directory\n    path: ‸dist"),
+        ("model: ${model}", "model: ‸${model}"),
+        ("context_binary: ${", "context_binary: ‸${"),
+        ("  - layout: directory\n    path: flat", "  - ‸layout: directory\n    path: flat"),
+    ]:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    text, expected = places(text)
+    recipe = load_text(tmp_path, text)
+    row, decoder = recipe.targets["snapdragon-SM8750"], recipe.groups["decoder"]
+    soc = row.provider_options["soc_model"]
+    first, second = recipe.outputs
+    prefill, decode = recipe.models["prefill"], recipe.models["decode"]
+    found = [recipe.toolchains["qnn"].where, prefill.where, prefill.path_where, decode.where, decode.path_where]
+    found += [row.where, row.toolchain.where, row.ep.where, soc.name_where, soc.where]
+    found += [decoder.where, *(model.where for model in decoder.models), decoder.targets[1].where]
+    found += [place for place in (decoder.compile.embed_where, decoder.expect.where) if place]
+    found += [first.where, first.path_where, first.model_where, first.context_binary_where, second.model_where]
+    assert found == [Position(str(tmp_path / "epbuild.yaml"), *place) for place in expected]
+
+
+def test_the_order_of_keys_and_comments_change_nothing(tmp_path: Path) -> None:
+    def reversed_keys(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: reversed_keys(value[key]) for key in reversed(value)}
+        return [reversed_keys(item) for item in value] if isinstance(value, list) else value
+
+    text = yaml.safe_dump(reversed_keys(yaml.safe_load(FULL)), sort_keys=False, width=1000)
+    assert text.startswith("outputs:")
+    assert text.endswith("epbuild: 1\n")
+    assert values(load_text(tmp_path, text)) == EXPECTED
+    assert values(load_text(tmp_path, text.replace("\n", "  # why\n"))) == EXPECTED
+
+
+def test_a_matrix_of_several_axes_has_one_target_for_each_combination(tmp_path: Path) -> None:
+    matrix = "    matrix: {soc: [60, '69'], mode: [fast, '${vars.quality}', true]}\n    device: {metadata: {mode: 'm${matrix.mode}'}}\n"
+    text = MINIMAL.replace("    toolchain: qnn\n", matrix + "    toolchain: qnn\n").replace(
+        "[npu]", "['npu-60-*', npu-69-3, 'npu-*-fast']"
+    )
+    recipe = load_text(tmp_path, text)
+    assert list(recipe.targets) == [f"npu-{soc}-{mode}" for soc in ("60", "69") for mode in ("fast", "3", "true")]
+    assert recipe.targets["npu-69-true"].device.metadata == {"mode": "mtrue"}
+    assert [reference.name for reference in recipe.groups["decoder"].targets] == [
+        "npu-60-3",
+        "npu-60-fast",
+        "npu-60-true",
+        "npu-69-3",
+        "npu-69-fast",
+    ]
+
+
+def test_a_value_keeps_its_type_through_a_variable_and_an_axis(tmp_path: Path) -> None:
+    text = MINIMAL.replace("  quality: 3\n", "  a: '3'\n  b: 3\n  c: 16e9\n  d: no\n  e: true\n")
+    options = "".join(f"      {name}: ${{vars.{name}}}\n" for name in "abcde")
+    more = f"    matrix: {{x: [1.5]}}\n    session_options:\n{options}      x: ${{matrix.x}}\n"
+    text = text.replace("    toolchain: qnn\n", f"    toolchain: qnn\n{more}").replace("[npu]", "[npu-1.5]")
+    found = [setting.value for setting in load_text(tmp_path, text).targets["npu-1.5"].session_options.values()]
+    assert found == ["3", 3, 16e9, "no", True, 1.5]
+    assert [type(value) for value in found] == [str, int, float, str, bool, float]
+
+
+def test_variables_reach_paths_packages_and_timeouts(tmp_path: Path) -> None:
+    text = MINIMAL.replace("[onnxruntime-qnn==2.7.0]", "['onnxruntime-qnn==${vars.quality}.0']").replace(
+        "prefill.onnx", "'${recipe.name}/$${x}'"
+    )
+    recipe = load_text(tmp_path, text.replace("    targets: [npu]", "    targets: [npu]\n    timeout: ${vars.quality}"))
+    assert recipe.toolchains["qnn"].packages == ("onnxruntime-qnn==3.0",)
+    assert recipe.models["prefill"].path == "tiny/${x}"
+    assert recipe.groups["decoder"].timeout == 3.0
+
+
+def test_a_recipe_known_to_be_valid_is_not_validated_again_but_still_checked(tmp_path: Path) -> None:
+    path = tmp_path / "epbuild.yaml"
+    path.write_text(MINIMAL, encoding="utf-8")
+    asked: list[str] = []
+
+    def never(digest: str) -> bool:
+        asked.append(digest)
+        return False
+
+    first = load(path, is_known_valid=never)
+    assert asked == [validation_digest(path.read_bytes())]
+    assert asked == [hashlib.sha256(schema_text("recipe").encode() + b"\0" + path.read_bytes()).hexdigest()]
+    assert load(path, is_known_valid=lambda _: True) == first
+    path.write_text(MINIMAL.replace("[npu]", "[gpu]"), encoding="utf-8")
+    with pytest.raises(RecipeError, match="EPB108"):
+        load(path, is_known_valid=lambda _: True)
+
+
+def test_a_wrong_claim_of_validity_costs_clarity_but_never_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "epbuild.yaml"
+    for old, new in [
+        ("name: tiny", "name: [tiny]"),
+        ("[prefill]", "prefill"),
+        ("    targets: [npu]", "    targets: [npu]\n    share_weights: 1\n    timeout: soon\n    expect: {fallback_nodes: 0.5}"),
+        ("    ep: Q", "    provider_options: [a]\n    ep: Q"),
+        ("    ep: Q", "    matrix: [a]\n    ep: Q"),
+        ("targets:\n  npu", "targets:\n  - npu"),
+    ]:
+        path.write_text(MINIMAL.replace(old, new), encoding="utf-8")
+        with pytest.raises(RecipeError):
+            load(path, is_known_valid=lambda _: True)
+
+
+def test_a_build_with_nothing_to_do_does_not_pay_for_the_validator(tmp_path: Path) -> None:
+    (tmp_path / "epbuild.yaml").write_text(MINIMAL, encoding="utf-8")
+    code = (
+        "import sys, pathlib, epbuild.recipe as r\n"
+        "assert 'yaml' not in sys.modules\n"
+        "r.load(pathlib.Path(sys.argv[1]), is_known_valid=lambda _: True)\n"
+        "assert 'jsonschema' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "epbuild.yaml")], check=True)
+
+
+def assert_recipe_or_error(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        problems = problems_of(Path(folder), content)
+    assert all("\n" not in str(problem) for problem in problems)
+    "".join(map(str, problems)).encode()
+
+
+@given(st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_a_recipe_or_a_recipe_error(content: bytes) -> None:
+    assert_recipe_or_error(content)
+
+
+YAML_PIECES = ["<<: *a", "&a ", "*a", "!!x ", "\t", "\n  ", ": ", "- ", "[", "}", "'", '"', "~", "? ", "> ", "1", "\0", "\n---\n"]
+TEMPLATES = st.sampled_from(["${vars.quality}", "${matrix.soc}", "${x", "snapdragon-*", "${model}"])
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_damage_to_a_recipe_leaves_a_recipe_or_a_recipe_error(data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(FULL)))
+    end = data.draw(st.integers(start, min(len(FULL), start + 40)))
+    pieces = data.draw(st.lists(st.sampled_from(YAML_PIECES) | TEMPLATES | CHARACTERS, max_size=4))
+    assert_recipe_or_error((FULL[:start] + "".join(pieces) + FULL[end:]).encode())
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text("ab.$*{}é-")
+VALUES = st.recursive(
+    SCALARS | TEMPLATES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.$", max_size=2), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(data=st.data(), value=VALUES)
+@settings(max_examples=200, deadline=None)
+def test_any_value_in_any_place_leaves_a_recipe_or_a_recipe_error(data: st.DataObject, value: object) -> None:
+    root = yaml.safe_load(FULL)
+    node = root
+    while True:
+        key = data.draw(st.sampled_from(list(node) if isinstance(node, dict) else range(len(node))))
+        if not isinstance(node[key], dict | list) or not node[key] or data.draw(st.integers(0, 3)) == 0:
+            break
+        node = node[key]
+    node[key] = value
+    assert_recipe_or_error(yaml.safe_dump(root).encode())
+
+
+def test_two_mistakes_in_one_place_are_two_problems(tmp_path: Path) -> None:
+    text = MINIMAL.replace("    ep: QNNExecutionProvider\n", "    provider_options: {a: [1], b: }\n")
+    assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB104", "EPB105", "EPB105"]

@@ -1,0 +1,230 @@
+"""Every mistake in a recipe is told with its code, at the character where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recipe_texts import MARK, MINIMAL, load_text, places, problems_of, told
+
+from epbuild.errors import RecipeError
+from epbuild.recipe import load
+
+IN_GROUP = "    targets: [npu]\n"
+DIGITS = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+MANY_ROWS = (
+    f"    matrix: ‸{{a: {DIGITS}, b: {DIGITS}, c: {DIGITS}, d: {DIGITS}, e: {DIGITS}, f: {DIGITS}, g: {DIGITS}}}\n    ep: Q"
+)
+
+# Each row: what is replaced in the minimal recipe, by what (the mark stands before the place that must be told), the code, and a
+# part of the message or hint.
+MISTAKES = [
+    ("tab indentation", "  npu:\n", "‸\tnpu:\n", "EPB101", "tab"),
+    ("missing colon", "  quality: 3\n", "  quality: 3\n  ‸speed 4\n", "EPB101", "':' is missing"),
+    ("colon in plain text", "name: tiny", "name: a‸: tiny", "EPB101", "':' cannot stand here"),
+    ("unclosed quote", "name: tiny", "name: ‸'tiny", "EPB101", "never ends"),
+    ("missing colon after a section", "  npu:\n", "  npu\n", "EPB101", "the line above"),
+    ("list closed too late", "models: [prefill]", "models: [prefill", "EPB101", "(from line 16)"),
+    ("list never closed", "    path: dist/${group}/${target}\n", "    path: ‸[dist", "EPB101", "never ends"),
+    ("list that ends in the air", "    path: dist/${group}/${target}\n", "    path: [dist,‸ \n\n", "EPB101", "ends too early"),
+    ("text that begins with @", "name: tiny", "name: ‸@tiny", "EPB101", "'@'"),
+    ("reference in a flow mapping", "  quality: 3", "  quality: {a: $‸{b}}", "EPB101", "in quotes"),
+    ("tag", "name: tiny", "name: ‸!!python/object:os.system tiny", "EPB101", "tags"),
+    ("tag on a mapping", "vars:\n", "vars: ‸!!map\n", "EPB101", "tags"),
+    ("second document", "outputs:", "‸---\noutputs:", "EPB101", "second one"),
+    ("unknown alias", "name: tiny", "name: ‸*tiny", "EPB101", "'*tiny'"),
+    ("alias inside itself", "vars:\n", "vars: &v\n  again: ‸*v\n", "EPB101", "inside what it refers to"),
+    ("control character", "name: tiny", "name: ti‸\x07ny", "EPB101", "U+0007"),
+    ("escape that is no character", "name: tiny", 'name: "\\U‸FFFFFFFF"', "EPB101", ""),
+    ("key twice", "    ep: QNNExecutionProvider\n", "    ep: A\n    ‸ep: B\n", "EPB102", "line 13, column 5"),
+    ("key twice, once in quotes", "    ep: Q", "    session_options: {1: a, ‸'1': b}\n    ep: Q", "EPB102", "'1'"),
+    ("section twice", "outputs:", "‸vars: {}\noutputs:", "EPB102", "line 3, column 1"),
+    ("key that is a list", "  quality: 3\n", "  ‸[a]: b\n", "EPB105", "A key is a text"),
+    ("merge of a text", "  quality: 3\n", "  <<: ‸quality\n", "EPB105", "'<<'"),
+    ("unknown key, nearly known", "    targets: [npu]", "    targets: [npu]\n    ‸shareweights: true", "EPB103", "'share_weights'"),
+    ("unknown key, near nothing", "    toolchain: qnn\n", "    toolchain: qnn\n    ‸xyz: 1\n", "EPB103", "provider_options"),
+    ("unknown section", "outputs:", "‸extends: base.yaml\noutputs:", "EPB103", "of the recipe"),
+    ("missing section", "models:\n  prefill: prefill.onnx\n", "", "EPB104", "'models'"),
+    ("missing key", "    ep: QNNExecutionProvider\n", "", "EPB104", "'ep' is missing in targets.npu"),
+    ("missing path of a model", "prefill.onnx", "‸{sha256: " + "a" * 64 + "}", "EPB104", "'path'"),
+    ("external initializers without a file", IN_GROUP, IN_GROUP + "    compile: {initializers: ‸{store: external}}\n", "EPB104", "'file'"),
+    ("number for a text", "    packages:", "    python: ‸3.10\n    packages:", "EPB105", 'In quotes it is a string: "3.10".'),
+    ("yes for true", IN_GROUP, IN_GROUP + "    share_weights: ‸yes\n", "EPB105", "true or false"),
+    ("text for a list", "models: [prefill]", "models: ‸prefill", "EPB105", "a list"),
+    ("list for a mapping", "  npu:\n    toolchain: qnn\n    ep: QNNExecutionProvider\n", "  npu: ‸[]\n", "EPB105", "a mapping"),
+    ("list for a toolchain", "  qnn:\n    packages: [onnxruntime-qnn==2.7.0]\n", "  qnn: ‸[]\n", "EPB105", "a mapping"),
+    ("nothing where a text belongs", "name: tiny", "name:‸", "EPB105", "no value"),
+    ("null option", "    ep: QNNExecutionProvider\n", "    ep: Q\n    provider_options: {a: ‸null}\n", "EPB105", "no value"),
+    ("list as an option", "    ep: QNNExecutionProvider\n", "    ep: Q\n    provider_options: {a: ‸[1]}\n", "EPB105", "This is a list"),
+    ("list as a variable", "quality: 3", "quality: ‸[3]", "EPB105", "This is a list"),
+    ("fraction for a count", IN_GROUP, IN_GROUP + "    expect: {fallback_nodes: ‸0.5}\n", "EPB105", "a whole number"),
+    ("number for an enum", "layout: directory", "layout: ‸3", "EPB105", "directory"),
+    ("number in metadata", "    ep: QNNExecutionProvider\n", "    ep: Q\n    device: {metadata: {arch: ‸73}}\n", "EPB105", "a string"),
+    ("variable of another type", "    targets: [npu]\n", "    targets: ['${vars.quality}']\n", "EPB105", "a string"),
+    ("unknown layout", "layout: directory", "layout: ‸directry", "EPB106", "'directory'"),
+    ("unknown device type", "    ep: QNNExecutionProvider\n", "    ep: Q\n    device: {type: ‸dsp}\n", "EPB106", "cpu, gpu, npu"),
+    ("another language version", "epbuild: 1", "epbuild: ‸2", "EPB106", "version 2"),
+    ("version as a text", "epbuild: 1", 'epbuild: ‸"1"', "EPB106", "the number 1"),
+    ("negative count", IN_GROUP, IN_GROUP + "    expect: {ep_context_nodes: ‸-1}\n", "EPB106", "at least 0"),
+    ("no time at all", IN_GROUP, IN_GROUP + "    timeout: ‸0\n", "EPB106", "more than 0"),
+    ("timeout that is a text", IN_GROUP, IN_GROUP + "    timeout: ‸90s\n", "EPB106", "seconds"),
+    ("timeout by a negative variable", "quality: 3", "quality: -3", "EPB106", "more than 0"),
+    ("short digest", "prefill.onnx", "{path: a, sha256: ‸3f5a}", "EPB106", "64"),
+    ("empty path", "prefill: prefill.onnx", "prefill: ‸''", "EPB106", "empty"),
+    ("file name that a variable empties", "quality: 3", "quality: ''", "EPB106", "empty"),
+    ("no packages", "[onnxruntime-qnn==2.7.0]", "‸[]", "EPB106", "empty"),
+    ("no groups", "groups:\n  decoder:\n    models: [prefill]\n    targets: [npu]\n", "groups: ‸{}\n", "EPB106", "empty"),
+    ("no environment", "    packages: [onnxruntime-qnn==2.7.0]", "    ‸python: '3.11'", "EPB106", "'interpreter'"),
+    ("two environments", "    packages: [onnxruntime-qnn==2.7.0]", "    packages: ‸[a]\n    interpreter: b", "EPB106", "not both"),
+    ("python of an interpreter", "packages: [onnxruntime-qnn==2.7.0]", "interpreter: b\n    python: ‸'3.11'", "EPB106", "a Python already"),
+    ("file of inline initializers", IN_GROUP, IN_GROUP + "    compile: {initializers: {file: ‸a.bin}}\n", "EPB106", "store: external"),
+    ("NUL in a text", "prefill.onnx", '‸"a\\0b"', "EPB106", "U+0000"),
+    ("name with a space", "name: tiny", "name: ‸tiny llm", "EPB107", "letters"),
+    ("name with a slash", "  prefill: p", "  ‸pre/fill: p", "EPB107", "letters"),
+    ("name that ends with a dot", "name: tiny", "name: ‸tiny.", "EPB107", "'.'"),
+    ("name with a line break", "name: tiny", 'name: ‸"tiny\\n"', "EPB107", "tiny\\n"),
+    ("name that Windows reserves", "name: tiny", "name: ‸Nul.model", "EPB107", "Windows"),
+    ("key that Windows reserves", "  npu:\n", "  ‸COM1:\n", "EPB107", "Windows"),
+    ("long name", "name: tiny", "name: ‸" + "x" * 101, "EPB107", "100"),
+    ("variable with a dot", "  quality: 3", "  ‸quali.ty: 3", "EPB107", "variable"),
+    ("models in two letter cases", "  prefill: prefill.onnx\n", "  prefill: a.onnx\n  ‸Prefill: b.onnx\n", "EPB107", "letter case"),
+    ("matrix value that is no name", "    ep: Q", "    matrix: {soc: [a, ‸b/c]}\n    ep: Q", "EPB107", "'b/c'"),
+    ("matrix value twice", "    ep: Q", "    matrix: {soc: [1, ‸'1']}\n    ep: Q", "EPB107", "twice"),
+    ("row named like a target", "  npu:\n", "  npu-a: {toolchain: qnn, ep: Q}\n  ‸npu:\n    matrix: {x: [a]}\n", "EPB107", "'npu-a'"),
+    ("unknown toolchain", "toolchain: qnn", "toolchain: ‸qn", "EPB108", "Did you mean 'qnn'?"),
+    ("unknown model", "models: [prefill]", "models: [prefill, ‸other]", "EPB108", "There is: prefill"),
+    ("unknown target", "targets: [npu]", "targets: [‸npv]", "EPB108", "Did you mean 'npu'?"),
+    ("glob that matches nothing", "targets: [npu]", "targets: [npu, ‸gpu-*]", "EPB108", "No target matches 'gpu-*'"),
+    ("unknown name in a template", "prefill.onnx", "‸${vars.qualty}/a.onnx", "EPB109", "Did you mean 'vars.quality'?"),
+    ("name that only outputs know", "prefill.onnx", "‸${group}/a.onnx", "EPB109", "Allowed here: recipe.name, vars.quality."),
+    ("matrix outside a matrix", "ep: QNNExecutionProvider", "ep: ‸${matrix.ep}", "EPB109", "unknown name"),
+    ("unclosed reference", "prefill.onnx", "‸${vars.quality", "EPB109", "no '}'"),
+    ("unknown name in an output", "path: dist/${group}", "path: ‸dist/${grup}", "EPB109", "Did you mean 'group'?"),
+    ("unknown name in a file name", "    path: dist", "    model: ‸${modl}.onnx\n    path: dist", "EPB109", "Did you mean 'model'?"),
+    ("variable that refers to another", "quality: 3", "quality: ‸${vars.other}", "EPB109", "cannot refer to another"),
+    ("matrix with too many rows", "    ep: Q", MANY_ROWS, "EPB110", "10,000,000 rows"),
+]  # fmt: skip
+# What else is replaced, where the mistake and the place it is told at, or what keeps it the only mistake, are far apart.
+ELSEWHERE = {
+    "file name that a variable empties": ("    path: dist", "    model: ‸${vars.quality}\n    path: dist"),
+    "missing colon after a section": ("    toolchain:", "    toolchain‸:"),
+    "list closed too late": ("targets: [npu]", "targets‸: [npu]"),
+    "missing section": ("epbuild: 1", "‸epbuild: 1"),
+    "missing key": ("    toolchain: qnn", "    ‸toolchain: qnn"),
+    "variable of another type": ("['${vars", "[‸'${vars"),
+    "timeout by a negative variable": (IN_GROUP, IN_GROUP + "    timeout: ‸${vars.quality}\n"),
+    "key that Windows reserves": ("targets: [npu]", "targets: [COM1]"),
+    "name with a slash": ("models: [prefill]", "models: [pre/fill]"),
+    "row named like a target": ("targets: [npu]", "targets: [npu-a]"),
+}
+
+
+@pytest.mark.parametrize(("name", "old", "new", "code", "says"), MISTAKES, ids=[row[0] for row in MISTAKES])
+def test_a_mistake_is_told_once_with_its_code_at_its_exact_place(
+    tmp_path: Path, name: str, old: str, new: str, code: str, says: str
+) -> None:
+    assert MINIMAL.count(old) >= 1
+    text = MINIMAL.replace(old, new, 1).replace(*ELSEWHERE.get(name, ("", "")), 1)
+    text, [place] = places(text)
+    problems = problems_of(tmp_path, text)
+    assert told(problems) == [(code, *place)], problems
+    assert says in str(problems[0])
+    assert problems[0].message[-1] in ".!?"
+    assert "\n" not in str(problems[0])
+
+
+def test_every_schema_violation_and_every_wrong_reference_is_told_in_one_run(tmp_path: Path) -> None:
+    text, expected = places("""\
+‸epbuild: 1
+‸nme: tiny
+toolchains:
+  qnn: {packages: ‸pkg}
+  cpu: {packages: [a]}
+models:
+  a: a.onnx
+  b: ‸${vars.nothing}/b.onnx
+targets:
+  npu: {toolchain: ‸qnm, ep: Q}
+  gpu: {toolchain: qnn, ep: Q, ‸typ: 1}
+groups:
+  g: {models: [a, c], targets: [npu], share_weights: ‸on}
+  h: {models: [a, ‸c], targets: [npu]}
+outputs:
+  - {layout: ‸zip, path: x}
+  - {layout: directory, path: ‸"x${grup}"}
+""")
+    codes = ["EPB104", "EPB103", "EPB105", "EPB109", "EPB108", "EPB103", "EPB105", "EPB108", "EPB106", "EPB109"]
+    assert told(problems_of(tmp_path, text)) == [(code, *place) for code, place in zip(codes, expected, strict=True)]
+
+
+def test_a_broken_target_does_not_make_its_groups_look_broken(tmp_path: Path) -> None:
+    text, [place] = places(MINIMAL.replace("    ep: Q", "    ep: ‸${matrix.x}Q"))
+    assert told(problems_of(tmp_path, text)) == [("EPB109", *place)]
+
+
+def test_a_broken_variable_does_not_make_its_references_look_broken(tmp_path: Path) -> None:
+    text, [place] = places(MINIMAL.replace("quality: 3", "quality: ‸{}").replace("prefill.onnx", "${vars.quality}.onnx"))
+    assert told(problems_of(tmp_path, text)) == [("EPB105", *place)]
+
+
+def test_a_mistake_in_a_matrix_target_is_told_once_not_per_row(tmp_path: Path) -> None:
+    text, [place] = places(MINIMAL.replace("    toolchain: qnn", "    matrix: {n: [1, 2, 3]}\n    toolchain: ‸cuda"))
+    text = text.replace("targets: [npu]", "targets: [npu-*]")
+    assert told(problems_of(tmp_path, text)) == [("EPB108", *place)]
+
+
+def test_the_name_of_a_matrix_is_not_the_name_of_a_target_and_the_hint_says_what_is(tmp_path: Path) -> None:
+    text = MINIMAL.replace("    toolchain: qnn", "    matrix: {n: [1, 2]}\n    toolchain: qnn")
+    [problem] = problems_of(tmp_path, text)
+    assert (problem.code, problem.hint) == ("EPB108", "Did you mean 'npu-*'?")
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "~", "--- # nothing\n...\n"])
+def test_an_empty_recipe_is_called_empty(tmp_path: Path, text: str) -> None:
+    [problem] = problems_of(tmp_path, text)
+    assert (problem.code, problem.message) == ("EPB101", "The recipe is empty.")
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "3"])
+def test_a_recipe_that_is_no_mapping_is_told_where_it_begins(tmp_path: Path, text: str) -> None:
+    assert told(problems_of(tmp_path, text)) == [("EPB105", 1, 1)]
+
+
+def test_text_that_is_not_utf8_is_told_at_its_first_wrong_byte(tmp_path: Path) -> None:
+    assert told(problems_of(tmp_path, "name: a\nname: é".encode() + b"\xff")) == [("EPB101", 2, 8)]
+    [problem] = problems_of(tmp_path, MINIMAL.encode("utf-16"))
+    assert (problem.code, problem.hint) == ("EPB101", "Save the file as UTF-8.")
+
+
+def test_a_recipe_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.yaml"
+    with pytest.raises(RecipeError) as raised:
+        load(path)
+    [problem] = raised.value.problems
+    assert (problem.code, problem.where) == ("EPB100", str(path))
+    assert problem.hint
+    with pytest.raises(RecipeError, match=r"folder.*EPB100"):
+        load(tmp_path)
+
+
+def test_positions_name_the_file_as_the_user_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.yaml").write_text("name: [", encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"^r\.yaml:1:8: "):
+        load(Path("r.yaml"))
+
+
+def test_a_byte_order_mark_does_not_move_positions_or_spoil_the_first_key(tmp_path: Path) -> None:
+    load_text(tmp_path, b"\xef\xbb\xbf" + MINIMAL.encode())
+    assert told(problems_of(tmp_path, b"\xef\xbb\xbfnam: [")) == [("EPB101", 1, 7)]
+
+
+def test_windows_line_ends_do_not_move_positions(tmp_path: Path) -> None:
+    text, [place] = places(MINIMAL.replace("toolchain: qnn", "toolchain: ‸qn"))
+    assert told(problems_of(tmp_path, text.replace("\n", "\r\n"))) == [("EPB108", *place)]
+
+
+def test_columns_count_characters_not_bytes(tmp_path: Path) -> None:
+    text, [place] = places(MINIMAL.replace("  prefill: prefill.onnx", "  prefill: {path: é𝄞.onnx, ‸pat: 1}"))
+    assert told(problems_of(tmp_path, text)) == [("EPB103", *place)]
+    assert MARK not in text

@@ -1,0 +1,65 @@
+"""The published schema, which editors use, and the loader say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema
+from recipe_texts import MINIMAL, load_text
+
+from epbuild.recipe import CompileSettings, DeviceChoice, Output
+from epbuild.recipe.model import GraphOptimization
+from epbuild.schemas import schema
+
+SCHEMA = schema("recipe")
+
+
+def test_the_schema_is_a_valid_2020_12_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_an_editor_can_show_a_title_and_a_description_for_every_key() -> None:
+    shown = list(_properties(SCHEMA))
+    assert len(shown) > 30
+    assert [name for name, subschema in shown if not {"title", "description"} <= subschema.keys()] == []
+
+
+def test_an_editor_flags_unknown_keys_wherever_the_loader_does() -> None:
+    definitions = [SCHEMA, *SCHEMA["$defs"].values()]
+    closed = [definition for definition in definitions if "properties" in definition]
+    assert all(definition["additionalProperties"] is False for definition in closed)
+
+
+def test_the_defaults_that_an_editor_shows_are_those_that_are_used(tmp_path: Path) -> None:
+    recipe = load_text(tmp_path, MINIMAL)
+    [output] = recipe.outputs
+    target, group, compile_ = recipe.targets["npu"], recipe.groups["decoder"], CompileSettings()
+    assert (output.model, output.context_binary) == (_default("output", "model"), _default("output", "context_binary"))
+    assert isinstance(output, Output)
+    assert target.provider_options == _default("target", "provider_options")
+    assert target.session_options == _default("target", "session_options")
+    assert target.allow_unknown_options is _default("target", "allow_unknown_options")
+    assert target.device == DeviceChoice(metadata=_default("device", "metadata"), virtual=_default("device", "virtual"))
+    assert group.share_weights is _default("group", "share_weights")
+    assert group.compile == compile_
+    assert compile_.embed is _default("compile", "embed")
+    assert compile_.graph_optimization_level == _default("compile", "graph_optimization_level")
+    assert compile_.external_threshold == _default("initializers", "threshold")
+    assert recipe.description == SCHEMA["properties"]["description"]["default"]
+
+
+def test_every_optimization_level_of_the_model_can_be_written() -> None:
+    assert SCHEMA["$defs"]["compile"]["properties"]["graph_optimization_level"]["enum"] == list(get_args(GraphOptimization))
+
+
+def _default(definition: str, key: str) -> Any:
+    return SCHEMA["$defs"][definition]["properties"][key]["default"]
+
+
+def _properties(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for definition in [document, *document["$defs"].values()]:
+        for name, subschema in definition.get("properties", {}).items():
+            reference = subschema.get("$ref", "").removeprefix("#/$defs/")
+            yield name, {**document["$defs"].get(reference, {}), **subschema}
