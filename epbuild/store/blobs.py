@@ -1,0 +1,126 @@
+"""Files by their content: a blob is named by its SHA-256, never half-written, and checked whenever it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from epbuild.store.content import Blob, Copier
+from epbuild.store.drafts import Draft, Drafts, discard
+from epbuild.store.failures import DamagedBlob, MissingBlob, explained
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class BlobStore:
+    """The blobs below `root`. Any number of threads and processes may use one root at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._objects = root / "cas" / "sha256"
+        self._damaged = root / "cas" / "damaged"
+        self._drafts = Drafts(root / "cas" / "tmp")
+        self._copier = Copier()
+
+    def add(self, path: Path) -> Blob:
+        """Store the content of the file at `path`, which is read once. Raises StoreError."""
+        with explained(f"read {path}", elsewhere=None):
+            source = path.open("rb", buffering=0)
+        with source, explained(f"store {path} in {self.root}"), self._drafts.new() as draft:
+            blob = self._copier.copy(source, draft.file)
+            self._keep(draft, blob)
+        return blob
+
+    def add_bytes(self, data: bytes) -> Blob:
+        """Store `data`. Raises StoreError."""
+        blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
+        with explained(f"write to the store {self.root}"), self._drafts.new() as draft:
+            draft.file.write(data)
+            self._keep(draft, blob)
+        return blob
+
+    def has(self, digest: str, size: int) -> bool:
+        """Whether a blob of that name and size in bytes is there; looks at no content."""
+        try:
+            return self._place(digest).stat().st_size == size
+        except (OSError, MissingBlob):
+            return False
+
+    def materialise(self, digest: str, destination: Path) -> None:
+        """Make `destination`, which must not exist, an ordinary writable file with the blob's content.
+
+        The file shares no link with the store, so that changing it cannot change the blob. Missing parent directories
+        are made. Raises MissingBlob, DamagedBlob, and StoreError when it cannot be written; then no file is left.
+        """
+        with self._open(digest) as source:
+            with explained(f"write {destination}", elsewhere=None):
+                destination.parent.mkdir(parents=True, exist_ok=True)
+                copy = destination.open("x+b")
+                try:
+                    with copy:
+                        found = self._copier.copy(source, copy)
+                except BaseException:
+                    destination.unlink(missing_ok=True)
+                    raise
+            identity = os.fstat(source.fileno())
+        if found.digest != digest:
+            destination.unlink(missing_ok=True)
+            self._set_aside(digest, identity)
+            raise DamagedBlob(digest, self.root)
+
+    def read_bytes(self, digest: str) -> bytes:
+        """The blob's content, for blobs that fit in memory. Raises MissingBlob, DamagedBlob, StoreError."""
+        with self._open(digest) as source:
+            with explained(f"read {digest} in the store {self.root}"):
+                data = source.read()
+            identity = os.fstat(source.fileno())
+        if hashlib.sha256(data).hexdigest() != digest:
+            self._set_aside(digest, identity)
+            raise DamagedBlob(digest, self.root)
+        return data
+
+    def sweep(self) -> None:
+        """Remove what killed processes left half-written, once it is a day old. Raises StoreError."""
+        with explained(f"clean up the store {self.root}"):
+            self._drafts.sweep()
+
+    def _place(self, digest: str) -> Path:
+        # Digests come from documents on disk: one that is no digest must not name a path outside the store.
+        if not _DIGEST.fullmatch(digest):
+            raise MissingBlob(digest, self.root)
+        return self._objects / digest[:2] / digest
+
+    def _keep(self, draft: Draft, blob: Blob) -> None:
+        if self.has(blob.digest, blob.size):
+            return
+        place = self._place(blob.digest)
+        with suppress(FileNotFoundError):
+            self._set_aside(blob.digest, place.stat())
+        try:
+            draft.publish(place, read_only=True)
+        except PermissionError:
+            # Windows replaces no read-only file; where another writer was first, its blob is as good as this one.
+            if not self.has(blob.digest, blob.size):
+                raise
+
+    def _open(self, digest: str) -> io.FileIO:
+        place = self._place(digest)
+        with explained(f"read {place}"):
+            try:
+                return place.open("rb", buffering=0)
+            except FileNotFoundError:
+                raise MissingBlob(digest, self.root) from None
+
+    def _set_aside(self, digest: str, identity: os.stat_result) -> None:
+        place = self._place(digest)
+        # Where it cannot be moved, for instance in a store that this user may only read, it is still not used.
+        with suppress(OSError):
+            # Another process may have put a sound blob in its place since this one was opened.
+            if os.path.samestat(identity, place.stat()):
+                self._damaged.mkdir(parents=True, exist_ok=True)
+                discard(self._damaged / digest)
+                place.replace(self._damaged / digest)

@@ -1,0 +1,159 @@
+"""What files contain, by SHA-256: each file is read once, and not again until its stat says that it may have changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from epbuild.errors import Problem, StoreError
+from epbuild.store.content import hash_stream
+from epbuild.store.failures import explained
+
+_THREADS = min(4, os.cpu_count() or 1)
+_ATTEMPTS = 3
+
+# The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat.
+_TIMESTAMP_STEP_NS = 2_000_000_000
+
+
+class StatKey(NamedTuple):
+    """What the file system says of a file that changes when its content does; times in nanoseconds since the epoch."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> StatKey:
+        """The part of a stat result that is compared."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    def settled(self, at_ns: int) -> bool:
+        """Whether any write after the moment `at_ns` must give the file another key than this."""
+        return all(abs(at_ns - change) > _TIMESTAMP_STEP_NS for change in (self.mtime_ns, self.ctime_ns))
+
+
+class StatMemory(Protocol):
+    """Where digests are remembered between runs, by absolute path; it may forget, and must not invent."""
+
+    def get(self, path: str) -> tuple[StatKey, str] | None:
+        """What was last put for `path`."""
+        ...
+
+    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
+        """Remember the digest of each path, and the key that the file had."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Reading:
+    key: StatKey
+    digest: str
+    lasting: bool
+
+
+class Digests:
+    """Content digests of files, remembered in `memory`."""
+
+    def __init__(self, memory: StatMemory) -> None:
+        self._memory = memory
+
+    def of(self, path: Path) -> str:
+        """The digest of one file; see `of_many`."""
+        return self.of_many([path])[path]
+
+    def of_many(self, paths: Iterable[Path]) -> dict[Path, str]:
+        """The digest of every file, as hex, by the path that was asked for.
+
+        Names of one and the same file are read once. Raises StoreError, for all files at once, when some cannot be
+        read (EPB504), or keep changing while they are (EPB505).
+        """
+        digests: dict[Path, str] = {}
+        unread: dict[tuple[object, ...], list[Path]] = {}
+        problems: list[Problem] = []
+        asked = list(dict.fromkeys(paths))
+        for path in asked:
+            try:
+                status = _status(path)
+            except StoreError as error:
+                problems.extend(error.problems)
+                continue
+            key = StatKey.of(status)
+            match self._memory.get(str(path.absolute())):
+                case (known_key, digest) if known_key == key:
+                    digests[path] = digest
+                case _:
+                    # File systems without inode numbers say 0 for all.
+                    file = (status.st_dev, key) if key.inode else (path,)
+                    unread.setdefault(file, []).append(path)
+        lasting: dict[str, tuple[StatKey, str]] = {}
+        for names, reading in zip(unread.values(), _read_all([names[0] for names in unread.values()]), strict=True):
+            if isinstance(reading, StoreError):
+                problems.extend(reading.problems)
+                continue
+            digests.update(dict.fromkeys(names, reading.digest))
+            if reading.lasting:
+                lasting.update({str(name.absolute()): (reading.key, reading.digest) for name in names})
+        if lasting:
+            self._memory.put_many(lasting)
+        if problems:
+            raise StoreError(*problems)
+        return {path: digests[path] for path in asked}
+
+
+def unchanged(path: Path, key: StatKey) -> bool:
+    """Whether the file is there and looks as it did when `key` was taken."""
+    try:
+        return StatKey.of(path.stat()) == key
+    except OSError:
+        return False
+
+
+def _read_all(paths: list[Path]) -> list[_Reading | StoreError]:
+    if len(paths) < 2:
+        return [_attempt(path) for path in paths]
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="digest")
+    try:
+        return list(pool.map(_attempt, paths))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _attempt(path: Path) -> _Reading | StoreError:
+    try:
+        return _read(path)
+    except StoreError as error:
+        return error
+
+
+def _read(path: Path) -> _Reading:
+    for _ in range(_ATTEMPTS):
+        before = StatKey.of(_status(path))
+        started_ns = time.time_ns()
+        with explained(f"read {path}", code="EPB504", elsewhere=None), path.open("rb", buffering=0) as file:
+            digest = hash_stream(file).digest
+        if StatKey.of(_status(path)) == before:
+            return _Reading(before, digest, lasting=before.settled(started_ns))
+    problem = Problem(
+        "EPB505",
+        f"{path} changes while it is read.",
+        hint="Wait for the program that writes it, then run the build again.",
+    )
+    raise StoreError(problem)
+
+
+def _status(path: Path) -> os.stat_result:
+    with explained(f"read {path}", code="EPB504", elsewhere=None):
+        status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        # Opening a pipe would wait for a writer that may never come.
+        raise StoreError(Problem("EPB504", f"Cannot read {path}: it is not a regular file."))
+    return status

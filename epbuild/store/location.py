@@ -1,0 +1,42 @@
+"""Where this user's store is: one place for all checkouts, so that they share what was built."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from epbuild.errors import Problem, StoreError
+
+
+def cache_directory() -> Path:
+    """The root of the store: `$EPBUILD_CACHE_DIR`, else `epbuild` in the platform's cache directory. Makes nothing.
+
+    Raises StoreError when neither the variable nor a home directory is set.
+    """
+    chosen = os.environ.get("EPBUILD_CACHE_DIR")
+    if chosen:
+        return Path(chosen).absolute()
+    if sys.platform == "win32":
+        return _directory_from("LOCALAPPDATA", "AppData", "Local") / "epbuild" / "cache"
+    if sys.platform == "darwin":
+        return _home() / "Library" / "Caches" / "epbuild"
+    return _directory_from("XDG_CACHE_HOME", ".cache") / "epbuild"
+
+
+def _directory_from(variable: str, *below_home: str) -> Path:
+    named = Path(os.environ.get(variable, ""))
+    # The XDG specification has relative values ignored; the same sense holds for the others.
+    return named if named.is_absolute() else _home().joinpath(*below_home)
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        problem = Problem(
+            "EPB503",
+            "There is no home directory to keep the store in.",
+            hint="Set EPBUILD_CACHE_DIR to a directory that this user may write to.",
+        )
+        raise StoreError(problem) from error

@@ -1,0 +1,290 @@
+"""What a user may rely on from the blob store, whatever happens to the processes and the disk around it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from epbuild.errors import StoreError
+from epbuild.store import Blob, BlobStore, DamagedBlob, MissingBlob
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals or permissions")
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="clones are made on Linux")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "cache")
+
+
+def stored_files(store: BlobStore) -> list[Path]:
+    return [path for path in (store.root / "cas" / "sha256").rglob("*") if path.is_file()]
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def test_a_stored_file_comes_back_byte_for_byte_under_its_sha256(store: BlobStore, tmp_path: Path) -> None:
+    data = os.urandom(3 * 1024 * 1024 + 17)
+    (tmp_path / "model.bin").write_bytes(data)
+    blob = store.add(tmp_path / "model.bin")
+    assert blob == Blob(hashlib.sha256(data).hexdigest(), len(data))
+    assert store.has(blob.digest, blob.size)
+    store.materialise(blob.digest, tmp_path / "new" / "folder" / "copy.bin")
+    assert (tmp_path / "new" / "folder" / "copy.bin").read_bytes() == data
+    assert store.read_bytes(blob.digest) == data
+
+
+def test_an_empty_file_is_a_blob_like_any_other(store: BlobStore, tmp_path: Path) -> None:
+    blob = store.add_bytes(b"")
+    store.materialise(blob.digest, tmp_path / "empty")
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
+def test_changing_a_materialised_file_never_changes_the_store(store: BlobStore, tmp_path: Path) -> None:
+    blob = store.add_bytes(b"as built")
+    copy = tmp_path / "copy"
+    store.materialise(blob.digest, copy)
+    copy.write_bytes(b"edited by a user")
+    assert copy.stat().st_nlink == 1
+    assert store.read_bytes(blob.digest) == b"as built"
+
+
+@posix_only
+def test_blobs_are_read_only_and_materialised_files_are_ordinary(store: BlobStore, tmp_path: Path) -> None:
+    blob = store.add_bytes(b"content")
+    previous = os.umask(0o022)
+    try:
+        store.materialise(blob.digest, tmp_path / "copy")
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o644
+    assert [stat.S_IMODE(path.stat().st_mode) for path in stored_files(store)] == [0o444]
+
+
+def test_storing_the_same_content_again_keeps_the_blob_that_is_there(store: BlobStore, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"same")
+    store.add_bytes(b"same")
+    (place,) = stored_files(store)
+    before = place.stat()
+    store.add(tmp_path / "a")
+    assert place.stat().st_ino == before.st_ino
+    assert list((store.root / "cas" / "tmp").iterdir()) == []
+
+
+def test_a_blob_that_was_altered_on_disk_is_never_handed_out_and_heals_when_it_is_made_again(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    blob = store.add_bytes(b"the real context binary")
+    (place,) = stored_files(store)
+    overwrite(place, b"a false context binary!")
+    with pytest.raises(DamagedBlob) as failure:
+        store.materialise(blob.digest, tmp_path / "out.bin")
+    assert failure.value.problems[0].code == "EPB502"
+    assert not (tmp_path / "out.bin").exists()
+    assert not store.has(blob.digest, blob.size)
+    assert (store.root / "cas" / "damaged" / blob.digest).read_bytes() == b"a false context binary!"
+
+    store.add_bytes(b"the real context binary")
+    store.materialise(blob.digest, tmp_path / "out.bin")
+    assert (tmp_path / "out.bin").read_bytes() == b"the real context binary"
+
+
+def test_reading_an_altered_blob_into_memory_is_refused_too(store: BlobStore) -> None:
+    blob = store.add_bytes(b"right")
+    (place,) = stored_files(store)
+    overwrite(place, b"wrong")
+    with pytest.raises(DamagedBlob):
+        store.read_bytes(blob.digest)
+    with pytest.raises(MissingBlob):
+        store.read_bytes(blob.digest)
+
+
+def test_a_truncated_blob_counts_as_absent_and_storing_the_content_replaces_it(store: BlobStore) -> None:
+    blob = store.add_bytes(b"whole content")
+    (place,) = stored_files(store)
+    overwrite(place, b"whole")
+    assert not store.has(blob.digest, blob.size)
+    store.add_bytes(b"whole content")
+    assert store.has(blob.digest, blob.size)
+    assert store.read_bytes(blob.digest) == b"whole content"
+
+
+def test_asking_for_a_blob_that_is_not_there_names_it(store: BlobStore, tmp_path: Path) -> None:
+    digest = "0" * 64
+    with pytest.raises(MissingBlob, match=digest):
+        store.materialise(digest, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_digest_from_a_tampered_record_cannot_name_a_file_outside_the_store(store: BlobStore, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"private")
+    digest = f"../../../../{secret.name}"
+    assert not store.has(digest, 7)
+    with pytest.raises(MissingBlob):
+        store.materialise(digest, tmp_path / "out")
+
+
+def test_materialising_never_overwrites_a_file_that_is_there(store: BlobStore, tmp_path: Path) -> None:
+    blob = store.add_bytes(b"built")
+    (tmp_path / "mine").write_bytes(b"precious")
+    with pytest.raises(StoreError, match="mine"):
+        store.materialise(blob.digest, tmp_path / "mine")
+    assert (tmp_path / "mine").read_bytes() == b"precious"
+
+
+def test_threads_that_store_the_same_content_never_show_a_reader_half_a_blob(store: BlobStore, tmp_path: Path) -> None:
+    contents = [bytes([number]) * 300_000 for number in range(6)]
+    blobs = [Blob(hashlib.sha256(data).hexdigest(), len(data)) for data in contents]
+    for number, data in enumerate(contents):
+        (tmp_path / f"{number}.bin").write_bytes(data)
+    writing = threading.Event()
+    writing.set()
+    failures: list[Exception] = []
+    seen = 0
+
+    def write() -> None:
+        try:
+            for number in range(len(contents)):
+                store.add(tmp_path / f"{number}.bin")
+        except Exception as error:  # noqa: BLE001 - a thread's failure is the test's
+            failures.append(error)
+
+    def read() -> None:
+        nonlocal seen
+        try:
+            while True:
+                last_round = not writing.is_set()
+                for blob in blobs:
+                    if store.has(blob.digest, blob.size):
+                        store.read_bytes(blob.digest)
+                        seen += 1
+                if last_round:
+                    return
+        except Exception as error:  # noqa: BLE001
+            failures.append(error)
+
+    reader = threading.Thread(target=read)
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for thread in [reader, *writers]:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    writing.clear()
+    reader.join()
+    assert failures == []
+    assert seen >= len(blobs)
+    assert len(stored_files(store)) == len(blobs)
+
+
+@posix_only
+def test_a_writer_killed_in_the_middle_leaves_nothing_under_a_blobs_name(store: BlobStore, tmp_path: Path) -> None:
+    source = tmp_path / "pipe"
+    os.mkfifo(source)
+    code = (
+        "import sys; from pathlib import Path; from epbuild.store import BlobStore; "
+        "BlobStore(Path(sys.argv[1])).add(Path(sys.argv[2]))"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", code, store.root, source])
+    with source.open("wb", buffering=0) as pipe:
+        pipe.write(b"x" * 100_000)
+        drafts = store.root / "cas" / "tmp"
+        deadline = time.monotonic() + 5
+        while not (drafts.is_dir() and list(drafts.iterdir())) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        writer.send_signal(signal.SIGKILL)
+        assert writer.wait(5) == -signal.SIGKILL
+    (draft,) = drafts.iterdir()
+    assert draft.name.startswith(f"{writer.pid}-")
+    assert stored_files(store) == []
+
+    store.sweep()
+    assert draft.exists(), "it may still be in use"
+    two_days_ago = time.time() - 2 * 24 * 3600
+    os.utime(draft, (two_days_ago, two_days_ago))
+    store.sweep()
+    assert not draft.exists()
+
+
+def test_a_full_disk_is_told_with_the_path_and_a_way_out_and_leaves_no_blob(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "model.bin").write_bytes(b"weights")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError) as failure:
+        store.add(tmp_path / "model.bin")
+    (problem,) = failure.value.problems
+    assert problem.code == "EPB503"
+    assert str(tmp_path / "model.bin") in problem.message
+    assert str(store.root) in problem.message
+    assert problem.hint is not None
+    assert "EPBUILD_CACHE_DIR" in problem.hint
+    assert "space" in problem.hint
+    assert stored_files(store) == []
+    assert list((store.root / "cas" / "tmp").iterdir()) == []
+
+
+def test_a_cache_directory_that_cannot_be_made_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"):
+        BlobStore(tmp_path / "file" / "cache").add_bytes(b"data")
+
+
+def test_a_source_that_is_missing_is_not_blamed_on_the_cache(store: BlobStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"gone\.bin") as failure:
+        store.add(tmp_path / "gone.bin")
+    assert "EPBUILD_CACHE_DIR" not in str(failure.value)
+
+
+@linux_only
+def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloned = b"content"
+
+    def clone(destination: int, request: int, source: int) -> int:
+        os.pwrite(destination, cloned, 0)
+        return 0
+
+    monkeypatch.setattr("epbuild.store.content.fcntl.ioctl", clone)
+    blob = store.add_bytes(b"content")
+    store.materialise(blob.digest, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"content"
+    cloned = b"garbage"
+    with pytest.raises(DamagedBlob):
+        store.materialise(blob.digest, tmp_path / "second")
+
+
+@linux_only
+def test_a_file_system_that_cannot_clone_is_asked_once_and_then_copied_to(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def refuse(destination: int, request: int, source: int) -> int:
+        nonlocal asked
+        asked += 1
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr("epbuild.store.content.fcntl.ioctl", refuse)
+    blob = store.add_bytes(b"content")
+    for name in ("first", "second"):
+        store.materialise(blob.digest, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == b"content"
+    assert asked == 1

@@ -1,0 +1,115 @@
+"""What a user may rely on from action records: what was recorded comes back, what is broken is only a miss."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epbuild.errors import StoreError
+from epbuild.store import RECORD_FORMAT, ActionRecords
+
+KEY = "ab" * 32
+OTHER = "cd" * 32
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> ActionRecords:
+    return ActionRecords(tmp_path)
+
+
+def place(root: Path, key: str = KEY) -> Path:
+    return root / "actions" / key[:2] / f"{key}.json"
+
+
+@settings(max_examples=50, deadline=None)
+@given(document=st.dictionaries(st.text(), json_values, max_size=5))
+def test_any_json_document_comes_back_as_it_was_put(document: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        ActionRecords(Path(root)).put(KEY, document)
+        assert ActionRecords(Path(root)).get(KEY) == document
+
+
+def test_an_action_that_was_never_recorded_is_a_miss(records: ActionRecords, tmp_path: Path) -> None:
+    assert records.get(KEY) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_documents_are_equal_files_whatever_their_order_so_that_caches_can_be_compared(
+    records: ActionRecords, tmp_path: Path
+) -> None:
+    records.put(KEY, {"b": 1, "a": "größe"})
+    first = place(tmp_path).read_bytes()
+    records.put(KEY, {"a": "größe", "b": 1})
+    assert place(tmp_path).read_bytes() == first
+    assert first == f'{{"format":{RECORD_FORMAT},"key":"{KEY}","record":{{"a":"größe","b":1}}}}\n'.encode()
+
+
+def test_a_record_may_use_the_words_of_its_own_envelope(records: ActionRecords) -> None:
+    document = {"key": {"ep": "QNN"}, "format": "text", "record": [1]}
+    records.put(KEY, document)
+    assert records.get(KEY) == document
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        b'{"format":1,"key":"ab',
+        b"\xff\xfe not text",
+        b"[1, 2]",
+        b"null",
+        json.dumps({"key": KEY, "record": {}}).encode(),
+        json.dumps({"format": RECORD_FORMAT, "key": OTHER, "record": {}}).encode(),
+        json.dumps({"format": RECORD_FORMAT, "key": KEY, "record": []}).encode(),
+    ],
+)
+def test_a_broken_record_is_a_miss_that_is_set_aside_and_can_be_recorded_anew(
+    records: ActionRecords, tmp_path: Path, broken: bytes
+) -> None:
+    records.put(KEY, {"result": "x"})
+    place(tmp_path).write_bytes(broken)
+    assert records.get(KEY) is None
+    assert not place(tmp_path).exists()
+    assert (tmp_path / "actions" / "damaged" / f"{KEY}.json").read_bytes() == broken
+    records.put(KEY, {"result": "x"})
+    assert records.get(KEY) == {"result": "x"}
+
+
+def test_a_record_of_another_version_is_a_miss_and_stays_for_the_epbuild_that_can_read_it(
+    records: ActionRecords, tmp_path: Path
+) -> None:
+    records.put(KEY, {})
+    newer = json.dumps({"format": RECORD_FORMAT + 1, "key": KEY, "result": {}}).encode()
+    place(tmp_path).write_bytes(newer)
+    assert records.get(KEY) is None
+    assert place(tmp_path).read_bytes() == newer
+
+
+def test_a_document_that_is_not_json_is_refused_and_the_old_record_stays(records: ActionRecords) -> None:
+    records.put(KEY, {"seconds": 1.5})
+    with pytest.raises(ValueError, match="JSON"):
+        records.put(KEY, {"seconds": float("nan")})
+    assert records.get(KEY) == {"seconds": 1.5}
+
+
+def test_a_key_that_is_no_digest_cannot_name_a_file_outside_the_store(records: ActionRecords) -> None:
+    with pytest.raises(ValueError, match="not an action key"):
+        records.put("../../etc/passwd", {})
+
+
+def test_a_record_that_may_not_be_read_is_an_error_and_no_miss(records: ActionRecords, tmp_path: Path) -> None:
+    place(tmp_path).mkdir(parents=True)
+    with pytest.raises(StoreError, match=KEY):
+        records.get(KEY)
