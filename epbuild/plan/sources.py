@@ -1,0 +1,108 @@
+"""From a model as the recipe names it to its files: the graph, and every external data file that the graph refers to."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from epbuild.errors import PlanError, Problem
+from epbuild.onnxfile import MalformedModel, ModelHeader, read_header
+from epbuild.recipe import ModelSource
+
+_PACKAGE_SCHEME = "package:"
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    """A source model's files, and what its header says."""
+
+    graph: Path
+    external: dict[str, Path]
+    header: ModelHeader
+
+
+def find_source(model: ModelSource, base: Path) -> SourceModel:
+    """The files of `model`, relative to the recipe's folder `base`.
+
+    Raises PlanError with every problem of the model: it is missing, damaged, already compiled, or its external data is missing or
+    lies where ONNX Runtime would refuse to follow.
+    """
+    graph = _graph_path(model, base)
+    if not graph.is_file():
+        raise _error(
+            "EPB201", model, f"the model '{model.name}' does not exist: {model.path}", "Paths are relative to the recipe."
+        )
+    try:
+        header = read_header(graph)
+    except MalformedModel as error:
+        raise _error(
+            "EPB202", model, f"the model '{model.name}' is not a whole ONNX file: {error}", "Export or copy it again."
+        ) from error
+    except OSError as error:
+        raise _error("EPB202", model, f"the model '{model.name}' cannot be read: {error.strerror}", None) from error
+    if header.is_compiled:
+        message = f"the model '{model.name}' is already compiled: it holds EPContext nodes"
+        raise _error("EPB205", model, message, "Name the model that it was compiled from.")
+    external: dict[str, Path] = {}
+    problems: list[Problem] = []
+    for location in header.external_locations:
+        problem = _location_problem(model, graph, location)
+        if problem is not None:
+            problems.append(problem)
+        else:
+            external[location] = graph.parent / location
+    if problems:
+        raise PlanError(*problems)
+    return SourceModel(graph, external, header)
+
+
+def _graph_path(model: ModelSource, base: Path) -> Path:
+    if not model.path.startswith(_PACKAGE_SCHEME):
+        return base / model.path
+    package, _, file = model.path[len(_PACKAGE_SCHEME) :].partition("/")
+    try:
+        found = importlib.util.find_spec(package) if package else None
+    except (ImportError, ValueError):
+        found = None
+    if found is None or not found.submodule_search_locations:
+        message = f"the model '{model.name}' lies in the Python package '{package}', which is not installed beside epbuild"
+        raise _error("EPB206", model, message, f"Install {package} into epbuild's environment.")
+    inside = PurePosixPath(file)
+    if not file or inside.is_absolute() or ".." in inside.parts:
+        raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
+    return Path(next(iter(found.submodule_search_locations))) / inside
+
+
+def _location_problem(model: ModelSource, graph: Path, location: str) -> Problem | None:
+    # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
+    outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or not location
+    folder = graph.parent.resolve()
+    if not outside:
+        outside = not (folder / location).resolve().is_relative_to(folder) and not _beside_link(graph, location)
+    if outside or _leaves(location):
+        message = f"the model '{model.name}' keeps external data outside its own folder: {location or 'an empty location'}"
+        return Problem("EPB204", message, model.path_where, "Move the data beside the model and name it by a relative path.")
+    if not (folder / location).is_file():
+        message = f"the model '{model.name}' needs the external data file {location}, which does not exist beside it"
+        return Problem("EPB203", message, model.path_where, f"Put it into {graph.parent}.")
+    return None
+
+
+def _leaves(location: str) -> bool:
+    """Whether a location climbs out of its folder by its own text."""
+    depth = 0
+    for part in location.replace("\\", "/").split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return True
+    return False
+
+
+def _beside_link(graph: Path, location: str) -> bool:
+    """Whether graph and data are links into one other folder, as content stores lay them out: staging puts them together again."""
+    return (graph.parent / location).resolve().parent == graph.resolve().parent
+
+
+def _error(code: str, model: ModelSource, message: str, hint: str | None) -> PlanError:
+    return PlanError(Problem(code, message, model.path_where, hint))
