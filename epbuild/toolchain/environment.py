@@ -1,0 +1,60 @@
+"""A toolchain of the recipe as something that can be started: its interpreter and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.errors import Problem, ToolchainError
+from epbuild.recipe import Toolchain
+from epbuild.toolchain.fingerprint import Fingerprint, fingerprint
+from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A usable toolchain."""
+
+    name: str
+    interpreter: Path
+    fingerprint: Fingerprint
+
+
+def ready(toolchain: Toolchain, base: Path, cache: Path) -> bool:
+    """Whether `prepare` would find the environment there, without making anything."""
+    if toolchain.interpreter is not None:
+        return _existing(toolchain, base).exists()
+    return provisioned(_requirements(toolchain), cache) is not None
+
+
+def prepare(toolchain: Toolchain, base: Path, cache: Path, modules: Iterable[str], say: Callable[[str], None]) -> Environment:
+    """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
+
+    `modules` are the packages of the EPs that it is used for. Raises ToolchainError, also when onnxruntime is not in it.
+    """
+    if toolchain.interpreter is not None:
+        interpreter = _existing(toolchain, base)
+        if not interpreter.exists():
+            message = f"toolchain '{toolchain.name}' names an interpreter that does not exist: {toolchain.interpreter}"
+            raise ToolchainError(Problem("EPB304", message, toolchain.where, "Give the path of a python executable."))
+        memory = cache / "toolchains" / "interpreters" / f"{hashlib.sha256(str(interpreter).encode()).hexdigest()[:20]}.json"
+    else:
+        requirements = _requirements(toolchain)
+        interpreter = provision(requirements, cache, name=toolchain.name, where=toolchain.where, say=say)
+        memory = environment_folder(requirements, cache) / "fingerprint.json"
+    taken = fingerprint(interpreter, {"onnxruntime", *modules}, memory)
+    if not any(name.startswith("onnxruntime") for name in taken.distributions):
+        message = f"toolchain '{toolchain.name}' has no ONNX Runtime in it"
+        raise ToolchainError(Problem("EPB305", message, toolchain.where, "Add an onnxruntime package to its packages."))
+    return Environment(toolchain.name, interpreter, taken)
+
+
+def _requirements(toolchain: Toolchain) -> Requirements:
+    return Requirements(toolchain.packages, toolchain.python)
+
+
+def _existing(toolchain: Toolchain, base: Path) -> Path:
+    # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
+    return base / Path(str(toolchain.interpreter)).expanduser()

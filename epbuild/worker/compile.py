@@ -1,0 +1,194 @@
+"""One session group in one fresh process: `python -I compile.py request.json`, with the staging directory as current directory.
+
+Results go to the pipe that was standard output when the process began, as JSON lines; whatever the EP prints natively on standard output
+is turned to standard error, since EPs do print there. Standard input is a lifeline: when it closes, epbuild is gone, and so is the worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+FAILED = 1
+ORPHANED = 75
+
+OPTIMIZATION_LEVELS = {
+    "disable_all": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+
+
+class Unfit(Exception):
+    """This machine or toolchain cannot do what was asked, whatever the model: no such EP, no such device."""
+
+
+class Channel:
+    """The pipe to epbuild, one JSON document a line."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.dup(1)
+        os.dup2(2, 1)
+
+    def send(self, event: str, **fields: Any) -> None:
+        line = json.dumps({"event": event, **fields}, sort_keys=True) + "\n"
+        data = line.encode("utf-8")
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def follow_parent() -> None:
+    """End this process as soon as the other end of standard input is gone."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(ORPHANED)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def peak_memory() -> int | None:
+    """The most bytes that were resident at once, or None where the platform does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def library_of(ep: dict[str, Any]) -> str:
+    """The path of a plugin EP's library, asked of the package that ships it."""
+    import importlib
+
+    try:
+        package = importlib.import_module(ep["module"])
+    except ImportError as error:
+        raise Unfit(f"the toolchain has no Python package '{ep['module']}': {error}") from error
+    return str(package.get_library_path())
+
+
+def describe(device: Any) -> dict[str, Any]:
+    """What ONNX Runtime tells of an OrtEpDevice, as plain data."""
+    return {
+        "ep": device.ep_name,
+        "type": device.device.type.name.lower(),
+        "vendor": device.device.vendor,
+        "metadata": {**dict(device.device.metadata), **dict(device.ep_metadata)},
+    }
+
+
+def choose_device(onnxruntime: Any, ep: dict[str, Any], wanted: dict[str, Any]) -> Any:
+    """The OrtEpDevice that the request asks for; with no wish, the first of the types that the catalog prefers."""
+    offered = [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep["name"]]
+    fitting = []
+    for device in offered:
+        facts = describe(device)
+        metadata = facts["metadata"]
+        if wanted["type"] and facts["type"] != wanted["type"]:
+            continue
+        if wanted["vendor"] and facts["vendor"].lower() != wanted["vendor"].lower():
+            continue
+        if any(metadata.get(key) != value for key, value in wanted["metadata"].items()):
+            continue
+        if wanted["virtual"] and metadata.get("is_virtual") != "1":
+            continue
+        fitting.append((facts["type"], device))
+    order = {name: rank for rank, name in enumerate(wanted["prefer"])}
+    fitting.sort(key=lambda pair: order.get(pair[0], len(order)))
+    if not fitting:
+        seen = ", ".join(f"{fact['type']} from {fact['vendor']}" for fact in map(describe, offered)) or "none"
+        raise Unfit(f"{ep['name']} offers no device that fits; it offers: {seen}")
+    return fitting[0][1]
+
+
+def session_options(onnxruntime: Any, request: dict[str, Any], device: Any, last: bool) -> Any:
+    """Fresh SessionOptions for one member; the last of a sharing group stops the sharing and so writes the binary."""
+    options = onnxruntime.SessionOptions()
+    ep = request["ep"]
+    if device is None:
+        options.add_provider(ep["name"], request["provider_options"])
+    else:
+        options.add_provider_for_devices([device], request["provider_options"])
+    for key, value in request["session_options"].items():
+        options.add_session_config_entry(key, value)
+    if request["share"]:
+        options.add_session_config_entry("ep.share_ep_contexts", "1")
+        if last:
+            options.add_session_config_entry("ep.stop_share_ep_contexts", "1")
+    return options
+
+
+def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], device: Any, last: bool) -> None:
+    """Compile one model into its EPContext model; raises whatever ORT raises."""
+    settings = request["compile"]
+    external = {}
+    if member.get("external_initializers"):
+        external = {
+            "external_initializers_file_path": member["external_initializers"],
+            "external_initializers_size_threshold": settings["external_threshold"],
+        }
+    compiler = onnxruntime.ModelCompiler(
+        session_options(onnxruntime, request, device, last),
+        member["source"],
+        embed_compiled_data_into_model=settings["embed"],
+        # Without this flag a backend that fails is a success, and the "compiled" model is the source.
+        flags=onnxruntime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
+        graph_optimization_level=getattr(
+            onnxruntime.GraphOptimizationLevel, OPTIMIZATION_LEVELS[settings["graph_optimization_level"]]
+        ),
+        **external,
+    )
+    compiler.compile_to_file(member["output"])
+
+
+def compile_group(request: dict[str, Any], channel: Channel) -> None:
+    """Compile the members in order, telling of each; the first failure ends the group."""
+    import onnxruntime
+
+    ep = request["ep"]
+    device = None
+    channel.send("started", onnxruntime=onnxruntime.__version__)
+    if ep["kind"] == "plugin":
+        # The registration name becomes the EP's name and is written into its output.
+        onnxruntime.register_execution_provider_library(ep["registration"], library_of(ep))
+        device = choose_device(onnxruntime, ep, request["device"])
+        channel.send("device", **describe(device))
+    elif ep["name"] not in onnxruntime.get_available_providers():
+        raise Unfit(f"this onnxruntime has no {ep['name']}; it has: {', '.join(onnxruntime.get_available_providers())}")
+    members = request["members"]
+    for member in members:
+        channel.send("member_started", member=member["name"])
+        begin = time.monotonic()
+        compile_member(onnxruntime, request, member, device, last=member is members[-1])
+        channel.send("member_finished", member=member["name"], seconds=round(time.monotonic() - begin, 3))
+
+
+def main(arguments: list[str]) -> int:
+    """The process, from the request to the exit status."""
+    channel = Channel()
+    follow_parent()
+    with open(arguments[0], encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more
+        request = json.load(file)
+    try:
+        compile_group(request, channel)
+    except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
+        kind = "unfit" if isinstance(error, (Unfit, ImportError, MemoryError)) else "error"
+        channel.send("failed", kind=kind, type=type(error).__name__, message=str(error), peak_memory=peak_memory())
+        return FAILED
+    channel.send("finished", peak_memory=peak_memory())
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stderr.flush()
+    # An EP whose sharing was never stopped aborts in its destructors: leave without running them.
+    os._exit(status)

@@ -1,0 +1,59 @@
+"""What an environment holds: `python -I probe.py MODULE...` prints one JSON document about its Python and the named modules."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import sys
+import sysconfig
+
+
+def distributions() -> dict[str, str]:
+    """Every installed distribution's name, normalised as package indexes do, and its version."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(name.lower().replace("_", "-").replace(".", "-"), distribution.version)
+    return found
+
+
+def host_cpu() -> str:
+    """What the CPU calls itself; EPs that compile for the host bake its instruction set into their output."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def folder_of(module: str) -> str | None:
+    """The directory of an importable package, found without importing it; None when there is none."""
+    specification = importlib.util.find_spec(module)
+    if specification is None or not specification.submodule_search_locations:
+        return None
+    return os.path.realpath(next(iter(specification.submodule_search_locations)))
+
+
+def main(modules: list[str]) -> None:
+    version = sys.version_info
+    document = {
+        "python": f"{sys.implementation.name}-{version[0]}.{version[1]}",
+        "python_version": platform.python_version(),
+        "platform": sysconfig.get_platform(),
+        "distributions": distributions(),
+        "site": [os.path.realpath(path) for path in sys.path if os.path.isdir(path)],  # noqa: PTH112
+        "modules": {module: folder_of(module) for module in modules},
+        "host_cpu": host_cpu(),
+    }
+    print(json.dumps(document, sort_keys=True))  # noqa: T201 - the document is the result
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
