@@ -1,0 +1,116 @@
+"""A directory tree that is swapped in whole: prepared beside its place, then renamed. No reader sees a mix of two builds.
+
+Files that epbuild did not make are never overwritten and never lost: they are linked into the new tree before the swap. A swap that was
+cut short is completed or undone by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from epbuild.errors import BuildError, EnvironmentFailure, Problem
+
+_MARK = ".epbuild-"
+_OLD = "old"
+
+
+def swap_in(staged: Path, destination: Path, ours: Collection[str], step: str) -> None:
+    """Put the tree `staged` (from `prepare`) in the place of `destination`.
+
+    `ours` are the POSIX paths below `destination` that epbuild made before; everything else there is the user's and is kept. Raises
+    BuildError when a file of the user's stands where one of the new files belongs, and then changes nothing.
+    """
+    if destination.is_dir() and not destination.is_symlink():
+        _carry_over(staged, destination, ours, step)
+        old = _beside(destination, f"{_OLD}-{uuid4().hex[:8]}")
+        destination.rename(old)
+        staged.rename(destination)
+        _discard(old, destination, ours)
+    elif destination.exists() or destination.is_symlink():
+        message = f"the output folder {destination.name} exists, and is not a folder that epbuild made"
+        raise BuildError(Problem("EPB423", message, step, "Move it away, or change the output's path."))
+    else:
+        staged.rename(destination)
+
+
+@contextlib.contextmanager
+def prepare(destination: Path, ours: Collection[str], step: str) -> Iterator[Path]:
+    """A new empty folder beside `destination`, to fill and then `swap_in`; removed if that does not happen.
+
+    First mends what a run that was killed left beside `destination`. Raises EnvironmentFailure when the place cannot be written.
+    """
+    staged = _beside(destination, uuid4().hex[:8])
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        _mend(destination, ours)
+        staged.mkdir()
+        yield staged
+    except OSError as error:
+        message = f"the output {destination.name} cannot be written: {error.strerror or error}"
+        raise EnvironmentFailure(
+            Problem("EPB424", message, step, "Check the space and the permissions of its folder.")
+        ) from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _beside(destination: Path, suffix: str) -> Path:
+    return destination.with_name(f".{destination.name}{_MARK}{suffix}")
+
+
+def _mend(destination: Path, ours: Collection[str]) -> None:
+    prefix = f".{destination.name}{_MARK}"
+    left = sorted(path for path in destination.parent.iterdir() if path.name.startswith(prefix) and path.is_dir())
+    for path in left:
+        if path.name.startswith(f"{prefix}{_OLD}-"):
+            if destination.exists():
+                _discard(path, destination, ours)
+            else:
+                path.rename(destination)
+    for path in left:
+        if not path.name.startswith(f"{prefix}{_OLD}-"):
+            # What a user had was only linked here, so nothing of theirs is lost.
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _carry_over(staged: Path, destination: Path, ours: Collection[str], step: str) -> None:
+    """Link the user's own files into the new tree."""
+    for relative in _files(destination):
+        if relative in ours:
+            continue
+        target = staged / relative
+        if target.exists() or target.is_symlink():
+            message = f"{destination.name}/{relative} exists, and epbuild did not make it"
+            raise BuildError(Problem("EPB423", message, step, "Move it away, or change the output's names."))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source = destination / relative
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except (OSError, NotImplementedError):
+            shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _discard(old: Path, destination: Path, ours: Collection[str]) -> None:
+    """Remove a replaced tree; a file of the user's that is not in the new one (it came in the instant of the swap) is moved there."""
+    for relative in _files(old):
+        source, target = old / relative, destination / relative
+        kept = relative in ours or (target.exists() and filecmp.cmp(source, target, shallow=True)) or target.is_symlink()
+        if not kept:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source.rename(target if not target.exists() else target.with_name(f"{target.name}.saved"))
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _files(folder: Path) -> list[str]:
+    """Every file and link below a folder, as sorted POSIX paths."""
+    found = []
+    for root, folders, names in os.walk(folder):
+        links = [name for name in folders if (Path(root) / name).is_symlink()]
+        found += [(Path(root) / name).relative_to(folder).as_posix() for name in (*names, *links)]
+    return sorted(found)

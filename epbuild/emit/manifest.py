@@ -1,0 +1,79 @@
+"""The manifest: what was emitted, from what, with what. No absolute path, no time, no host: two equal builds have equal manifests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """One emitted file."""
+
+    path: str
+    role: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ManifestModel:
+    """One emitted EPContext model: where it came from and what is in it. `nodes` and `source` are plain data, as in the record."""
+
+    name: str
+    file: str
+    action_key: str
+    source: Mapping[str, Any]
+    nodes: Sequence[Mapping[str, Any]]
+    fallback_nodes: int
+    compatibility: Mapping[str, str]
+
+
+def render(
+    *,
+    recipe: str,
+    group: str,
+    share_weights: bool,
+    target: Mapping[str, Any],
+    toolchain: Mapping[str, Any],
+    models: Sequence[ManifestModel],
+    files: Sequence[ManifestFile],
+) -> bytes:
+    """The manifest's bytes: indented UTF-8 JSON with sorted keys, ending in a newline."""
+    document = {
+        "format": FORMAT,
+        "recipe": recipe,
+        "group": group,
+        "share_weights": share_weights,
+        "target": dict(target),
+        "toolchain": dict(toolchain),
+        "models": [
+            {
+                "name": model.name,
+                "file": model.file,
+                "action_key": model.action_key,
+                "source": dict(model.source),
+                "ep_context_nodes": [dict(node) for node in model.nodes],
+                "fallback_nodes": model.fallback_nodes,
+                "compatibility": dict(model.compatibility),
+            }
+            for model in models
+        ],
+        "files": [{"path": file.path, "role": file.role, "size": file.size, "sha256": file.sha256} for file in files],
+    }
+    return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def emitted_files(manifest: Path) -> frozenset[str]:
+    """The POSIX paths that a manifest says epbuild made, itself included; none when it is missing or not a manifest."""
+    try:
+        document = json.loads(manifest.read_text(encoding="utf-8"))
+        listed = {str(file["path"]) for file in document["files"]} if document["format"] == FORMAT else set()
+    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset()
+    return frozenset(listed | {manifest.name})

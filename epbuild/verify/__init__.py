@@ -1,0 +1,6 @@
+"""Checks artifacts: references, sources, targets, counts. Knows nothing of how they are built."""
+
+from epbuild.verify.checks import CompiledModel, Expected, check_compiled, check_expectations, read_target
+from epbuild.verify.inspection import inspect_model
+
+__all__ = ["CompiledModel", "Expected", "check_compiled", "check_expectations", "inspect_model", "read_target"]
