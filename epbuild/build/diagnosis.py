@@ -1,0 +1,108 @@
+"""From the way in which a worker ended to the sentence that a person needs: which model, what ONNX Runtime said, what the EP said."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from epbuild.build.supervisor import Ending
+from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem
+from epbuild.plan import SessionGroup
+
+_QUOTED = 3
+_LONGEST_QUOTE = 400
+_LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
+_QNN_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\s*\]\s*", re.IGNORECASE)
+_ERROR_WORDS = re.compile(r"<E>|\berror\b|\bfail(ed|ure)?\b|terminate called|what\(\):|Traceback", re.IGNORECASE)
+# Said on every Linux host, about nothing that went wrong.
+_NOISE = re.compile(r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE")
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Oo]ut of memory|Cannot allocate memory")
+_SIGKILL = 9  # the same everywhere, and not in Python's signal module on Windows
+_WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
+
+
+def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | None:
+    """The error that a session group's `ending` amounts to; None when it ended well. `log` is what to tell the reader to look at."""
+    last = ending.reports[-1] if ending.reports else {}
+    if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
+        return None
+    step = _step_at_fault(group, ending.reports)
+    words = last_words(ending.tail)
+    quote = f" The EP said: {words}" if words else ""
+    hint = f"The whole log: {log}."
+    if last.get("event") == "failed":
+        message = _tidy(str(last["message"]))
+        if _OUT_OF_MEMORY.search(message):
+            return EnvironmentFailure(Problem("EPB404", f"the worker ran out of memory: {message}.{quote}", step, hint))
+        if last["kind"] == "unfit":
+            return EnvironmentFailure(Problem("EPB411", f"{message}.{quote}", step, hint))
+        return BuildError(Problem("EPB401", f"{_subject(group, step)} failed: {message}.{quote}", step, hint))
+    if ending.how == "timed out":
+        limit = f"{group.timeout:g} s" if group.timeout else "its limit"
+        return BuildError(
+            Problem("EPB403", f"{_subject(group, step)} did not end within {limit} and was stopped.{quote}", step, hint)
+        )
+    if _OUT_OF_MEMORY.search("\n".join(ending.tail)) or ending.status == -_SIGKILL:
+        message = f"the worker was ended from outside or for lack of memory during {_subject(group, step)}.{quote}"
+        return EnvironmentFailure(Problem("EPB404", message, step, f"Give it more memory, or run fewer at once (-j). {hint}"))
+    return BuildError(Problem("EPB402", f"the worker {_end(ending.status)} during {_subject(group, step)}.{quote}", step, hint))
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """What an EP said last that bears on a failure: errors if there are any, else warnings, else anything; a few lines as one text."""
+    ranks: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for line in lines:
+        if _NOISE.search(line):
+            continue
+        text, rank = _severity(line)
+        if text:
+            ranks[rank].append(text)
+    chosen = next((found for found in (ranks[0], ranks[1], ranks[2]) if found), [])
+    quoted = list(dict.fromkeys(chosen))[-_QUOTED:]
+    return " | ".join(_tidy(text)[:_LONGEST_QUOTE] for text in quoted)
+
+
+def _severity(line: str) -> tuple[str, int]:
+    """A log line without its time stamp, and its rank: 0 an error, 1 a warning, 2 anything else."""
+    match = _LOG_PREFIX.match(line)
+    if match:
+        rank = {"E": 0, "F": 0, "W": 1}.get(match[1], 2)
+        return line[match.end() :], rank
+    match = _QNN_PREFIX.match(line)
+    if match:
+        return line[match.end() :], 0 if match[1].upper() == "ERROR" else 1
+    return line, 0 if _ERROR_WORDS.search(line) else 2
+
+
+def _tidy(message: str) -> str:
+    """An ORT message on one line, without its boilerplate and without a full stop at the end."""
+    text = " ".join(message.split())
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : ", "", text)
+    return text.rstrip(". ")
+
+
+def _step_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> str:
+    """The compile step of the member that was being worked on, else the group's first step."""
+    started = [report["member"] for report in reports if report.get("event") == "member_started"]
+    if not started:
+        return group.steps[0]
+    return group.steps[[member.name for member in group.members].index(started[-1])]
+
+
+def _subject(group: SessionGroup, step: str) -> str:
+    name = step.rsplit("/", 1)[-1]
+    return f"compiling '{name}' for {group.target.name}"
+
+
+def _end(status: int) -> str:
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"crashed ({name})"
+    if status in _WINDOWS_CRASHES:
+        return f"crashed ({_WINDOWS_CRASHES[status]})"
+    return f"ended with status {status} and without a result"

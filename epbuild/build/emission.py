@@ -1,0 +1,147 @@
+"""Lays one group's artifacts out for one target: from results in the store to a directory with a manifest, swapped in whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild import __version__
+from epbuild.emit import (
+    ManifestFile,
+    ManifestModel,
+    Placed,
+    Stored,
+    StoredModel,
+    arrange,
+    emitted_files,
+    prepare,
+    render,
+    swap_in,
+)
+from epbuild.onnxfile import relink
+from epbuild.plan import MANIFEST, Emission, SessionGroup
+from epbuild.store import BlobStore
+
+FORMAT = 1
+Digest = Callable[[Path], str]
+"""Gives the SHA-256 of a file."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A session group with what it came to: its key, the document behind the key, and its result."""
+
+    group: SessionGroup
+    key: str
+    document: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+
+def emission_document(emission: Emission, made: Sequence[Made], recipe: str) -> dict[str, Any]:
+    """Everything that the emitted bytes depend on; its digest is the emission's key."""
+    return {
+        "format": FORMAT,
+        "epbuild": __version__,
+        "layout": emission.layout,
+        "recipe": recipe,
+        "models": dict(emission.models),
+        "context binaries": dict(emission.binaries),
+        "made": {item.group.id: {"key": item.key, "artifacts": _digests(item.result)} for item in made},
+        "options": {**emission.target.provider_options, **emission.target.session_options},
+    }
+
+
+def emit(
+    emission: Emission, made: Sequence[Made], recipe: str, store: BlobStore, before: Mapping[str, Any], digest: Any
+) -> dict[str, Any]:
+    """Write the directory; returns each file's digest and size by its path.
+
+    `before` is the result of the last emission here. Raises BuildError when something of the user's is
+    in the way, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again.
+    """
+    models = [model for item in made for model in _stored_models(item)]
+    placed = arrange(models, emission.models, emission.binaries, emission.id)
+    ours = emitted_files(emission.directory / MANIFEST) | set(before.get("files", ()))
+    with prepare(emission.directory, ours, emission.id) as staged:
+        files = [_place(item, staged, store, digest) for item in placed]
+        manifest = staged / MANIFEST
+        manifest.write_bytes(_manifest(emission, made, recipe, placed, files))
+        files.append(ManifestFile(MANIFEST, "manifest", manifest.stat().st_size, digest(manifest)))
+        swap_in(staged, emission.directory, ours, emission.id)
+    return {"files": {file.path: {"digest": file.sha256, "size": file.size} for file in files}}
+
+
+def _place(item: Placed, staged: Path, store: BlobStore, digest: Digest) -> ManifestFile:
+    path = staged / item.path
+    if not item.renames:
+        store.materialise(item.artifact.digest, path)
+        return ManifestFile(item.path, item.role, item.artifact.size, item.artifact.digest)
+    original = path.with_name(f"{path.name}.original")
+    store.materialise(item.artifact.digest, original)
+    relink(original, path, item.renames)
+    original.unlink()
+    return ManifestFile(item.path, item.role, path.stat().st_size, digest(path))
+
+
+def _stored_models(made: Made) -> list[StoredModel]:
+    artifacts = {name: Stored(name, blob["digest"], blob["size"]) for name, blob in made.result["artifacts"].items()}
+    return [
+        StoredModel(
+            member=model["member"],
+            model=artifacts[model["file"]],
+            binaries=tuple(artifacts[name] for name in model["binaries"]),
+            data=tuple(artifacts[name] for name in model["data"]),
+        )
+        for model in made.result["models"]
+    ]
+
+
+def _digests(result: Mapping[str, Any]) -> dict[str, str]:
+    return {name: blob["digest"] for name, blob in result["artifacts"].items()}
+
+
+def _manifest(
+    emission: Emission, made: Sequence[Made], recipe: str, placed: Sequence[Placed], files: Sequence[ManifestFile]
+) -> bytes:
+    target = emission.target
+    references = {item.path: item.renames for item in placed}
+    toolchain = made[0].document["toolchain"]
+    return render(
+        recipe=recipe,
+        group=emission.group,
+        share_weights=made[0].group.share,
+        target={
+            "name": target.name,
+            "ep": target.entry.ep,
+            "provider_options": dict(target.provider_options),
+            "session_options": dict(target.session_options),
+        },
+        toolchain={name: toolchain[name] for name in ("python", "platform", "distributions")},
+        models=[
+            ManifestModel(
+                name=model["member"],
+                file=emission.models[model["member"]],
+                action_key=item.key,
+                source=_source(item.document, model["member"]),
+                nodes=[_relinked(node, references[emission.models[model["member"]]]) for node in model["nodes"]],
+                fallback_nodes=model["fallback_nodes"],
+                compatibility=model["compatibility"],
+            )
+            for item in made
+            for model in item.result["models"]
+        ],
+        files=files,
+    )
+
+
+def _source(document: Mapping[str, Any], member: str) -> dict[str, Any]:
+    found = next(item for item in document["members"] if item["name"] == member)
+    return {"sha256": found["graph"], "external_data": found["external"]}
+
+
+def _relinked(node: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+    if "reference" not in node:
+        return dict(node)
+    return {**node, "reference": renames.get(node["reference"], node["reference"])}

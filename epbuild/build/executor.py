@@ -1,0 +1,238 @@
+"""Makes one session group's artifacts: stage, compile in a fresh process, verify, store. Nothing of a group that fails is kept.
+
+`execute` takes an action that is complete in itself and returns digests, so that another machine could do the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild.build.diagnosis import diagnose, last_words
+from epbuild.build.events import Listener, StepOutput, StepStarted
+from epbuild.build.supervisor import Ending, supervise
+from epbuild.errors import EnvironmentFailure, Problem, VerifyError
+from epbuild.onnxfile import EPContextNode
+from epbuild.plan import Member, SessionGroup
+from epbuild.store import BlobStore, Cancelled
+from epbuild.toolchain import Environment
+from epbuild.verify import CompiledModel, Expected, check_compiled
+
+REQUEST_FORMAT = 1
+_WORKER = Path(__file__).parent.parent / "worker" / "compile.py"
+_OUTPUT = "out"
+_COMPATIBILITY = "ep_compatibility_info."
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What `execute` needs beside the group: where it works, what it compiles with, and where results and words go."""
+
+    environment: Environment
+    staging: Path
+    log: Path
+    shown_log: str
+    store: BlobStore
+    tell: Listener
+    cancelled: threading.Event
+    recheck: Callable[[], None]
+    """Raises an error if an input of the group is not what its key says any more."""
+
+
+def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
+    """Compile, check and store a session group; returns its result as plain data, which names every artifact by digest.
+
+    Raises BuildError or EnvironmentFailure when the worker fails, VerifyError when what it made is not what was asked for, StoreError when
+    it cannot be stored, Cancelled when the build is being stopped.
+    """
+    begin = time.monotonic()
+    _stage(group, execution.staging)
+    ending = _compile(group, execution)
+    if ending.how == "cancelled":
+        raise Cancelled(group.id)
+    error = diagnose(group, ending, execution.shown_log)
+    if error is not None:
+        raise error
+    models = _verify(group, execution.staging / _OUTPUT, ending)
+    execution.recheck()
+    return _result(models, execution, ending, time.monotonic() - begin)
+
+
+def _stage(group: SessionGroup, staging: Path) -> None:
+    """Lay the sources out under their stable names, as hard links where the file system can: ORT refuses files reached through symlinks."""
+    (staging / _OUTPUT).mkdir()
+    try:
+        for member in group.members:
+            source = staging / member.source
+            _link(member.graph, source)
+            for location, path in member.external.items():
+                _link(path, source.parent / location)
+        request = json.dumps(_request(group), indent=1, sort_keys=True)
+        (staging / "request.json").write_text(request, encoding="utf-8")
+    except OSError as error:
+        message = f"the sources could not be staged: {error.strerror or error}"
+        raise EnvironmentFailure(
+            Problem("EPB412", message, group.id, "Check the space and the permissions of the recipe's folder.")
+        ) from error
+
+
+def _link(path: Path, staged: Path) -> None:
+    staged.parent.mkdir(parents=True, exist_ok=True)
+    real = path.resolve()
+    try:
+        os.link(real, staged)
+    except OSError:
+        shutil.copyfile(real, staged)
+
+
+def _request(group: SessionGroup) -> dict[str, Any]:
+    target = group.target
+    virtual = target.device.virtual
+    return {
+        "format": REQUEST_FORMAT,
+        "ep": {
+            "name": target.entry.ep,
+            "kind": target.entry.kind,
+            "module": target.entry.module,
+            "registration": f"{target.entry.ep}.virtual" if virtual else target.entry.ep,
+        },
+        "device": {
+            "type": target.device.type,
+            "vendor": target.device.vendor,
+            "metadata": dict(target.device.metadata),
+            "virtual": virtual,
+            "prefer": list(target.entry.devices),
+        },
+        "provider_options": dict(target.provider_options),
+        "session_options": dict(target.session_options),
+        "share": group.share,
+        "compile": {
+            "embed": group.compile.embed,
+            "graph_optimization_level": group.compile.graph_optimization_level,
+            "external_threshold": group.compile.external_threshold,
+        },
+        "members": [
+            {
+                "name": member.name,
+                "source": member.source,
+                "output": member.output,
+                "external_initializers": group.external_file(member),
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _compile(group: SessionGroup, execution: Execution) -> Ending:
+    steps = dict(zip((member.name for member in group.members), group.steps, strict=False))
+    current = [group.steps[0]]
+
+    def reported(report: Mapping[str, Any]) -> None:
+        if report.get("event") == "member_started":
+            current[0] = steps[report["member"]]
+            execution.tell(StepStarted(current[0], f"compiling for {group.target.name}"))
+
+    command = [str(execution.environment.interpreter), "-I", str(_WORKER), "request.json"]
+    try:
+        return supervise(
+            command,
+            execution.staging,
+            execution.log,
+            timeout=group.timeout,
+            cancelled=execution.cancelled,
+            reported=reported,
+            said=lambda line: execution.tell(StepOutput(current[0], line)),
+        )
+    except OSError as error:
+        message = f"the worker could not be started: {error.strerror or error}"
+        raise EnvironmentFailure(Problem("EPB413", message, group.id, f"Check {execution.environment.interpreter}.")) from error
+
+
+def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[CompiledModel, ...]:
+    entry = group.target.entry
+    expected = Expected(
+        step=group.id,
+        ep=entry.ep,
+        sources=entry.sources,
+        embed=group.compile.embed,
+        one_binary=group.share and entry.sharing.binaries == "one",
+        target_pattern=entry.target_pattern,
+        target=group.target.binary_target,
+        ep_context_nodes=group.expect.ep_context_nodes,
+        fallback_nodes=group.expect.fallback_nodes,
+    )
+    models = {member.name: _file_name(member) for member in group.members}
+    try:
+        return check_compiled(folder, models, expected)
+    except VerifyError as error:
+        words = last_words(ending.tail)
+        if not words:
+            raise
+        said = Problem("EPB610", f"while it compiled, the EP said: {words}", group.id)
+        raise VerifyError(*error.problems, said) from error
+
+
+def _file_name(member: Member) -> str:
+    return member.output.removeprefix(f"{_OUTPUT}/")
+
+
+def _result(models: tuple[CompiledModel, ...], execution: Execution, ending: Ending, seconds: float) -> dict[str, Any]:
+    folder = execution.staging / _OUTPUT
+    names = dict.fromkeys(name for model in models for name in (model.file, *model.binaries, *model.data))
+    blobs = {name: execution.store.add(folder / name) for name in names}
+    log = execution.store.add(execution.log)
+    members = {report["member"]: report["seconds"] for report in ending.reports if report.get("event") == "member_finished"}
+    return {
+        "artifacts": {name: {"digest": blob.digest, "size": blob.size} for name, blob in blobs.items()},
+        "models": [
+            {
+                "member": model.member,
+                "file": model.file,
+                "binaries": list(model.binaries),
+                "data": list(model.data),
+                "nodes": [_node(node) for node in model.nodes],
+                "fallback_nodes": model.fallback_nodes,
+                "compatibility": {
+                    name.removeprefix(_COMPATIBILITY): value
+                    for name, value in model.metadata.items()
+                    if name.startswith(_COMPATIBILITY)
+                },
+            }
+            for model in models
+        ],
+        "log": {"digest": log.digest, "size": log.size},
+        "measured": {
+            "seconds": round(seconds, 3),
+            "members": members,
+            "peak_memory": ending.reports[-1].get("peak_memory"),
+        },
+    }
+
+
+def _node(node: EPContextNode) -> dict[str, Any]:
+    """An EPContext node as records and manifests hold it: attributes that are absent, or at the schema's default, are left out."""
+    attributes = {
+        "partition_name": node.partition_name,
+        "ep_sdk_version": node.ep_sdk_version,
+        "onnx_model_filename": node.onnx_model_filename,
+        "hardware_architecture": node.hardware_architecture,
+        "notes": node.notes,
+        "max_size": node.max_size or None,
+        "reference": node.reference,
+        "payload_bytes": node.payload[1] if node.payload else None,
+        "others": dict(node.others) or None,
+    }
+    return {
+        "name": node.name,
+        "source": node.source,
+        "main_context": node.main_context,
+        "embed_mode": node.embed_mode,
+        **{name: value for name, value in attributes.items() if value is not None},
+    }

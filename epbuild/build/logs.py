@@ -1,0 +1,53 @@
+"""The logs of compile steps: the file that the last compile here left, or the one that the store kept with a result made elsewhere."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from epbuild.errors import BuildError, Problem
+from epbuild.plan import Plan
+from epbuild.store import BlobStore, StepRecord, Workspace, cache_directory
+
+_CHUNK = 1 << 16
+
+
+def log_file(workspace: Path, action: str) -> Path:
+    """Where the log of an action's last compile here is kept."""
+    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]+', '.', action)}.log"
+
+
+def logged_steps(plan: Plan, workspace: Workspace) -> list[str]:
+    """The steps of a plan whose last compile has a log, in order."""
+    return [step.id for step in plan.steps if step.kind != "emit" and _has_log(workspace, step.action)]
+
+
+def read_log(plan: Plan, step: str, workspace: Workspace) -> Iterator[str]:
+    """The log of a step's last compile, piece by piece. Raises BuildError when there is none, StoreError when the store lost it."""
+    action = next((found.action for found in plan.steps if found.id == step), step)
+    if not _has_log(workspace, action):
+        raise BuildError(Problem("EPB430", f"there is no log of {step}", None, "`epbuild log` lists the steps that have one."))
+    path = log_file(workspace.directory, action)
+    if path.is_file():
+        return _decoded(path)
+    record = workspace.step(action)
+    return iter([_stored(record)] if record else [])
+
+
+def _has_log(workspace: Workspace, action: str) -> bool:
+    record = workspace.step(action)
+    return log_file(workspace.directory, action).is_file() or (record is not None and "log" in record.result)
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield decoder.decode(chunk)
+    yield decoder.decode(b"", final=True)
+
+
+def _stored(record: StepRecord) -> str:
+    return BlobStore(cache_directory()).read_bytes(record.result["log"]["digest"]).decode("utf-8", "replace")

@@ -1,0 +1,156 @@
+"""In which order actions run: a state machine with one transition function, and a loop that keeps the workers busy.
+
+An action waits until everything that it needs is done. The ready action with the highest cost goes first, since a long one that is started
+last is what a parallel build waits for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+
+from epbuild.errors import EpbuildError
+
+_POLL_SECONDS = 0.2  # how long an interrupt may go unnoticed on platforms where waiting holds signals back
+
+
+class State(Enum):
+    """Where an action is in its life. The first two lead on, the last three are ends."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+_TRANSITIONS = {
+    State.WAITING: {State.READY, State.SKIPPED},
+    State.READY: {State.RUNNING, State.SKIPPED},
+    State.RUNNING: {State.DONE, State.FAILED, State.SKIPPED},
+}
+
+
+class Scheduler:
+    """The states of a set of actions; `needs` gives for each action those that must be done before it."""
+
+    def __init__(self, needs: Mapping[str, Collection[str]], cost: Mapping[str, float]) -> None:
+        self.states = dict.fromkeys(needs, State.WAITING)
+        # What is not in this build is there already.
+        self._missing = {action: {need for need in before if need in needs} for action, before in needs.items()}
+        self._cost = cost
+        self._ready: list[tuple[float, int, str]] = []
+        self._followers: dict[str, list[str]] = {action: [] for action in needs}
+        for action, before in self._missing.items():
+            for need in before:
+                self._followers[need].append(action)
+        for action, before in self._missing.items():
+            if not before:
+                self._set(action, State.READY)
+
+    def next(self) -> str | None:
+        """The action to start now, which becomes RUNNING; None when nothing is ready."""
+        while self._ready:
+            action = heapq.heappop(self._ready)[2]
+            if self.states[action] is State.READY:
+                self._set(action, State.RUNNING)
+                return action
+        return None
+
+    def finish(self, action: str) -> None:
+        """A RUNNING action is done; what waited for it alone becomes READY."""
+        self._set(action, State.DONE)
+        for follower in self._followers[action]:
+            self._missing[follower].discard(action)
+            if not self._missing[follower] and self.states[follower] is State.WAITING:
+                self._set(follower, State.READY)
+
+    def fail(self, action: str) -> list[str]:
+        """A RUNNING action failed; everything that needs it is SKIPPED and returned."""
+        self._set(action, State.FAILED)
+        skipped: list[str] = []
+        waiting = list(self._followers[action])
+        while waiting:
+            follower = waiting.pop()
+            if self.states[follower] is State.WAITING:
+                self._set(follower, State.SKIPPED)
+                skipped.append(follower)
+                waiting += self._followers[follower]
+        return skipped
+
+    def abandon(self) -> list[str]:
+        """Skip everything that has not started; returns it."""
+        left = [action for action, state in self.states.items() if state in (State.WAITING, State.READY)]
+        for action in left:
+            self._set(action, State.SKIPPED)
+        return left
+
+    def _set(self, action: str, state: State) -> None:
+        before = self.states[action]
+        if state not in _TRANSITIONS.get(before, ()):
+            raise ValueError(f"{action} cannot go from {before.value} to {state.value}")
+        self.states[action] = state
+        if state is State.READY:
+            heapq.heappush(self._ready, (-self._cost.get(action, 0.0), len(self._ready), action))
+
+
+def drive(
+    scheduler: Scheduler,
+    perform: Callable[[str], None],
+    *,
+    jobs: int,
+    keep_going: bool,
+    cancelled: threading.Event,
+    failed: Callable[[str, EpbuildError], None],
+    skipped: Callable[[str], None],
+) -> None:
+    """Run every action through `perform`, at most `jobs` at once, until all have ended.
+
+    An EpbuildError fails the action and is given to `failed`; what depends on it goes to `skipped`. Unless `keep_going`, the first
+    failure also skips what has not started. Anything else that is raised, and Ctrl-C, sets `cancelled`, waits for what runs, and goes up.
+    """
+    ended: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
+    running: dict[str, threading.Thread] = {}
+    broken: BaseException | None = None
+
+    def work(action: str) -> None:
+        try:
+            perform(action)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the loop below has to know
+            ended.put((action, error))
+        else:
+            ended.put((action, None))
+
+    while True:
+        try:
+            while broken is None and len(running) < jobs and (action := scheduler.next()) is not None:
+                running[action] = threading.Thread(target=work, args=(action,), name=action, daemon=True)
+                running[action].start()
+            if not running:
+                break
+            try:
+                action, error = ended.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                continue
+        except KeyboardInterrupt as interrupt:
+            broken = interrupt
+            cancelled.set()
+            continue
+        running.pop(action).join()
+        if error is None:
+            scheduler.finish(action)
+        elif isinstance(error, EpbuildError):
+            followers = scheduler.fail(action)
+            failed(action, error)
+            for follower in followers + ([] if keep_going else scheduler.abandon()):
+                skipped(follower)
+        else:
+            scheduler.fail(action)
+            broken = broken or error
+            cancelled.set()
+    if broken is not None:
+        raise broken

@@ -1,0 +1,197 @@
+"""What is out of date, and why: every step of the plan against the store, the last build here, and the files that are really there.
+
+current       done, and its outputs are in place
+restorable    its result is known; outputs can be put in place without a compile
+out of date   something that it depends on has changed
+new           it was never done here, and nobody's result for it is in the store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from epbuild.build.emission import Made, emission_document
+from epbuild.errors import PlanError, Problem
+from epbuild.plan import Emission, Plan, SessionGroup, Step, action_key, differences, key_document
+from epbuild.store import ActionRecords, BlobStore, Digests, Workspace
+from epbuild.toolchain import Environment
+
+StepState = Literal["current", "restorable", "out of date", "new"]
+
+
+@dataclass(frozen=True)
+class ActionStatus:
+    """Where one action stands. `key` is None while a toolchain that it depends on is not there; `made` while there is no result."""
+
+    state: StepState
+    reasons: tuple[str, ...]
+    key: str | None = None
+    document: Mapping[str, Any] = field(default_factory=dict)
+    made: Made | None = None
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """Where a step stands, for people: what its action's status means for it."""
+
+    step: Step
+    state: StepState
+    reasons: tuple[str, ...]
+    key: str | None
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The status of every action of a plan, and which of them have to run."""
+
+    plan: Plan
+    groups: Mapping[str, ActionStatus]
+    emissions: Mapping[str, ActionStatus]
+    todo: tuple[str, ...]
+
+    def steps(self) -> list[StepStatus]:
+        """The status of every step, in the plan's order."""
+        return [self._step(step) for step in self.plan.steps]
+
+    def _step(self, step: Step) -> StepStatus:
+        status = self.emissions.get(step.action) or self.groups[step.action]
+        outputs: tuple[str, ...] = ()
+        if step.action in self.emissions:
+            emission = self.plan.emissions[step.action]
+            names = dict.fromkeys((*emission.models.values(), *emission.binaries.values()))
+            outputs = tuple((emission.directory / name).as_posix() for name in names)
+        return StepStatus(step, status.state, status.reasons, status.key, outputs)
+
+
+class Surveyor:
+    """Compares a plan with what is known; reads, and writes nothing but the memory of what files contain."""
+
+    def __init__(self, workspace: Workspace, store: BlobStore, records: ActionRecords, recipe: str) -> None:
+        self._workspace = workspace
+        self._store = store
+        self._records = records
+        self._recipe = recipe
+        self.digests = Digests(workspace.files)
+
+    def survey(self, plan: Plan, environments: Mapping[str, Environment]) -> Survey:
+        """The status of every action; toolchains that are not in `environments` are not there yet.
+
+        Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
+        """
+        files = [path for group in plan.session_groups.values() for member in group.members for path in member.files]
+        digests = self.digests.of_many(files)
+        _check_pins(plan, digests)
+        groups = {
+            ident: self._group(group, environments.get(group.target.toolchain.name), digests)
+            for ident, group in plan.session_groups.items()
+        }
+        emissions = {ident: self._emission(emission, groups) for ident, emission in plan.emissions.items()}
+        return Survey(plan, self._settle(plan, groups, emissions), emissions, self._todo(plan, groups, emissions))
+
+    def result(self, key: str) -> dict[str, Any] | None:
+        """The result of an action in the store, if it is all there."""
+        record = self._records.get(key)
+        if record is None:
+            return None
+        result: dict[str, Any] = record["result"]
+        whole = all(self._store.has(blob["digest"], blob["size"]) for blob in result["artifacts"].values())
+        return result if whole else None
+
+    def _group(self, group: SessionGroup, environment: Environment | None, digests: Mapping[Path, str]) -> ActionStatus:
+        before = self._workspace.step(group.id)
+        if environment is None:
+            reason = f"the toolchain '{group.target.toolchain.name}' is not provisioned yet"
+            return ActionStatus("out of date" if before else "new", (reason,))
+        fingerprint = environment.fingerprint.document(host=group.target.entry.output_depends_on_host)
+        document = key_document(group, digests, fingerprint)
+        key = action_key(document)
+        result = self.result(key)
+        if before is not None and before.action_key == key:
+            # What was built here stands even when the store has lost it, as long as its outputs are in place.
+            made = Made(group, key, document, result or before.result)
+            if result is None:
+                return ActionStatus("out of date", ("its result is no longer in the store",), key, document, made)
+            return ActionStatus("current", (), key, document, made)
+        reasons = tuple(differences(before.key_document, document)) if before else ()
+        if result is not None:
+            return ActionStatus("restorable", reasons, key, document, Made(group, key, document, result))
+        return ActionStatus("out of date" if before else "new", reasons, key, document)
+
+    def _emission(self, emission: Emission, groups: Mapping[str, ActionStatus]) -> ActionStatus:
+        before = self._workspace.step(emission.id)
+        pending = [ident for ident in emission.session_groups if groups[ident].made is None]
+        if pending:
+            return ActionStatus("out of date" if before else "new", tuple(f"needs {ident}" for ident in pending))
+        made = [found for ident in emission.session_groups if (found := groups[ident].made) is not None]
+        document = emission_document(emission, made, self._recipe)
+        key = action_key(document)
+        if before is None:
+            return ActionStatus("new", (), key, document)
+        if before.action_key != key:
+            return ActionStatus("out of date", tuple(differences(before.key_document, document)), key, document)
+        damage = self.damage(emission.directory, before.result["files"])
+        return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
+
+    def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """What is wrong with emitted files: a sentence for each that is missing or not as it was."""
+        sentences = []
+        there: dict[str, Path] = {}
+        for name, file in files.items():
+            path = folder / name
+            if path.is_symlink() or not path.is_file():
+                sentences.append(f"{name} is missing")
+            elif path.stat().st_size != file["size"]:
+                sentences.append(f"{name} has {path.stat().st_size} bytes instead of {file['size']}")
+            else:
+                there[name] = path
+        digests = self.digests.of_many(there.values())
+        return sentences + [f"{name} was changed" for name, path in there.items() if digests[path] != files[name]["digest"]]
+
+    def _settle(
+        self, plan: Plan, groups: Mapping[str, ActionStatus], emissions: Mapping[str, ActionStatus]
+    ) -> dict[str, ActionStatus]:
+        """A group whose result the store has lost is still current when all that is emitted from it is in place."""
+        wanted = self._wanted(plan, emissions)
+        return {
+            ident: ActionStatus("current", (), status.key, status.document, status.made)
+            if status.state == "out of date" and status.made is not None and ident not in wanted
+            else status
+            for ident, status in groups.items()
+        }
+
+    def _todo(self, plan: Plan, groups: Mapping[str, ActionStatus], emissions: Mapping[str, ActionStatus]) -> tuple[str, ...]:
+        wanted = self._wanted(plan, emissions)
+        compiles = [ident for ident, status in groups.items() if ident in wanted and status.state in ("out of date", "new")]
+        return (*compiles, *(ident for ident, status in emissions.items() if status.state != "current"))
+
+    @staticmethod
+    def _wanted(plan: Plan, emissions: Mapping[str, ActionStatus]) -> set[str]:
+        """The session groups whose results are needed: for an emission that is not current, or because nothing is emitted from them."""
+        emitted = {ident for emission in plan.emissions.values() for ident in emission.session_groups}
+        pending = {
+            ident
+            for name, emission in plan.emissions.items()
+            if emissions[name].state != "current"
+            for ident in emission.session_groups
+        }
+        return pending | (set(plan.session_groups) - emitted)
+
+
+def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
+    members = {member.name: member for group in plan.session_groups.values() for member in group.members}
+    wrong = [member for member in members.values() if member.pin and digests[member.graph] != member.pin.lower()]
+    problems = [
+        Problem(
+            "EPB207",
+            f"the model '{member.name}' is not the one that the recipe pins: its SHA-256 is {digests[member.graph]}",
+            member.where,
+            "Put the pinned file back, or change sha256.",
+        )
+        for member in wrong
+    ]
+    if problems:
+        raise PlanError(*problems)

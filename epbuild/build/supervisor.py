@@ -1,0 +1,150 @@
+"""One worker process, from its start to its end: streams what it says, keeps its log, and ends it with all its children when it must."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 5
+_TAIL_LINES = 200
+_ESCAPE = "\x1b"
+
+# What a worker inherits of the environment: enough to start, nothing that an EP could read its settings from.
+_INHERITED = (
+    "PATH", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PROGRAMFILES", "PROGRAMDATA", "NUMBER_OF_PROCESSORS",
+    "PROCESSOR_ARCHITECTURE", "TEMP", "TMP", "TMPDIR", "USERPROFILE", "LOCALAPPDATA", "APPDATA",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a worker ended, what it reported, and the end of what it said on standard error."""
+
+    how: Literal["exited", "timed out", "cancelled"]
+    status: int
+    """The exit status; on POSIX, minus the signal that ended it."""
+    reports: tuple[Mapping[str, Any], ...]
+    tail: tuple[str, ...]
+
+
+def supervise(
+    command: Sequence[str],
+    folder: Path,
+    log: Path,
+    *,
+    timeout: float | None,
+    cancelled: threading.Event,
+    reported: Callable[[Mapping[str, Any]], None],
+    said: Callable[[str], None],
+) -> Ending:
+    """Run `command` in `folder` and wait for it.
+
+    Every JSON line on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`. After
+    `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed. Raises OSError when it cannot
+    be started.
+    """
+    process = subprocess.Popen(
+        list(command),
+        cwd=folder,
+        env=_environment(folder),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **_own_group(),
+    )
+    reports: list[Mapping[str, Any]] = []
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+
+    def read_reports(pipe: IO[bytes]) -> None:
+        for line in pipe:
+            with contextlib.suppress(ValueError):
+                report = json.loads(line)
+                if isinstance(report, dict):
+                    reports.append(report)
+                    reported(report)
+
+    def read_words(pipe: IO[bytes]) -> None:
+        with log.open("wb") as file:
+            for line in pipe:
+                file.write(line)
+                file.flush()
+                text = plain(line.decode("utf-8", "replace"))
+                if text:
+                    tail.append(text)
+                    said(text)
+
+    # Only the process itself may end these: they stop at the end of their pipes.
+    readers = [
+        threading.Thread(target=read_reports, args=(process.stdout,), daemon=True),
+        threading.Thread(target=read_words, args=(process.stderr,), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    how = _wait(process, timeout, cancelled)
+    for reader in readers:
+        reader.join(_GRACE_SECONDS)
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    return Ending(how, process.returncode, tuple(reports), tuple(tail))
+
+
+def plain(line: str) -> str:
+    """A line without the colour codes that ONNX Runtime writes even when nobody can see colours."""
+    text = line.rstrip("\r\n")
+    while (start := text.find(f"{_ESCAPE}[")) >= 0 and (end := text.find("m", start)) >= 0:
+        text = text[:start] + text[end + 1 :]
+    return text.strip()
+
+
+def _wait(
+    process: subprocess.Popen[bytes], timeout: float | None, cancelled: threading.Event
+) -> Literal["exited", "timed out", "cancelled"]:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            process.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        else:
+            return "exited"
+        if cancelled.is_set():
+            _kill(process)
+            return "cancelled"
+        if deadline is not None and time.monotonic() > deadline:
+            _kill(process)
+            return "timed out"
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the process and everything that it started."""
+    if sys.platform == "win32":
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)  # noqa: S607
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _own_group() -> dict[str, Any]:
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"start_new_session": True}
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    # ONNX Runtime and EPs write below HOME and read settings from there: give them the staging directory instead.
+    kept = {name: value for name, value in os.environ.items() if name.upper() in _INHERITED}
+    return {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}

@@ -1,0 +1,84 @@
+"""The command line as a whole: which commands there are, and how what they raise becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from epbuild import __version__
+from epbuild.errors import EpbuildError
+
+INTERRUPTED = 130
+USAGE = 2
+_ENVIRONMENT = 3
+_COMMANDS = {
+    "validate": "Check a recipe and the models that it names.",
+    "plan": "Show the steps, the state of each, and why it would run.",
+    "run": "Build what is out of date.",
+    "inspect": "Show what is inside an EPContext model.",
+    "log": "Print what the EP said while a step was compiled.",
+}
+
+
+class _Commands(click.Group):
+    """The commands by name; a command's module is imported when it is the one that was asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"epbuild.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Click would import every command to read its help.
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="epbuild", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def _application(debug: bool) -> None:
+    """Build ONNX Runtime EPContext artifacts: one recipe in, verified and reproducible NPU models out."""
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; whatever goes wrong is told on standard error, without a traceback."""
+    try:
+        outcome = _application.main(list(arguments) or ["--help"], prog_name="epbuild", standalone_mode=False)
+    except EpbuildError as error:
+        from epbuild.report import tell_problems
+
+        tell_problems(error.problems)
+        code = error.exit_code
+    except click.ClickException as error:
+        _say(f"error: {error.format_message().rstrip('.')}. See `epbuild --help`.")
+        return USAGE
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted; what was finished is kept")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; say nothing more, also not when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _say(f"error: {place}{error.strerror or error}")
+        code = _ENVIRONMENT
+    else:
+        return outcome if isinstance(outcome, int) else 0
+    if "--debug" in arguments:
+        traceback.print_exc()
+    return code
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"epbuild: {text}\n")

@@ -1,0 +1,44 @@
+"""`epbuild validate`: every mistake of a recipe, at once, without building anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from epbuild.build import Request, read_plan
+from epbuild.cli import arguments
+from epbuild.errors import EpbuildError
+from epbuild.report import print_json, print_line, problem_document, tell_problems
+
+_FORMAT = 1
+
+
+@click.command()
+@arguments.recipe
+@arguments.json
+def validate(recipe: Path, json: bool) -> int:
+    """Check RECIPE (epbuild.yaml) and the models that it names; build nothing.
+
+    Every mistake is told at once, with its file, line and column. Exit code 0: it can be built. 2: it cannot.
+    """
+    try:
+        loaded, plan = read_plan(Request(recipe))
+    except EpbuildError as error:
+        if not json:
+            raise
+        problems = [problem_document(problem) for problem in error.problems]
+        print_json({"format": _FORMAT, "recipe": str(recipe), "valid": False, "problems": problems, "warnings": []})
+        return error.exit_code
+    if json:
+        warnings = [problem_document(problem) for problem in plan.warnings]
+        print_json({"format": _FORMAT, "recipe": str(recipe), "valid": True, "problems": [], "warnings": warnings})
+        return 0
+    tell_problems(plan.warnings, "warning")
+    counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
+    print_line(f"{recipe} is valid: " + ", ".join(_count(len(things), noun) for noun, things in counts.items()))
+    return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

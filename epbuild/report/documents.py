@@ -1,0 +1,81 @@
+"""What machines read: JSON documents, each with the number of its format, and events as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from epbuild.build import Event, Survey
+from epbuild.errors import Position, Problem
+
+FORMAT = 1
+
+
+def plan_document(recipe: str, found: Survey) -> dict[str, Any]:
+    """`plan --json`: every step with its state, and why."""
+    return {
+        "format": FORMAT,
+        "recipe": recipe,
+        "steps": [
+            {
+                "id": status.step.id,
+                "kind": status.step.kind,
+                "state": status.state,
+                "reasons": list(status.reasons),
+                "key": status.key,
+                "needs": list(status.step.needs),
+                "outputs": list(status.outputs),
+            }
+            for status in found.steps()
+        ],
+        "warnings": [problem_document(problem) for problem in found.plan.warnings],
+    }
+
+
+def problem_document(problem: Problem) -> dict[str, Any]:
+    """A problem as JSON: its place is `file`, `line` and `column`, or `step`."""
+    where = problem.where
+    place: dict[str, Any] = {}
+    if isinstance(where, Position):
+        place = {"file": where.file, "line": where.line, "column": where.column}
+    elif where is not None:
+        place = {"step": where}
+    return {"code": problem.code, "message": problem.message, "hint": problem.hint, **place}
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """A document on standard output, for machines and, since it is indented, for people."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+class JsonLines:
+    """A listener that writes each event as one line of JSON on standard output."""
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        sys.stdout.flush()
+
+    def __call__(self, event: Event) -> None:
+        document = {"event": _event_name(event), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
+        sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+def _event_name(event: Event) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Problem):
+        return problem_document(value)
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

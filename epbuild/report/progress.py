@@ -1,0 +1,203 @@
+"""A build as people watch it: live rows on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from epbuild.build import (
+    Event,
+    RunFinished,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepOutput,
+    StepStarted,
+    ToolchainReady,
+    ToolchainStarted,
+    Warned,
+)
+from epbuild.report.text import print_line, tell_problems
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+HEARTBEAT_SECONDS = 30
+_LONGEST_WORDS = 100
+_STYLES = {"built": "green", "emitted": "green", "ready": "green", "restored": "cyan", "failed": "red", "skipped": "yellow"}
+_LABEL_WIDTH = max(map(len, _STYLES))
+
+
+class PlainLines:
+    """One line for each thing that ended, and a sign of life for what takes long: for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[float, str]] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> PlainLines:
+        self._pulse.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over.set()
+        self._pulse.join()
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._hear(event)
+
+    def _hear(self, event: Event) -> None:
+        match event:
+            case RunStarted(todo=todo, steps=steps) if todo:
+                _say(f"{todo} of {steps} steps to do")
+            case ToolchainStarted(toolchain, text) | StepStarted(toolchain, text):
+                started = self._running.get(toolchain, (time.monotonic(), ""))[0]
+                self._running[toolchain] = (started, text)
+            case StepOutput(step, text):
+                started = self._running.get(step, (time.monotonic(), ""))[0]
+                self._running[step] = (started, text)
+            case ToolchainReady() | StepFinished() | StepFailed():
+                self._running.pop(event.toolchain if isinstance(event, ToolchainReady) else event.step, None)
+                tell_end(event, _say)
+            case Warned(problem):
+                tell_problems([problem], "warning")
+            case RunFinished():
+                _say(summary(event))
+
+    def _beat(self) -> None:
+        while not self._over.wait(HEARTBEAT_SECONDS):
+            with self._lock:
+                for step, (started, text) in self._running.items():
+                    _say(f"{'...':<{_LABEL_WIDTH}}  {step}  {time.monotonic() - started:.0f} s: {text[:_LONGEST_WORDS]}")
+
+
+class LiveRows:
+    """A row for each step at work, with the EP's last words and the time it takes; what ended scrolls away above them."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._total: TaskID | None = None
+        self._rows: dict[str, TaskID] = {}
+        self._todo = 0
+
+    def __enter__(self) -> LiveRows:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._close()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunStarted(todo=todo):
+                self._todo = todo
+            case ToolchainStarted(name, text) | StepStarted(name, text):
+                self._row(name, text)
+            case StepOutput(name, text):
+                self._row(name, text)
+            case ToolchainReady(name):
+                self._drop(name)
+                tell_end(event, self._say)
+            case StepFinished(name) | StepFailed(name):
+                self._drop(name)
+                tell_end(event, self._say)
+                if self._total is not None and self._progress is not None and getattr(event, "outcome", "") != "current":
+                    self._progress.advance(self._total)
+            case Warned(problem):
+                tell_problems([problem], "warning")
+            case RunFinished():
+                self._close()
+                print_line(summary(event))
+
+    def _open(self) -> Progress:
+        if self._progress is None:
+            # Only now: a build with nothing to do should not wait for rich to be imported.
+            from rich.console import Console
+            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+            from rich.table import Column
+
+            self._progress = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=5), markup=False),
+                TextColumn(
+                    "{task.fields[words]}",
+                    style="dim",
+                    table_column=Column(no_wrap=True, overflow="ellipsis", ratio=4),
+                    markup=False,
+                ),
+                TimeElapsedColumn(),
+                console=Console(file=sys.stdout),
+                expand=True,
+                transient=True,
+            )
+            self._progress.start()
+        return self._progress
+
+    def _row(self, name: str, words: str) -> None:
+        progress = self._open()
+        if self._total is None and self._todo:
+            self._total = progress.add_task("all steps", total=self._todo, words=f"{self._todo} to do")
+        if name in self._rows:
+            progress.update(self._rows[name], words=words)
+        else:
+            self._rows[name] = progress.add_task(name, total=None, words=words)
+
+    def _drop(self, name: str) -> None:
+        if self._progress is not None and name in self._rows:
+            self._progress.remove_task(self._rows.pop(name))
+
+    def _say(self, text: str) -> None:
+        from rich.text import Text
+
+        label = text.split(" ", 1)[0]
+        line = Text(text)
+        line.stylize(_STYLES.get(label, ""), 0, len(label))
+        self._open().console.print(line, soft_wrap=True)
+
+    def _close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def summary(event: RunFinished) -> str:
+    """The last line of a build."""
+    counts = {
+        "built": event.built,
+        "restored": event.restored,
+        "up to date": event.current,
+        "failed": event.failed,
+        "skipped": event.skipped,
+    }
+    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no steps"
+    if event.exit_code == 0 and not (event.built or event.restored):
+        told = f"Nothing to do: {event.current} steps are up to date"
+    return f"{told} ({event.seconds:.2f} s)"
+
+
+def tell_end(event: ToolchainReady | StepFinished | StepFailed, say: Callable[[str], None]) -> None:
+    """What is worth a line of something that ended: nothing, for a step that was up to date."""
+    match event:
+        case ToolchainReady(name, version, seconds):
+            say(f"{'ready':<{_LABEL_WIDTH}}  toolchain {name} (onnxruntime {version})  {seconds:.1f} s")
+        case StepFailed(step, problems):
+            say(f"{'failed':<{_LABEL_WIDTH}}  {step}")
+            tell_problems(problems)
+        case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
+            if size is not None:
+                from rich.filesize import decimal
+
+                note = f"{note}, {decimal(size)}"
+            took = f"  {seconds:.1f} s" if seconds else ""
+            say(f"{outcome:<{_LABEL_WIDTH}}  {step}{took}" + (f"  {note}" if note else ""))
+
+
+def _say(text: str) -> None:
+    print_line(text)
+    sys.stdout.flush()

@@ -1,0 +1,124 @@
+"""Words for people: problems on standard error, the plan and an inspection as tables that fit 80 columns."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from epbuild.build import StepStatus, Survey
+from epbuild.errors import Position, Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_COLOURS = {"current": "dim", "restorable": "cyan", "out of date": "yellow", "new": "green"}
+_MOST_REASONS = 6
+_ANNOTATION_LINE_BREAK = "%0A"
+
+
+def tell_problems(problems: Iterable[Problem], kind: Literal["error", "warning"] = "error") -> None:
+    """Each problem as one line on standard error: where, what, what to do. Under GitHub Actions, an annotation as well."""
+    for problem in problems:
+        place = f"{problem.where}: " if problem.where is not None else "epbuild: "
+        line = f"{place}{kind}: {problem.text} [{problem.code}]"
+        colour = {"error": "\x1b[31m", "warning": "\x1b[33m"}[kind]
+        if coloured(sys.stderr):
+            line = line.replace(f"{kind}:", f"{colour}{kind}:\x1b[0m", 1)
+        sys.stderr.write(f"{line}\n")
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            sys.stderr.write(f"{_annotation(problem, kind)}\n")
+
+
+def print_line(text: str) -> None:
+    """One line on standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+def print_plan(found: Survey, *, only_todo: bool = False) -> None:
+    """The steps with their states, and under each why it would run."""
+    console = wide_console()
+    steps = [status for status in found.steps() if not only_todo or status.state != "current"]
+    if not steps:
+        print_line(f"Nothing to do: {len(found.plan.steps)} steps are up to date.")
+        return
+    width = max(len(status.state) for status in steps)
+    for status in steps:
+        console.print(f"[{_COLOURS[status.state]}]{status.state:<{width}}[/]  ", end="")
+        console.print(status.step.id, markup=False, highlight=False)
+        for reason in _reasons(status):
+            console.print(f"{'':<{width}}    {reason}", markup=False, highlight=False, style="dim")
+    counts = {state: sum(status.state == state for status in found.steps()) for state in _COLOURS}
+    print_line(f"{len(found.plan.steps)} steps: " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
+
+
+def print_inspection(found: Mapping[str, Any]) -> None:
+    """What `inspect_model` found, for people."""
+    from rich.filesize import decimal
+
+    console = wide_console()
+
+    def line(label: str, text: str, style: str | None = None) -> None:
+        console.print(f"  {label:<15}", end="", markup=False, highlight=False)
+        console.print(text, markup=False, highlight=False, style=style)
+
+    console.print(f"{found['file']} ({decimal(found['size'])})", markup=False, highlight=False, style="bold")
+    for kind in ("inputs", "outputs"):
+        for number, value in enumerate(found[kind]):
+            shape = "?" if value["shape"] is None else ", ".join("?" if size is None else str(size) for size in value["shape"])
+            line(kind if number == 0 else "", f"{value['name']}  {value['type']}[{shape}]")
+    for node in found["ep_context_nodes"]:
+        console.print(f"\nEPContext {node['name']}", markup=False, highlight=False, style="bold")
+        line("source", f"{node['source']}" + (f", SDK {node['ep_sdk_version']}" if node["ep_sdk_version"] else ""))
+        if node["target"]:
+            line("compiled for", node["target"], "green")
+        if not node["main_context"]:
+            line("context", "in the node with main_context=1")
+        elif node["embed_mode"]:
+            line("context", f"embedded, {decimal(node['size'] or 0)}")
+        elif node["problem"]:
+            line("context", node["reference"] or "none")
+            line("problem", node["problem"], "red")
+        else:
+            line("context", f"{node['reference']} ({decimal(node['size'])})")
+            line("sha256", node["sha256"])
+    if found["ep_context_nodes"]:
+        console.print()
+    others = found["other_operators"]
+    count = sum(others.values())
+    if not found["ep_context_nodes"]:
+        line("not compiled", f"{count} nodes, none of them an EPContext node", "yellow")
+    elif count:
+        listed = ", ".join(f"{name} x {number}" for name, number in others.items())
+        line("outside the EP", f"{count} nodes: {listed}", "yellow")
+    else:
+        line("outside the EP", "nothing", "green")
+    for ep, text in found["compatibility"].items():
+        line("compatibility", f"{ep}: {text}")
+    if found["external_data"]:
+        line("external data", ", ".join(found["external_data"]))
+
+
+def coloured(stream: Any) -> bool:
+    """Whether colour means anything where `stream` goes: a terminal, and no NO_COLOR."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def wide_console() -> Console:
+    """A console on standard output that wraps where the terminal ends, and nowhere else."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, soft_wrap=True)
+
+
+def _reasons(status: StepStatus) -> list[str]:
+    left = len(status.reasons) - _MOST_REASONS
+    return [*status.reasons[:_MOST_REASONS], *([f"and {left} more"] if left > 0 else [])]
+
+
+def _annotation(problem: Problem, kind: str) -> str:
+    where = problem.where
+    place = f" file={where.file},line={where.line},col={where.column}" if isinstance(where, Position) else ""
+    text = problem.text.replace("%", "%25").replace("\r", "%0D").replace("\n", _ANNOTATION_LINE_BREAK)
+    return f"::{kind}{place}::{text} [{problem.code}]"
