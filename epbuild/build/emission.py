@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,23 +54,23 @@ def emission_document(emission: Emission, made: Sequence[Made], recipe: str) -> 
 
 
 def emit(
-    emission: Emission, made: Sequence[Made], recipe: str, store: BlobStore, before: Mapping[str, Any], digest: Any
+    emission: Emission, made: Sequence[Made], recipe: str, store: BlobStore, before: Collection[str], digest: Digest
 ) -> dict[str, Any]:
     """Write the directory; returns each file's digest and size by its path.
 
-    `before` is the result of the last emission here. Raises BuildError when something of the user's is
-    in the way, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again.
+    `before` are the files that the last emission here wrote. Raises BuildError when something of the user's is in the way,
+    EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again.
     """
     models = [model for item in made for model in _stored_models(item)]
     placed = arrange(models, emission.models, emission.binaries, emission.id)
-    ours = emitted_files(emission.directory / MANIFEST) | set(before.get("files", ()))
+    ours = emitted_files(emission.directory / MANIFEST) | set(before)
     with prepare(emission.directory, ours, emission.id) as staged:
         files = [_place(item, staged, store, digest) for item in placed]
         manifest = staged / MANIFEST
         manifest.write_bytes(_manifest(emission, made, recipe, placed, files))
         files.append(ManifestFile(MANIFEST, "manifest", manifest.stat().st_size, digest(manifest)))
         swap_in(staged, emission.directory, ours, emission.id)
-    return {"files": {file.path: {"digest": file.sha256, "size": file.size} for file in files}}
+    return {file.path: {"digest": file.sha256, "size": file.size} for file in files}
 
 
 def _place(item: Placed, staged: Path, store: BlobStore, digest: Digest) -> ManifestFile:

@@ -70,7 +70,6 @@ class StepFailed:
 
     step: str
     problems: tuple[Problem, ...]
-    seconds: float
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from epbuild.errors import PlanError, Problem
 from epbuild.plan import Emission, Plan, SessionGroup, Step, action_key, differences, key_document
 from epbuild.store import ActionRecords, BlobStore, Digests, Workspace
 from epbuild.toolchain import Environment
+from epbuild.verify import check_expectations
 
 StepState = Literal["current", "restorable", "out of date", "new"]
 
@@ -71,9 +72,9 @@ class Surveyor:
     """Compares a plan with what is known; reads, and writes nothing but the memory of what files contain."""
 
     def __init__(self, workspace: Workspace, store: BlobStore, records: ActionRecords, recipe: str) -> None:
-        self._workspace = workspace
-        self._store = store
-        self._records = records
+        self.workspace = workspace
+        self.store = store
+        self.records = records
         self._recipe = recipe
         self.digests = Digests(workspace.files)
 
@@ -94,15 +95,21 @@ class Surveyor:
 
     def result(self, key: str) -> dict[str, Any] | None:
         """The result of an action in the store, if it is all there."""
-        record = self._records.get(key)
+        record = self.records.get(key)
         if record is None:
             return None
         result: dict[str, Any] = record["result"]
-        whole = all(self._store.has(blob["digest"], blob["size"]) for blob in result["artifacts"].values())
+        whole = all(self.store.has(blob["digest"], blob["size"]) for blob in result["artifacts"].values())
         return result if whole else None
 
+    def unmet(self, group: SessionGroup, result: Mapping[str, Any]) -> list[Problem]:
+        """What of a group's `expect` a result does not meet: it is no part of the key, so any result may be asked again."""
+        counts = [(model["member"], len(model["nodes"]), model["fallback_nodes"]) for model in result["models"]]
+        expect = group.expect
+        return check_expectations(counts, group.steps[-1], group.target.entry.ep, expect.ep_context_nodes, expect.fallback_nodes)
+
     def _group(self, group: SessionGroup, environment: Environment | None, digests: Mapping[Path, str]) -> ActionStatus:
-        before = self._workspace.step(group.id)
+        before = self.workspace.step(group.id)
         if environment is None:
             reason = f"the toolchain '{group.target.toolchain.name}' is not provisioned yet"
             return ActionStatus("out of date" if before else "new", (reason,))
@@ -110,6 +117,8 @@ class Surveyor:
         document = key_document(group, digests, fingerprint)
         key = action_key(document)
         result = self.result(key)
+        if result is not None and (unmet := self.unmet(group, result)):
+            return ActionStatus("out of date", tuple(problem.message for problem in unmet), key, document)
         if before is not None and before.action_key == key:
             # What was built here stands even when the store has lost it, as long as its outputs are in place.
             made = Made(group, key, document, result or before.result)
@@ -122,7 +131,7 @@ class Surveyor:
         return ActionStatus("out of date" if before else "new", reasons, key, document)
 
     def _emission(self, emission: Emission, groups: Mapping[str, ActionStatus]) -> ActionStatus:
-        before = self._workspace.step(emission.id)
+        before = self.workspace.step(emission.id)
         pending = [ident for ident in emission.session_groups if groups[ident].made is None]
         if pending:
             return ActionStatus("out of date" if before else "new", tuple(f"needs {ident}" for ident in pending))

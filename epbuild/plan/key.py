@@ -7,11 +7,11 @@ document never holds an absolute path, a time, a host name, or the order of the 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from epbuild.canonical import canonical_json
 from epbuild.catalog import session_keys
 from epbuild.plan.steps import SessionGroup
 
@@ -62,12 +62,7 @@ def key_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Ma
 
 def action_key(document: Mapping[str, Any]) -> str:
     """The SHA-256 of the document's canonical form, in hexadecimal."""
-    return hashlib.sha256(canonical(document)).hexdigest()
-
-
-def canonical(document: Mapping[str, Any]) -> bytes:
-    """The one text of a document: UTF-8 JSON, keys sorted, no spaces."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return hashlib.sha256(canonical_json(document).encode()).hexdigest()
 
 
 def facts(document: Any, place: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -92,7 +87,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
             sentences.append(f"{_subject(place)} added: {_shown(after[place])}")
         elif before[place] != after[place]:
             sentences.append(f"{_subject(place)} changed: {_shown(before[place])} -> {_shown(after[place])}")
-    if not sentences and canonical(old) != canonical(new):
+    if not sentences and canonical_json(old) != canonical_json(new):
         names = [", ".join(member["name"] for member in document.get("members", [])) for document in (old, new)]
         sentences.append(f"member order changed: {names[0]} -> {names[1]}")
     return sentences

@@ -128,11 +128,12 @@ class Plan:
     emissions: Mapping[str, Emission]
     warnings: tuple[Problem, ...] = ()
 
-    def toolchains(self) -> dict[str, tuple[Toolchain, frozenset[str]]]:
-        """The toolchains that the plan's session groups run in, each with the packages that hold its EPs."""
-        found: dict[str, tuple[Toolchain, frozenset[str]]] = {}
+    def toolchains(self) -> dict[str, tuple[Toolchain, tuple[Entry, ...]]]:
+        """The toolchains that the plan's session groups run in, each with the EPs that it has to hold."""
+        found: dict[str, tuple[Toolchain, tuple[Entry, ...]]] = {}
         for group in self.session_groups.values():
-            toolchain = group.target.toolchain
-            modules = found.get(toolchain.name, (toolchain, frozenset[str]()))[1]
-            found[toolchain.name] = (toolchain, modules | {group.target.entry.module})
+            toolchain, entry = group.target.toolchain, group.target.entry
+            entries = found.get(toolchain.name, (toolchain, ()))[1]
+            if entry not in entries:
+                found[toolchain.name] = (toolchain, (*entries, entry))
         return found

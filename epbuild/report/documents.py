@@ -76,6 +76,8 @@ def _plain(value: Any) -> Any:
         return problem_document(value)
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, float):
+        return round(value, 3)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from epbuild.store.canonical import canonical_json
+from epbuild.canonical import canonical_json
 from epbuild.store.drafts import Drafts
 from epbuild.store.failures import explained
 

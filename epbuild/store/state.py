@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from epbuild.canonical import canonical_json
 from epbuild.store import staging
-from epbuild.store.canonical import canonical_json
 from epbuild.store.database import Database
 from epbuild.store.digests import StatKey
 from epbuild.store.failures import explained

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from epbuild.catalog import Entry
 from epbuild.errors import Problem, ToolchainError
 from epbuild.recipe import Toolchain
 from epbuild.toolchain.fingerprint import Fingerprint, fingerprint
 from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned
+
+_RUNTIME = "onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,14 @@ class Environment:
     interpreter: Path
     fingerprint: Fingerprint
 
+    @property
+    def onnxruntime(self) -> str:
+        """The version of ONNX Runtime, under whatever name it is packaged."""
+        packages = self.fingerprint.distributions
+        return packages.get(_RUNTIME) or next(
+            (packages[name] for name in sorted(packages) if name.startswith(_RUNTIME)), "unknown"
+        )
+
 
 def ready(toolchain: Toolchain, base: Path, cache: Path) -> bool:
     """Whether `prepare` would find the environment there, without making anything."""
@@ -29,10 +40,10 @@ def ready(toolchain: Toolchain, base: Path, cache: Path) -> bool:
     return provisioned(_requirements(toolchain), cache) is not None
 
 
-def prepare(toolchain: Toolchain, base: Path, cache: Path, modules: Iterable[str], say: Callable[[str], None]) -> Environment:
+def prepare(toolchain: Toolchain, base: Path, cache: Path, entries: Sequence[Entry]) -> Environment:
     """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
 
-    `modules` are the packages of the EPs that it is used for. Raises ToolchainError, also when onnxruntime is not in it.
+    `entries` are the EPs that it is used for. Raises ToolchainError, also when one of them is not in it.
     """
     if toolchain.interpreter is not None:
         interpreter = _existing(toolchain, base)
@@ -42,12 +53,21 @@ def prepare(toolchain: Toolchain, base: Path, cache: Path, modules: Iterable[str
         memory = cache / "toolchains" / "interpreters" / f"{hashlib.sha256(str(interpreter).encode()).hexdigest()[:20]}.json"
     else:
         requirements = _requirements(toolchain)
-        interpreter = provision(requirements, cache, name=toolchain.name, where=toolchain.where, say=say)
+        interpreter = provision(requirements, cache, name=toolchain.name, where=toolchain.where)
         memory = environment_folder(requirements, cache) / "fingerprint.json"
-    taken = fingerprint(interpreter, {"onnxruntime", *modules}, memory)
-    if not any(name.startswith("onnxruntime") for name in taken.distributions):
-        message = f"toolchain '{toolchain.name}' has no ONNX Runtime in it"
-        raise ToolchainError(Problem("EPB305", message, toolchain.where, "Add an onnxruntime package to its packages."))
+    taken = fingerprint(interpreter, {_RUNTIME, *(entry.module for entry in entries)}, memory)
+    missing = [
+        Problem(
+            "EPB305",
+            f"toolchain '{toolchain.name}' has no package {entry.distribution}, which {entry.ep} comes in",
+            toolchain.where,
+            f"Add {entry.distribution} to its packages.",
+        )
+        for entry in entries
+        if entry.distribution not in taken.distributions
+    ]
+    if missing:
+        raise ToolchainError(*missing)
     return Environment(toolchain.name, interpreter, taken)
 
 

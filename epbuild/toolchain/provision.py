@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +51,8 @@ def provisioned(requirements: Requirements, cache: Path) -> Path | None:
     return interpreter if (folder / "complete").is_file() and interpreter.exists() else None
 
 
-def provision(requirements: Requirements, cache: Path, *, name: str, where: Position | None, say: Callable[[str], None]) -> Path:
-    """The interpreter of the environment for `requirements`, made if it is not there yet; `say` gets a line on what takes time.
+def provision(requirements: Requirements, cache: Path, *, name: str, where: Position | None) -> Path:
+    """The interpreter of the environment for `requirements`, made if it is not there yet.
 
     `name` and `where` are the toolchain's, for messages. Two processes that want one environment wait for each other.
     Raises ToolchainError (EPB301) that says which package, and what uv said.
@@ -66,7 +66,7 @@ def provision(requirements: Requirements, cache: Path, *, name: str, where: Posi
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            return provisioned(requirements, cache) or _make(requirements, folder, name, where, say)
+            return provisioned(requirements, cache) or _make(requirements, folder, name, where)
     except OSError as error:
         hint = "Free some space, or set EPBUILD_CACHE_DIR to a folder that can be written."
         raise ToolchainError(
@@ -74,9 +74,8 @@ def provision(requirements: Requirements, cache: Path, *, name: str, where: Posi
         ) from error
 
 
-def _make(requirements: Requirements, folder: Path, name: str, where: Position | None, say: Callable[[str], None]) -> Path:
+def _make(requirements: Requirements, folder: Path, name: str, where: Position | None) -> Path:
     shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
-    say(f"making an environment with {', '.join(requirements.packages)}")
     interpreter = _interpreter(folder)
     python = requirements.python or sys.executable
     commands = [
