@@ -12,6 +12,7 @@ from epbuild.catalog.entries import Option
 
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
+_LONGEST_INTEGER = 20
 
 
 class BadValue(ValueError):
@@ -68,6 +69,8 @@ def _choice(option: Option, text: str, names: Mapping[str, str]) -> str:
 def _integer(option: Option, text: str, names: Mapping[str, str]) -> str:
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise BadValue(f"'{text}' is not a whole number")
+    if len(text) > _LONGEST_INTEGER:
+        raise BadValue(f"'{text[:_LONGEST_INTEGER]}…' is too large a number")
     number = int(text)
     if option.minimum is not None and number < option.minimum:
         raise BadValue(f"{number} is less than {option.minimum}")

@@ -100,7 +100,7 @@ def _subject(place: tuple[str, ...]) -> str:
         case ("members", name, "external", location):
             return f"model {name}: external data {location}"
         case ("members", name, *rest):
-            return f"model {name}: {' '.join(rest)}"
+            return f"model {name}: {' '.join(rest).replace('_', ' ')}"
         case ("provider_options", name):
             return f"option {name}"
         case ("session_options", name):

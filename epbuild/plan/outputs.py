@@ -42,16 +42,16 @@ def plan_emission(
             _take(taken, models[member.name], f"the model '{member.name}'", output.model_where, problems)
             if session.compile.embed:
                 continue
-            binary = binaries[member.name] = _relative(output.context_binary, mine, output.context_binary_where, problems)
+            shared = {**mine, "model": first}  # one file has one name, whichever member names it
+            binary = binaries[member.name] = _relative(output.context_binary, shared, output.context_binary_where, problems)
             if first == member.name:
                 _take(taken, binary, f"the context binary of '{member.name}'", output.context_binary_where, problems)
             _check_reach(models[member.name], binary, output, problems)
             external = session.external_file(member)
             if external:
                 beside = str(PurePosixPath(models[member.name]).parent / external)
-                _take(
-                    taken, beside, f"the external initializers of '{member.name}'", session.expect.where or output.where, problems
-                )
+                _take(taken, beside, f"the external initializers of '{member.name}'", group.where, problems)
+    _check_nesting(taken, output, problems)
     if len(problems) > found:
         return None
     return Emission(
@@ -115,6 +115,15 @@ def _take(taken: dict[str, str], name: str, what: str, where: Position, problems
     if other != what:
         hint = "Put ${model} into the name of a model, ${first_model} into the name of a context binary."
         problems.append(Problem("EPB222", f"{other} and {what} would both be written to '{name}'", where, hint))
+
+
+def _check_nesting(taken: Mapping[str, str], output: Output, problems: list[Problem]) -> None:
+    """A name cannot be a file's and a folder's."""
+    for name, what in taken.items():
+        for folder in map(str, PurePosixPath(name).parents):
+            if folder in taken:
+                message = f"'{folder}' would be {taken[folder]} and the folder of {what}"
+                problems.append(Problem("EPB222", message, output.where, "Give files and folders different names."))
 
 
 def _check_reach(model: str, binary: str, output: Output, problems: list[Problem]) -> None:

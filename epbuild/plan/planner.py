@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import PureWindowsPath
 
 from epbuild.errors import PlanError, Problem, nearest
 from epbuild.onnxfile import ModelHeader
@@ -24,16 +25,19 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = ()) -> Plan:
     for group in recipe.groups.values():
         work.add_group(group)
     work.problems += collisions(work.emissions)
-    steps = _select(work.steps, selection)
-    work.resolve({step.action for step in steps})
+    steps, unmatched = _select(work.steps, selection)
+    if not work.problems:
+        # Otherwise it may be a wrong target or output that keeps the wanted steps out of the plan.
+        work.problems += unmatched
+    kept = {step.action for step in steps}
+    work.resolve(kept)
     if work.problems:
         raise PlanError(*dict.fromkeys(work.problems))
-    kept = {step.action for step in steps}
     return Plan(
         steps=tuple(steps),
         session_groups={ident: group for ident, group in work.groups.items() if ident in kept},
         emissions={ident: emission for ident, emission in work.emissions.items() if ident in kept},
-        warnings=tuple(work.warnings),
+        warnings=tuple(dict.fromkeys(work.warnings)),
     )
 
 
@@ -82,6 +86,9 @@ class _Work:
                 self.problems.append(Problem("EPB232", message, reference.where, "Name each model once."))
             seen.add(reference.name)
         external = group.compile.external_file
+        if external and (PureWindowsPath(external).name != external or external == ".."):
+            message = f"the external initializers of the group '{group.name}' would be written to '{external}', which is a path"
+            self.problems.append(Problem("EPB221", message, group.where, "Write the name of a file: it lies beside the model."))
         if external and len(group.models) > 1 and "${model}" not in external:
             message = (
                 f"the models of the group '{group.name}' would write their external initializers into one file, '{external}'"
@@ -148,21 +155,22 @@ class _Work:
                     self.warnings += _lonely(group, {member.name: found[member.name].header for member in members})
 
 
-def _select(steps: Iterable[Step], selection: Sequence[str]) -> list[Step]:
-    """The steps that match a glob, and all that they need: whole actions, in the plan's order."""
+def _select(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step], list[Problem]]:
+    """The steps that match a glob, and all that they need: whole actions, in the plan's order; and the globs that match nothing."""
     ordered = list(steps)
     if not selection:
-        return ordered
+        return ordered, []
     by_id = {step.id: step for step in ordered}
     by_action: dict[str, list[Step]] = {}
     for step in ordered:
         by_action.setdefault(step.action, []).append(step)
     waiting: list[str] = []
+    unmatched: list[Problem] = []
     for glob in selection:
         matching = [ident for ident in by_id if fnmatchcase(ident, glob)]
         if not matching:
             hint = nearest(glob, by_id) or "`epbuild plan` lists the steps."
-            raise PlanError(Problem("EPB240", f"no step matches '{glob}'", None, hint))
+            unmatched.append(Problem("EPB240", f"no step matches '{glob}'", None, hint))
         waiting += matching
     kept: set[str] = set()
     while waiting:
@@ -171,7 +179,7 @@ def _select(steps: Iterable[Step], selection: Sequence[str]) -> list[Step]:
             if sibling.id not in kept:
                 kept.add(sibling.id)
                 waiting += sibling.needs
-    return [step for step in ordered if step.id in kept]
+    return [step for step in ordered if step.id in kept], unmatched
 
 
 def _lonely(group: SessionGroup, headers: dict[str, ModelHeader]) -> list[Problem]:

@@ -29,7 +29,7 @@ def find_source(model: ModelSource, base: Path) -> SourceModel:
     lies where ONNX Runtime would refuse to follow.
     """
     graph = _graph_path(model, base)
-    if not graph.is_file():
+    if not _is_file(graph):
         raise _error(
             "EPB201", model, f"the model '{model.name}' does not exist: {model.path}", "Paths are relative to the recipe."
         )
@@ -68,25 +68,30 @@ def _graph_path(model: ModelSource, base: Path) -> Path:
     if found is None or not found.submodule_search_locations:
         message = f"the model '{model.name}' lies in the Python package '{package}', which is not installed beside epbuild"
         raise _error("EPB206", model, message, f"Install {package} into epbuild's environment.")
-    inside = PurePosixPath(file)
-    if not file or inside.is_absolute() or ".." in inside.parts:
+    inside = PureWindowsPath(file)  # it reads both kinds of slashes
+    if not file or inside.anchor or ".." in inside.parts:
         raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
-    return Path(next(iter(found.submodule_search_locations))) / inside
+    return Path(next(iter(found.submodule_search_locations))) / file
 
 
 def _location_problem(model: ModelSource, graph: Path, location: str) -> Problem | None:
-    # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
-    outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or not location
-    folder = graph.parent.resolve()
-    if not outside:
-        outside = not (folder / location).resolve().is_relative_to(folder) and not _beside_link(graph, location)
-    if outside or _leaves(location):
-        message = f"the model '{model.name}' keeps external data outside its own folder: {location or 'an empty location'}"
-        return Problem("EPB204", message, model.path_where, "Move the data beside the model and name it by a relative path.")
-    if not (folder / location).is_file():
+    data = graph.parent / location
+    outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or _leaves(location)
+    if not outside and not _is_file(data):
         message = f"the model '{model.name}' needs the external data file {location}, which does not exist beside it"
         return Problem("EPB203", message, model.path_where, f"Put it into {graph.parent}.")
+    # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
+    if outside or not (data.resolve().is_relative_to(graph.parent.resolve()) or _beside_link(graph, location)):
+        message = f"the model '{model.name}' keeps external data outside its own folder: {location}"
+        return Problem("EPB204", message, model.path_where, "Move the data beside the model and name it by a relative path.")
     return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no name that a file can have, or in a folder that may not be looked into
+        return False
 
 
 def _leaves(location: str) -> bool:

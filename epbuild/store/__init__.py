@@ -5,7 +5,7 @@ from epbuild.store.content import Blob
 from epbuild.store.digests import Digests, StatKey, StatMemory, unchanged
 from epbuild.store.failures import DamagedBlob, MissingBlob
 from epbuild.store.leases import Cancelled, lease
-from epbuild.store.location import cache_directory
+from epbuild.store.location import cache_directory, toolchain_directory
 from epbuild.store.records import RECORD_FORMAT, ActionRecords
 from epbuild.store.state import FileMemory, Measurement, StepRecord, Workspace
 
@@ -26,5 +26,6 @@ __all__ = [
     "Workspace",
     "cache_directory",
     "lease",
+    "toolchain_directory",
     "unchanged",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -105,6 +106,23 @@ class Digests:
         if problems:
             raise StoreError(*problems)
         return {path: digests[path] for path in asked}
+
+    @contextmanager
+    def relinking(self, paths: Iterable[Path]) -> Iterator[None]:
+        """Hard links that the block makes to the files, or removes, are no change of content: their digests stay known.
+
+        A link changes the time of the last status change and nothing else; a file of which more has changed is read again.
+        """
+        before = {path: StatKey.of(_status(path)) for path in paths}
+        yield
+        lasting = {}
+        for path, key in before.items():
+            after = StatKey.of(_status(path))
+            known = self._memory.get(str(path.absolute()))
+            if known is not None and known[0] == key and after._replace(ctime_ns=key.ctime_ns) == key:
+                lasting[str(path.absolute())] = (after, known[1])
+        if lasting:
+            self._memory.put_many(lasting)
 
 
 def unchanged(path: Path, key: StatKey) -> bool:

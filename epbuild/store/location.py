@@ -24,6 +24,16 @@ def cache_directory() -> Path:
     return _directory_from("XDG_CACHE_HOME", ".cache") / "epbuild"
 
 
+def toolchain_directory() -> Path:
+    """Where environments are: `$EPBUILD_TOOLCHAIN_DIR`, else `toolchains` in the store. Makes nothing.
+
+    They have a place of their own so that a store can be thrown away, as tests and CI jobs do, without installing them again. Raises
+    StoreError as `cache_directory` does.
+    """
+    chosen = os.environ.get("EPBUILD_TOOLCHAIN_DIR")
+    return Path(chosen).absolute() if chosen else cache_directory() / "toolchains"
+
+
 def _directory_from(variable: str, *below_home: str) -> Path:
     named = Path(os.environ.get(variable, ""))
     # The XDG specification has relative values ignored; the same sense holds for the others.

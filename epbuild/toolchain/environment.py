@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,14 +34,14 @@ class Environment:
         )
 
 
-def ready(toolchain: Toolchain, base: Path, cache: Path) -> bool:
+def ready(toolchain: Toolchain, base: Path, home: Path) -> bool:
     """Whether `prepare` would find the environment there, without making anything."""
     if toolchain.interpreter is not None:
         return _existing(toolchain, base).exists()
-    return provisioned(_requirements(toolchain), cache) is not None
+    return provisioned(_requirements(toolchain), home) is not None
 
 
-def prepare(toolchain: Toolchain, base: Path, cache: Path, entries: Sequence[Entry]) -> Environment:
+def prepare(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entry]) -> Environment:
     """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
 
     `entries` are the EPs that it is used for. Raises ToolchainError, also when one of them is not in it.
@@ -50,12 +51,12 @@ def prepare(toolchain: Toolchain, base: Path, cache: Path, entries: Sequence[Ent
         if not interpreter.exists():
             message = f"toolchain '{toolchain.name}' names an interpreter that does not exist: {toolchain.interpreter}"
             raise ToolchainError(Problem("EPB304", message, toolchain.where, "Give the path of a python executable."))
-        memory = cache / "toolchains" / "interpreters" / f"{hashlib.sha256(str(interpreter).encode()).hexdigest()[:20]}.json"
+        memory = home / "interpreters" / f"{hashlib.sha256(str(interpreter).encode()).hexdigest()[:20]}.json"
     else:
         requirements = _requirements(toolchain)
-        interpreter = provision(requirements, cache, name=toolchain.name, where=toolchain.where)
-        memory = environment_folder(requirements, cache) / "fingerprint.json"
-    taken = fingerprint(interpreter, {_RUNTIME, *(entry.module for entry in entries)}, memory)
+        interpreter = provision(requirements, home, name=toolchain.name, where=toolchain.where)
+        memory = environment_folder(requirements, home) / "fingerprint.json"
+    taken = fingerprint(interpreter, {_RUNTIME, *(entry.module for entry in entries)}, memory, toolchain.where)
     missing = [
         Problem(
             "EPB305",
@@ -77,4 +78,7 @@ def _requirements(toolchain: Toolchain) -> Requirements:
 
 def _existing(toolchain: Toolchain, base: Path) -> Path:
     # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
-    return base / Path(str(toolchain.interpreter)).expanduser()
+    path = Path(str(toolchain.interpreter))
+    with contextlib.suppress(RuntimeError):  # `~somebody`, who has no home here: told as a file that is not there
+        path = path.expanduser()
+    return base / path

@@ -6,6 +6,7 @@ and the listing of every package folder; when any of those differs, the environm
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.errors import Problem, ToolchainError
+from epbuild.errors import Position, Problem, ToolchainError
 
-FORMAT = 1
+FORMAT = 2
 PROBE_SECONDS = 120
 _PROBE = Path(__file__).parent.parent / "worker" / "probe.py"
+_CHECK_INTERPRETER = "Check the toolchain's interpreter."
 _LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")
 
 
@@ -48,10 +50,10 @@ class Fingerprint:
         return document
 
 
-def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path) -> Fingerprint:
+def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Fingerprint:
     """The fingerprint of `interpreter`'s environment, whose `modules` are the packages that hold ONNX Runtime and the EPs.
 
-    `memory` is the file that keeps the last answer. Raises ToolchainError when the interpreter does not run.
+    `memory` is the file that keeps the last answer. Raises ToolchainError, which points at `where`, when the interpreter does not run.
     """
     wanted = sorted(modules)
     remembered = _read(memory)
@@ -60,12 +62,13 @@ def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path) -> Fing
         and remembered.get("modules") == wanted
         and all(_stat(Path(path)) == stat for path, stat in remembered["files"].items())
         and all(_listing(Path(path)) == listing for path, listing in remembered["folders"].items())
+        and all(_names(_libraries(Path(path))) == names for path, names in remembered["packages"].items())
     ):
         return Fingerprint(**remembered["fingerprint"])
-    return _take(interpreter, wanted, memory)
+    return _take(interpreter, wanted, memory, where)
 
 
-def probe(interpreter: Path, modules: Iterable[str]) -> dict[str, Any]:
+def probe(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
     """Run `worker/probe.py` in the environment and return what it says; raises ToolchainError when it cannot."""
     command = [str(interpreter), "-I", str(_PROBE), *modules]
     try:
@@ -73,24 +76,25 @@ def probe(interpreter: Path, modules: Iterable[str]) -> dict[str, Any]:
             command, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=PROBE_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolchainError(
-            Problem("EPB303", f"the interpreter {interpreter} does not run: {error}", hint="Check the toolchain's interpreter.")
-        ) from error
+        message = f"the interpreter {interpreter} does not run: {error}"
+        raise ToolchainError(Problem("EPB303", message, where, _CHECK_INTERPRETER)) from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ToolchainError(Problem("EPB303", f"the interpreter {interpreter} could not be probed: {last}"))
-    document: dict[str, Any] = json.loads(done.stdout)
+        message = f"the interpreter {interpreter} could not be probed: {last}"
+        raise ToolchainError(Problem("EPB303", message, where, _CHECK_INTERPRETER))
+    try:
+        # Packages may print when Python starts; the answer is the last line.
+        document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        message = f"the interpreter {interpreter} ran and did not answer as Python does"
+        raise ToolchainError(Problem("EPB303", message, where, _CHECK_INTERPRETER)) from error
     return document
 
 
-def _take(interpreter: Path, modules: list[str], memory: Path) -> Fingerprint:
-    seen = probe(interpreter, modules)
-    libraries = {
-        path.relative_to(Path(folder).parent).as_posix(): path
-        for folder in seen["modules"].values()
-        if folder
-        for path in _libraries(Path(folder))
-    }
+def _take(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Fingerprint:
+    seen = probe(interpreter, modules, where)
+    packages = {folder: _libraries(Path(folder)) for folder in seen["modules"].values() if folder}
+    libraries = {path.relative_to(Path(folder).parent).as_posix(): path for folder, paths in packages.items() for path in paths}
     stats = {str(path): _stat(path) for path in libraries.values()}
     stats[str(interpreter)] = _stat(interpreter)
     from concurrent.futures import ThreadPoolExecutor
@@ -103,6 +107,7 @@ def _take(interpreter: Path, modules: list[str], memory: Path) -> Fingerprint:
         "modules": modules,
         "files": stats,
         "folders": {path: _listing(Path(path)) for path in seen["site"]},
+        "packages": {folder: _names(paths) for folder, paths in packages.items()},
         "fingerprint": {
             "python": taken.python,
             "platform": taken.platform,
@@ -118,8 +123,12 @@ def _take(interpreter: Path, modules: list[str], memory: Path) -> Fingerprint:
 def _libraries(folder: Path) -> list[Path]:
     """The shared libraries inside a package folder, and in the `.libs` folder that wheel repair tools put beside it."""
     beside = folder.with_name(f"{folder.name}.libs")
-    found = [path for root in (folder, beside) for path in root.rglob("*") if _is_library(path.name) and path.is_file()]
-    return sorted(found)
+    files = (Path(root, name) for package in (folder, beside) for root, _, names in os.walk(package) for name in names)
+    return sorted(path for path in files if _is_library(path.name) and path.is_file())
+
+
+def _names(paths: Iterable[Path]) -> list[str]:
+    return [str(path) for path in paths]
 
 
 def _is_library(name: str) -> bool:
@@ -163,5 +172,6 @@ def _write(memory: Path, document: Mapping[str, Any]) -> None:
         memory.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
         temporary.replace(memory)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # only a memory: an unwritable cache costs time, not correctness
+    except OSError:  # only a memory: an unwritable cache costs time, not correctness
+        with contextlib.suppress(OSError):
+            temporary.unlink()

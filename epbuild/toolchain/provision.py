@@ -1,4 +1,4 @@
-"""One environment per distinct set of requirements, made by `uv` in the user's cache and never changed afterwards."""
+"""One environment per distinct set of requirements, made by `uv` in the user's cache, and never changed afterwards."""
 
 from __future__ import annotations
 
@@ -39,36 +39,36 @@ class Requirements:
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def environment_folder(requirements: Requirements, cache: Path) -> Path:
-    """Where the environment for these requirements is, or would be."""
-    return cache / "toolchains" / requirements.digest()
+def environment_folder(requirements: Requirements, home: Path) -> Path:
+    """Where the environment for these requirements is, or would be, below the folder of all environments."""
+    return home / requirements.digest()
 
 
-def provisioned(requirements: Requirements, cache: Path) -> Path | None:
+def provisioned(requirements: Requirements, home: Path) -> Path | None:
     """The interpreter of an environment that is complete, else None. Writes nothing and starts nothing."""
-    folder = environment_folder(requirements, cache)
+    folder = environment_folder(requirements, home)
     interpreter = _interpreter(folder)
     return interpreter if (folder / "complete").is_file() and interpreter.exists() else None
 
 
-def provision(requirements: Requirements, cache: Path, *, name: str, where: Position | None) -> Path:
+def provision(requirements: Requirements, home: Path, *, name: str, where: Position | None) -> Path:
     """The interpreter of the environment for `requirements`, made if it is not there yet.
 
     `name` and `where` are the toolchain's, for messages. Two processes that want one environment wait for each other.
     Raises ToolchainError (EPB301) that says which package, and what uv said.
     """
-    ready = provisioned(requirements, cache)
+    ready = provisioned(requirements, home)
     if ready is not None:
         return ready
     from filelock import FileLock
 
-    folder = environment_folder(requirements, cache)
+    folder = environment_folder(requirements, home)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            return provisioned(requirements, cache) or _make(requirements, folder, name, where)
+            return provisioned(requirements, home) or _make(requirements, folder, name, where)
     except OSError as error:
-        hint = "Free some space, or set EPBUILD_CACHE_DIR to a folder that can be written."
+        hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a folder that can be written."
         raise ToolchainError(
             Problem("EPB302", f"toolchain '{name}' could not be written to {folder}: {error}", where, hint)
         ) from error
@@ -121,7 +121,10 @@ def _failure(requirements: Requirements, name: str, where: Position | None, stde
 
 def _names(requirement: str, text: str) -> bool:
     match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
-    return match is not None and re.search(rf"(?<![\w.-]){re.escape(match[0])}(?![\w-])", text) is not None
+    if match is None:
+        return False
+    name = re.sub(r"[-_.]+", "-", match[0]).lower()  # as uv writes it, however the recipe does
+    return re.search(rf"(?<![\w.-]){name}(?![\w-])", text) is not None
 
 
 def _is_network(text: str) -> bool:

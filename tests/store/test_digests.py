@@ -187,3 +187,17 @@ def test_an_input_that_changes_during_an_action_can_be_told_from_one_that_did_no
     assert not unchanged(path, key)
     path.unlink()
     assert not unchanged(path, key)
+
+
+def test_a_hard_link_is_no_reason_to_read_a_file_again(tmp_path: Path) -> None:
+    memory, path = DictMemory(), tmp_path / "model"
+    path.write_bytes(b"content")
+    os.utime(path, ns=(1, 1))
+    memory.put_many({str(path): (StatKey.of(path.stat()), "the digest")})
+    remembering = Digests(memory)
+    with remembering.relinking([path]):
+        os.link(path, tmp_path / "staged")
+    assert remembering.of(path) == "the digest"
+    with remembering.relinking([path]):
+        path.write_bytes(b"changed")
+    assert remembering.of(path) == hashlib.sha256(b"changed").hexdigest()

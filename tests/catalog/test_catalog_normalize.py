@@ -1,0 +1,147 @@
+"""One string per value: two spellings that an EP reads alike must not compile twice, and one that it does not read must not pass."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.catalog import BadValue, Entry, Option, entry, known_eps, normalize, plain_text
+
+QNN = entry("QNNExecutionProvider")
+OPENVINO = entry("OpenVINOExecutionProvider")
+ALL_OPTIONS = [(entry(ep), option) for ep in known_eps() for option in entry(ep).options.values()]
+
+scalars = st.one_of(
+    st.text(max_size=30),
+    st.integers(),
+    st.booleans(),
+    st.floats(),
+    st.sampled_from(["true", "Off", " htp ", "60", "sc8380xp", "SM8750, 60", "+3", "007", "AUTO:NPU,CPU", "FP16", "3.0"]),
+)
+
+
+def qnn(name: str, value: object) -> str:
+    return normalize(QNN.options[name], value, booleans=QNN.booleans, names=QNN.names.get(name, {}))
+
+
+def openvino(name: str, value: object) -> str:
+    return normalize(OPENVINO.options[name], value, booleans=OPENVINO.booleans, names=OPENVINO.names.get(name, {}))
+
+
+@pytest.mark.parametrize("value", [60, "60", 60.0, " 60 ", "sc8380xp", "SC8380XP", "Sc8380Xp"])
+def test_every_spelling_of_a_soc_is_one_target(value: object) -> None:
+    assert qnn("soc_model", value) == "SC8380XP"
+
+
+def test_a_list_of_socs_stays_a_list_in_its_order() -> None:
+    assert qnn("soc_model", "sm8750, 60") == "SM8750,SC8380XP"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("sm9999", "SM9999"), (4711, "4711")])
+def test_a_soc_that_is_newer_than_the_catalog_can_be_asked_for(value: object, expected: str) -> None:
+    assert qnn("soc_model", value) == expected
+
+
+@pytest.mark.parametrize("value", [True, "true", "True", "TRUE", 1, "1", "yes", "on", 1.0])
+def test_a_switch_that_is_on_is_each_eps_own_word_for_it(value: object) -> None:
+    assert qnn("enable_htp_fp16_precision", value) == "1"
+    assert openvino("enable_qdq_optimizer", value) == "True"
+
+
+@pytest.mark.parametrize("value", [False, "false", "False", 0, "0", "no", "off", 0.0])
+def test_a_switch_that_is_off_is_each_eps_own_word_for_it(value: object) -> None:
+    assert qnn("enable_htp_fp16_precision", value) == "0"
+    assert openvino("enable_qdq_optimizer", value) == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("backend_type", "HTP", "htp"),
+        ("htp_graph_finalization_optimization_mode", 3, "3"),
+        ("htp_graph_finalization_optimization_mode", 3.0, "3"),
+        ("htp_arch", "73", "73"),
+        ("vtcm_mb", "+08", "8"),
+        ("vtcm_mb", 0, "0"),
+        ("vtcm_mb", 4095, "4095"),
+        ("op_affinity", "  /tmp ", "/tmp"),
+    ],
+)
+def test_a_value_becomes_the_text_that_the_ep_reads(name: str, value: object, expected: str) -> None:
+    assert qnn(name, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("backend_type", "htpp", "'htpp' is not one of cpu, gpu, htp, saver, ir"),
+        ("backend_type", "", "'' is not one of cpu, gpu, htp, saver, ir"),
+        ("backend_type", True, "'true' is not one of cpu, gpu, htp, saver, ir"),
+        ("htp_arch", 74, "'74' is not one of 0, 68, 69, 73, 75, 79, 81"),
+        ("enable_htp_fp16_precision", "maybe", "'maybe' is not a switch; write true or false"),
+        ("enable_htp_fp16_precision", 2, "'2' is not a switch; write true or false"),
+        ("vtcm_mb", "much", "'much' is not a whole number"),
+        ("vtcm_mb", 1.5, "'1.5' is not a whole number"),
+        ("vtcm_mb", "0x10", "'0x10' is not a whole number"),
+        ("vtcm_mb", "٣", "'٣' is not a whole number"),
+        ("vtcm_mb", False, "'false' is not a whole number"),
+        ("vtcm_mb", float("inf"), "'inf' is not a whole number"),
+        ("vtcm_mb", -1, "-1 is less than 0"),
+        ("vtcm_mb", 4096, "4096 is more than 4095"),
+        ("vtcm_mb", "9" * 8000, "'99999999999999999999…' is too large a number"),
+        ("soc_model", "SM 8750", "'SM 8750' is neither a name nor a number"),
+        ("soc_model", "SM8750,,60", "'SM8750,,60' is neither a name nor a number"),
+        ("soc_model", "", "'' is neither a name nor a number"),
+        ("soc_model", -60, "'-60' is neither a name nor a number"),
+    ],
+)
+def test_a_value_that_qnn_would_silently_read_as_its_default_is_refused(name: str, value: object, message: str) -> None:
+    with pytest.raises(BadValue) as caught:
+        qnn(name, value)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("value", ["cpu", "TPU", "GPU.", "AUTO", "AUTO:", "AUTO:NPU,", "CPU\nGPU", "CPUX"])
+def test_an_openvino_device_that_does_not_exist_is_refused_with_examples_of_those_that_do(value: str) -> None:
+    with pytest.raises(BadValue, match=r"is not of the form that it takes: CPU, GPU, GPU\.1, NPU, AUTO:NPU,CPU"):
+        openvino("device_type", value)
+
+
+@pytest.mark.parametrize("value", ["CPU", "GPU.1", "AUTO:NPU,CPU", "HETERO:GPU.0,CPU"])
+def test_an_openvino_device_stays_as_it_is_written(value: str) -> None:
+    assert openvino("device_type", value) == value
+
+
+@given(which=st.sampled_from(ALL_OPTIONS), value=scalars)
+def test_what_was_normalised_once_stays_so_that_a_key_does_not_depend_on_how_often(
+    which: tuple[Entry, Option], value: object
+) -> None:
+    found, option = which
+    names = found.names.get(option.name, {})
+    try:
+        once = normalize(option, value, booleans=found.booleans, names=names)
+    except BadValue:
+        return
+    assert normalize(option, once, booleans=found.booleans, names=names) == once
+
+
+@given(value=st.integers(-(1 << 63), 1 << 63))
+def test_a_number_is_one_value_whether_it_is_quoted_or_not(value: int) -> None:
+    for name in ("vtcm_mb", "device_id", "soc_model", "op_affinity", "htp_arch"):
+        outcomes = []
+        for spelling in (value, str(value), f" {value}"):
+            try:
+                outcomes.append(qnn(name, spelling))
+            except BadValue as error:
+                outcomes.append(f"refused: {error}")
+        assert len(set(outcomes)) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(True, "1"), (False, "0"), (3, "3"), (2.0, "2"), (0.5, "0.5"), (" text ", "text"), ("true", "true")]
+)
+def test_an_option_that_no_catalog_describes_is_passed_on_as_onnx_runtime_writes_such_values(
+    value: object, expected: str
+) -> None:
+    assert plain_text(value) == expected

@@ -1,0 +1,398 @@
+"""A key changes when the result could, and only then; what changed is said in words that name the thing in the recipe."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_model, write_models
+
+from epbuild.canonical import canonical_json
+from epbuild.catalog import session_keys
+from epbuild.plan import action_key, differences
+
+SHARED = "share:decoder/phone"
+EXTERNAL = "    share_weights: true\n    compile: {initializers: {store: external, file: '${model}.w', threshold: 64}}\n"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    write_models(tmp_path)
+    return tmp_path
+
+
+def document(folder: Path, text: str = RECIPE, action: str = SHARED, toolchain: dict[str, Any] | None = None) -> dict[str, Any]:
+    return document_of(plan_of(folder, text).session_groups[action], toolchain)
+
+
+def changed(folder: Path, before: str, after: str, action: str = SHARED, now: str | None = None) -> list[str]:
+    """What the step of `action` (`now`, when it has another id after the change) says of an edit of the recipe."""
+    old, new = document(folder, before, action), document(folder, after, now or action)
+    found = differences(old, new)
+    assert (action_key(old) == action_key(new)) == (not found), "whether and why must agree"
+    assert json.loads(json.dumps(old)) == old, "a record keeps the document as JSON"
+    return found
+
+
+# -- What changes nothing ----------------------------------------------------------------------------------------------
+
+
+def test_another_checkout_has_the_same_keys(tmp_path: Path) -> None:
+    documents = []
+    for name in ("here", "there/deeper"):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        write_models(folder)
+        documents.append(document(folder))
+    assert documents[0] == documents[1]
+    assert action_key(documents[0]) == action_key(documents[1])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("soc_model: SM8750", "soc_model: 69"),
+        ("soc_model: SM8750", 'soc_model: "69"'),
+        ("soc_model: SM8750", "soc_model: sm8750"),
+        ("backend_type: htp", "backend_type: HTP"),
+        ("soc_model: SM8750", "soc_model: SM8750\n      htp_performance_mode: burst\n      rpc_control_latency: 100"),
+        ("    share_weights: true\n", "    share_weights: true\n    timeout: 90\n    expect: {ep_context_nodes: 1}\n"),
+        (
+            "    share_weights: true\n",
+            "    share_weights: true\n    compile: {embed: false, graph_optimization_level: disable_all}\n",
+        ),
+        ("    path: dist/${group}/${target}\n", "    path: elsewhere/${group}/${target}\n    model: ${model}.onnx\n"),
+        ("name: tiny\n", "name: renamed\ndescription: The same, described.\n"),
+        ("packages: [onnxruntime-openvino==1.24.1]", "packages: [onnxruntime-openvino==1.24.0]"),
+        ("models/classifier.onnx", "nosuch/../models/classifier.onnx"),
+        (
+            "  prefill: models/prefill.onnx\n  decode: models/decode.onnx\n",
+            "  decode: models/decode.onnx\n  prefill: models/prefill.onnx\n",
+        ),
+        (
+            "      backend_type: htp\n      soc_model: SM8750\n",
+            "      # a remark\n      soc_model: SM8750\n      backend_type: htp\n",
+        ),
+    ],
+    ids=[
+        "a SoC by number",
+        "by quoted number",
+        "in lower case",
+        "an option in upper case",
+        "silent options",
+        "timeout and expectations",
+        "defaults written out",
+        "where it is emitted",
+        "the recipe's name",
+        "another toolchain",
+        "another model",
+        "the order of models",
+        "the order of options",
+    ],
+)
+def test_what_does_not_change_the_result_compiles_nothing(workshop: Path, old: str, new: str) -> None:
+    (workshop / "nosuch").mkdir()
+    assert changed(workshop, RECIPE, edited(RECIPE, (old, new))) == []
+
+
+def test_renaming_a_group_and_a_target_compiles_nothing(workshop: Path) -> None:
+    after = edited(RECIPE, ("  decoder:\n", "  llm:\n"), ("  phone:\n", "  pocket:\n"), ("[phone]", "[pocket]"))
+    assert changed(workshop, RECIPE, after, now="share:llm/pocket") == []
+
+
+def test_moving_and_renaming_a_models_file_compiles_nothing(workshop: Path) -> None:
+    (workshop / "moved").mkdir()
+    (workshop / "models" / "prefill.onnx").rename(workshop / "moved" / "part-1.onnx")
+    before = document_of(plan_of(workshop, RECIPE.replace("models/prefill", "moved/part-1")).session_groups[SHARED])
+    write_models(workshop)
+    assert differences(before, document(workshop)) == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    order=st.permutations(["backend_type: htp", "soc_model: SM8750", "vtcm_mb: 8", "enable_htp_fp16_precision: true", "# why"])
+)
+def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) -> None:
+    lines = "".join(f"      {line}\n" for line in order)
+    sorted_lines = "".join(f"      {line}\n" for line in sorted(order))
+    options = "      backend_type: htp\n      soc_model: SM8750\n"
+    with tempfile.TemporaryDirectory() as folder:
+        write_models(Path(folder))
+        keys = [action_key(document(Path(folder), edited(RECIPE, (options, text)))) for text in (lines, sorted_lines)]
+    assert keys[0] == keys[1]
+
+
+# -- What changes the key, and its name --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("soc_model: SM8750", "soc_model: SM8650", "option soc_model changed: SM8750 -> SM8650"),
+        ("soc_model: SM8750", "soc_model: SM8750\n      vtcm_mb: 8", "option vtcm_mb added: 8"),
+        ("      backend_type: htp\n", "", "option backend_type removed (was htp)"),
+        (
+            "    ep: QNNExecutionProvider\n",
+            "    ep: QNNExecutionProvider\n    session_options: {session.disable_quant_qdq: true}\n",
+            "session key session.disable_quant_qdq added: 1",
+        ),
+        (
+            "    ep: QNNExecutionProvider\n",
+            "    ep: QNNExecutionProvider\n    device: {type: npu}\n",
+            "device type changed: nothing -> npu",
+        ),
+        (
+            "    ep: QNNExecutionProvider\n",
+            "    ep: QNNExecutionProvider\n    device: {virtual: true}\n",
+            "device virtual changed: False -> True",
+        ),
+        (
+            "    ep: QNNExecutionProvider\n",
+            "    ep: QNNExecutionProvider\n    device: {vendor: Qualcomm}\n",
+            "device vendor changed: nothing -> Qualcomm",
+        ),
+        (
+            "    ep: QNNExecutionProvider\n",
+            '    ep: QNNExecutionProvider\n    device: {metadata: {arch: "73"}}\n',
+            "device metadata arch added: 73",
+        ),
+        ("models: [prefill, decode]", "models: [decode, prefill]", "member order changed: prefill, decode -> decode, prefill"),
+        (
+            "    share_weights: true\n",
+            "    share_weights: true\n    compile: {graph_optimization_level: all}\n",
+            "compile graph optimization level changed: disable_all -> all",
+        ),
+    ],
+)
+def test_a_change_of_the_recipe_is_told_as_that_change_and_no_other(workshop: Path, old: str, new: str, sentence: str) -> None:
+    assert changed(workshop, RECIPE, edited(RECIPE, (old, new))) == [sentence]
+
+
+def test_sharing_is_part_of_what_is_compiled(workshop: Path) -> None:
+    alone = edited(RECIPE, ("[prefill, decode]", "[prefill]"))
+    apart = edited(alone, ("    share_weights: true\n", ""))
+    found = changed(workshop, alone, apart, now="compile:decoder/phone/prefill")
+    assert found == ["share weights changed: True -> False"]
+
+
+def test_embedding_is_part_of_what_is_compiled(workshop: Path) -> None:
+    embedding = edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {embed: true}\n"))
+    assert changed(workshop, RECIPE, embedding, "compile:vision/cpu/prefill") == ["compile embed changed: False -> True"]
+
+
+def test_where_initializers_go_is_part_of_what_is_compiled(workshop: Path) -> None:
+    external = edited(RECIPE, ("    share_weights: true\n", EXTERNAL))
+    assert changed(workshop, RECIPE, external) == [
+        "model prefill: external initializers changed: nothing -> prefill.w",
+        "model decode: external initializers changed: nothing -> decode.w",
+        "compile external threshold changed: nothing -> 64",
+    ]
+    larger = edited(external, ("threshold: 64", "threshold: 65"))
+    assert changed(workshop, external, larger) == ["compile external threshold changed: 64 -> 65"]
+
+
+def test_a_changed_graph_is_told_by_its_model_with_the_digests_that_sha256sum_would_show(workshop: Path) -> None:
+    before = document(workshop)
+    write_model(workshop / "models" / "prefill.onnx", weights={"shared": [4], "prefill.only": [2]}, value=1.0)
+    after = document(workshop)
+    old, new = (doc["members"][0]["graph"][:8] for doc in (before, after))
+    assert differences(before, after) == [f"model prefill changed: {old} -> {new}"]
+    assert action_key(before) != action_key(after)
+
+
+def test_changed_external_data_is_told_by_its_model_and_location(workshop: Path) -> None:
+    before = document(workshop)
+    (workshop / "models" / "decode.bin").write_bytes(b"x" * 16)
+    after = document(workshop)
+    old, new = (doc["members"][1]["external"]["decode.bin"][:8] for doc in (before, after))
+    assert differences(before, after) == [f"model decode: external data decode.bin changed: {old} -> {new}"]
+    assert action_key(before) != action_key(after)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "sentence"),
+    [
+        (("distributions", "onnxruntime-qnn"), "2.8.0", "package onnxruntime-qnn changed: 2.7.0 -> 2.8.0"),
+        (("distributions", "numpy"), "2.0", "package numpy added: 2.0"),
+        (("distributions", "onnxruntime"), None, "package onnxruntime removed (was 1.31.1)"),
+        (
+            ("libraries", "onnxruntime_qnn/libQnnHtp.so"),
+            "b" * 64,
+            "library onnxruntime_qnn/libQnnHtp.so changed: aaaaaaaa -> bbbbbbbb",
+        ),
+        (("libraries", "onnxruntime_qnn/libNew.so"), "c" * 64, "library onnxruntime_qnn/libNew.so added: cccccccc"),
+        (("python",), "cpython-3.12", "toolchain python changed: cpython-3.11 -> cpython-3.12"),
+        (("platform",), "win-arm64", "toolchain platform changed: linux-x86_64 -> win-arm64"),
+        (("host_cpu",), "Another CPU", "toolchain host cpu added: Another CPU"),
+    ],
+)
+def test_a_change_of_the_toolchain_is_told_by_its_package_or_library(
+    workshop: Path, place: tuple[str, ...], value: str | None, sentence: str
+) -> None:
+    toolchain = copy.deepcopy(TOOLCHAIN)
+    *path, last = place
+    table = toolchain
+    for name in path:
+        table = table[name]
+    if value is None:
+        del table[last]
+    else:
+        table[last] = value
+    before, after = document(workshop), document(workshop, toolchain=toolchain)
+    assert differences(before, after) == [sentence]
+    assert action_key(before) != action_key(after)
+
+
+def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(workshop: Path) -> None:
+    group = plan_of(workshop).session_groups[SHARED]
+    entry = dataclasses.replace(group.target.entry, revision=group.target.entry.revision + 1)
+    newer = dataclasses.replace(group, target=dataclasses.replace(group.target, entry=entry))
+    before, after = document_of(group), document_of(newer)
+    assert differences(before, after) == [f"catalog QNNExecutionProvider changed: {entry.revision - 1} -> {entry.revision}"]
+    assert action_key(before) != action_key(after)
+
+
+def test_better_knowledge_of_session_keys_compiles_again(workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = plan_of(workshop).session_groups[SHARED]
+    before = document_of(group)
+    newer = dataclasses.replace(session_keys(), revision=session_keys().revision + 1)
+    monkeypatch.setattr(importlib.import_module("epbuild.plan.key"), "session_keys", lambda: newer)
+    assert differences(before, document_of(group)) == [f"catalog session changed: {newer.revision - 1} -> {newer.revision}"]
+
+
+def test_the_staged_names_that_eps_bake_into_their_output_are_in_the_key(workshop: Path) -> None:
+    assert [(member["source"], member["output"]) for member in document(workshop)["members"]] == [
+        ("in/prefill/prefill.onnx", "out/prefill_ctx.onnx"),
+        ("in/decode/decode.onnx", "out/decode_ctx.onnx"),
+    ]
+
+
+def test_several_changes_are_all_told(workshop: Path) -> None:
+    after = edited(RECIPE, ("soc_model: SM8750", "soc_model: SM8650\n      vtcm_mb: 8"))
+    assert changed(workshop, RECIPE, after) == ["option soc_model changed: SM8750 -> SM8650", "option vtcm_mb added: 8"]
+
+
+# -- What holds for all documents --------------------------------------------------------------------------------------
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield name
+            yield from texts_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts_in(item)
+    elif isinstance(value, str):
+        yield value
+
+
+folder_names = st.text(
+    st.characters(codec="utf-8", categories=["L", "N"], include_characters=" -_.'"), min_size=1, max_size=20
+).filter(lambda name: name.strip(" .") == name)
+
+
+@settings(max_examples=20, deadline=None)
+@given(name=folder_names)
+def test_no_key_depends_on_the_folder_that_the_recipe_lies_in(name: str) -> None:
+    with tempfile.TemporaryDirectory() as base:
+        here, there = Path(base) / "plain", Path(base) / f"in {name}"
+        for folder in (here, there):
+            folder.mkdir()
+            write_models(folder)
+        for action in (SHARED, "compile:vision/cpu/prefill"):
+            found = document(there, action=action)
+            assert found == document(here, action=action)
+            for text in texts_in(found):
+                assert base not in text
+                assert not PurePosixPath(text).is_absolute()
+                assert not PureWindowsPath(text).is_absolute()
+
+
+digests = st.sampled_from(["a" * 64, "b" * 64, "a" * 8 + "c" * 56])
+words = st.sampled_from(["a", "b", "c"])
+versions = st.dictionaries(words, st.sampled_from(["1.0", "2.0"]), max_size=3)
+members = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": words,
+            "graph": digests,
+            "external": st.dictionaries(words, digests, max_size=2),
+            "source": st.just("in/a/a.onnx"),
+            "output": st.just("out/a_ctx.onnx"),
+            "external_initializers": st.none() | words,
+        }
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda member: str(member["name"]),
+)
+documents = st.fixed_dictionaries(
+    {
+        "format": st.just(1),
+        "contract": st.integers(1, 2),
+        "members": members,
+        "share_weights": st.booleans(),
+        "ep": words,
+        "device": st.fixed_dictionaries(
+            {"type": st.none() | words, "vendor": st.none() | words, "metadata": versions, "virtual": st.booleans()}
+        ),
+        "provider_options": versions,
+        "session_options": versions,
+        "compile": st.fixed_dictionaries(
+            {"embed": st.booleans(), "graph_optimization_level": words, "external_threshold": st.none() | st.integers(0, 2)}
+        ),
+        "catalog": st.dictionaries(words, st.integers(1, 2), max_size=2),
+        "toolchain": st.fixed_dictionaries(
+            {
+                "python": words,
+                "platform": words,
+                "distributions": versions,
+                "libraries": st.dictionaries(words, digests, max_size=2),
+            },
+            optional={"host_cpu": words},
+        ),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(old=documents, new=documents)
+def test_a_reason_is_given_exactly_when_the_keys_differ(old: dict[str, Any], new: dict[str, Any]) -> None:
+    same = canonical_json(old) == canonical_json(new)
+    assert (differences(old, new) == []) == same
+    assert (action_key(old) == action_key(new)) == same
+
+
+@settings(max_examples=100, deadline=None)
+@given(old=documents, new=documents, data=st.data())
+def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
+    old: dict[str, Any], new: dict[str, Any], data: st.DataObject
+) -> None:
+    part = data.draw(st.sampled_from(sorted(old)))
+    mixed = {**old, part: new[part]}
+    subjects: dict[str, str | tuple[str, ...]] = {
+        "contract": "epbuild's own compile contract",
+        "members": ("model ", "member order "),
+        "provider_options": "option ",
+        "session_options": "session key ",
+        "toolchain": ("toolchain ", "package ", "library "),
+    }
+    found = differences(old, mixed)
+    assert bool(found) == (old[part] != new[part])
+    for sentence in found:
+        assert sentence.startswith(subjects.get(part, part.replace("_", " ")))
+
+
+@given(old=documents)
+def test_a_document_that_went_through_a_record_is_still_the_same(old: dict[str, Any]) -> None:
+    assert differences(old, json.loads(canonical_json(old))) == []

@@ -1,0 +1,471 @@
+"""What cannot be built is refused before anything runs: with its code, at its place in the recipe, and with a way out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from plan_recipes import MARK, RECIPE, codes, edited, places, plan_of, problems_of, told, write_model, write_models
+
+PREFILL = "prefill: models/prefill.onnx"
+OUTPUT = "path: dist/${group}/${target}\n"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    write_models(tmp_path)
+    return tmp_path
+
+
+def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
+    """`text` must be refused with these codes and parts of sentences, at its marks in their order."""
+    text, marks = places(text)
+    found = problems_of(folder, text)
+    assert told(found) == [(code, *mark) for (code, _), mark in zip(expected, marks, strict=True)]
+    for problem, (_, words) in zip(found, expected, strict=True):
+        assert words in problem.text
+
+
+def link(path: Path, target: Path) -> None:
+    """A symbolic link, where this system makes them."""
+    try:
+        path.symlink_to(target)
+    except OSError:
+        pytest.skip("this user may not make symbolic links, as is usual on Windows")
+
+
+# -- Models ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_model_is_told_at_its_path_with_what_paths_are_relative_to(workshop: Path) -> None:
+    text = edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefil.onnx"))
+    check(workshop, text, ("EPB201", "the model 'prefill' does not exist: models/prefil.onnx. Paths are relative to the recipe."))
+
+
+@pytest.mark.parametrize("path", ["models", "x" * 300 + ".onnx", "models/prefill.onnx/inside.onnx"])
+def test_a_path_that_no_model_can_have_is_told_as_a_missing_model(workshop: Path, path: str) -> None:
+    assert codes(problems_of(workshop, edited(RECIPE, ("models/prefill.onnx", path)))) == ["EPB201"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "the file is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n", "git lfs pull"),
+        (b"<!DOCTYPE html><html>404</html>", "is not a whole ONNX file"),
+        (b"PK\x03\x04" + bytes(range(256)), "is not a whole ONNX file"),
+    ],
+    ids=["empty", "git lfs pointer", "web page", "archive"],
+)
+def test_a_file_that_is_no_model_is_refused_for_what_it_is(workshop: Path, content: bytes, words: str) -> None:
+    (workshop / "models" / "prefill.onnx").write_bytes(content)
+    check(workshop, edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefill.onnx")), ("EPB202", words))
+
+
+def test_a_model_whose_copy_was_cut_short_is_refused(workshop: Path) -> None:
+    model = workshop / "models" / "prefill.onnx"
+    model.write_bytes(model.read_bytes()[:-7])
+    text = edited(RECIPE, (PREFILL, f"prefill: {MARK}models/prefill.onnx"))
+    check(workshop, text, ("EPB202", "the model 'prefill' is not a whole ONNX file"))
+
+
+def test_a_compiled_model_is_no_source(workshop: Path) -> None:
+    write_model(workshop / "models" / "prefill.onnx", compiled=True)
+    text = edited(RECIPE, (PREFILL, f"prefill:\n    path: {MARK}models/prefill.onnx"))
+    check(workshop, text, ("EPB205", "the model 'prefill' is already compiled"))
+
+
+def test_missing_external_data_is_told_with_its_name_and_where_it_belongs(workshop: Path) -> None:
+    (workshop / "models" / "decode.bin").unlink()
+    text = edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx"))
+    check(workshop, text, ("EPB203", "the model 'decode' needs the external data file decode.bin, which does not exist"))
+
+
+def test_every_missing_file_of_a_model_is_told(workshop: Path) -> None:
+    write_model(workshop / "models" / "decode.onnx", external={name: (f"{name}.bin", [4]) for name in ("shared", "a", "b")})
+    found = problems_of(workshop)
+    assert codes(found) == ["EPB203"] * 3
+    assert [word for problem in found for word in problem.message.split() if word.endswith(".bin,")] == [
+        "shared.bin,",
+        "a.bin,",
+        "b.bin,",
+    ]
+
+
+@pytest.mark.parametrize("location", ["a\0b", "x" * 5000, "models", "sub/../nothing.bin"])
+def test_a_location_that_no_file_can_have_is_told_as_missing_data(workshop: Path, location: str) -> None:
+    write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
+    assert codes(problems_of(workshop)) == ["EPB203"]
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["../outside.bin", "sub/../../outside.bin", "..\\outside.bin", "/outside.bin", "C:\\outside.bin", "C:/outside.bin"],
+)
+def test_external_data_outside_the_models_folder_is_refused_as_onnx_runtime_does(workshop: Path, location: str) -> None:
+    (workshop / "outside.bin").write_bytes(bytes(16))
+    (workshop / "models" / "sub").mkdir()
+    write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
+    text = edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx"))
+    check(workshop, text, ("EPB204", f"keeps external data outside its own folder: {location}"))
+
+
+def test_an_absolute_location_is_refused_even_where_it_names_the_models_own_folder(workshop: Path) -> None:
+    location = str(workshop / "models" / "decode.bin")
+    write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
+    assert codes(problems_of(workshop)) == ["EPB204"]
+
+
+def test_external_data_that_a_link_leads_out_of_the_models_folder_is_refused(workshop: Path) -> None:
+    (workshop / "models" / "decode.bin").unlink()
+    (workshop / "outside.bin").write_bytes(bytes(16))
+    link(workshop / "models" / "decode.bin", workshop / "outside.bin")
+    assert codes(problems_of(workshop)) == ["EPB204"]
+
+
+def test_a_folder_of_links_into_a_content_store_is_a_model_as_hub_caches_lay_them_out(workshop: Path) -> None:
+    blobs = workshop / "blobs"
+    blobs.mkdir()
+    for name in ("decode.onnx", "decode.bin"):
+        (workshop / "models" / name).rename(blobs / name)
+        link(workshop / "models" / name, blobs / name)
+    assert problems_of(workshop) == ()
+
+
+def test_external_data_in_a_folder_below_the_model_is_found(workshop: Path) -> None:
+    write_model(workshop / "models" / "decode.onnx", external={"shared": ("./data/x/../decode.bin", [4])})
+    (workshop / "models" / "data" / "x").mkdir(parents=True)
+    (workshop / "models" / "data" / "decode.bin").write_bytes(bytes(16))
+    assert problems_of(workshop) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("package:nosuch_package_xyz/a.onnx", "'nosuch_package_xyz', which is not installed beside epbuild"),
+        ("package:onnx.nosuch.deeper/a.onnx", "'onnx.nosuch.deeper', which is not installed"),
+        ("package:os/a.onnx", "'os', which is not installed"),
+        ("package:.onnx/a.onnx", "'.onnx', which is not installed"),
+        ("package:/a.onnx", "'', which is not installed"),
+        ("package:onnx", "does not name a file inside the package 'onnx'"),
+        ("package:onnx/", "does not name a file inside the package 'onnx'"),
+        ("package:onnx/../secret.onnx", "does not name a file inside the package 'onnx'"),
+        ("package:onnx/backend/../../secret.onnx", "does not name a file inside the package 'onnx'"),
+        ("package:onnx//etc/secret.onnx", "does not name a file inside the package 'onnx'"),
+        (r"package:onnx/..\secret.onnx", "does not name a file inside the package 'onnx'"),
+        ("package:onnx/C:/secret.onnx", "does not name a file inside the package 'onnx'"),
+        (r"package:onnx/\secret.onnx", "does not name a file inside the package 'onnx'"),
+    ],
+)
+def test_a_package_model_is_a_file_of_an_installed_package_and_nothing_beside_it(workshop: Path, path: str, words: str) -> None:
+    text = edited(RECIPE, (PREFILL, f"prefill: {MARK}{path}"))
+    check(workshop, text, ("EPB206", words))
+
+
+def test_a_file_that_a_package_does_not_have_is_a_missing_model(workshop: Path) -> None:
+    text = edited(RECIPE, (PREFILL, f"prefill: {MARK}package:onnx/nosuch.onnx"))
+    check(workshop, text, ("EPB201", "the model 'prefill' does not exist: package:onnx/nosuch.onnx"))
+
+
+# -- Targets -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "words"),
+    [
+        (
+            "ep: QNNExecutionProvider",
+            f"ep: {MARK}QNNExecutionProvidr",
+            "EPB210",
+            "unknown EP 'QNNExecutionProvidr'. Did you mean 'QNNExecutionProvider'?",
+        ),
+        (
+            "ep: QNNExecutionProvider",
+            f"ep: {MARK}Zzz",
+            "EPB210",
+            "unknown EP 'Zzz'. Known EPs: OpenVINOExecutionProvider, QNNExecutionProvider.",
+        ),
+        (
+            "backend_type: htp",
+            f"{MARK}backend_typ: htp",
+            "EPB211",
+            "QNNExecutionProvider has no option 'backend_typ'. Did you mean 'backend_type'?",
+        ),
+        (
+            "backend_type: htp",
+            f"{MARK}zzz: htp",
+            "EPB211",
+            "QNNExecutionProvider has no option 'zzz'. Set allow_unknown_options on the target",
+        ),
+        (
+            "    provider_options:\n      device_type",
+            f"    session_options: {{{MARK}session.disable_quant_qd: 1}}\n    provider_options:\n      device_type",
+            "EPB211",
+            "has no session key 'session.disable_quant_qd'. Did you mean 'session.disable_quant_qdq'?",
+        ),
+        (
+            "backend_type: htp",
+            f"backend_type: {MARK}htpp",
+            "EPB212",
+            "option 'backend_type': 'htpp' is not one of cpu, gpu, htp, saver, ir",
+        ),
+        (
+            "device_type: CPU",
+            f"device_type: CPU\n      enable_qdq_optimizer: {MARK}maybe",
+            "EPB212",
+            "option 'enable_qdq_optimizer': 'maybe' is not a switch",
+        ),
+        (
+            "    provider_options:\n      device_type",
+            f"    session_options: {{session.qdq_matmulnbits_accuracy_level: {MARK}5}}\n    provider_options:\n      device_type",
+            "EPB212",
+            "session key 'session.qdq_matmulnbits_accuracy_level': 5 is more than 4",
+        ),
+        (
+            "    provider_options:\n      device_type",
+            f"    session_options: {{{MARK}ep.context_embed_mode: 1}}\n    provider_options:\n      device_type",
+            "EPB213",
+            "'ep.context_embed_mode' is set by epbuild itself: set the group's compile.embed",
+        ),
+    ],
+    ids=lambda value: value if value.startswith("EPB") else "",
+)
+def test_what_an_ep_would_ignore_in_silence_is_refused_at_its_place(
+    workshop: Path, old: str, new: str, code: str, words: str
+) -> None:
+    check(workshop, edited(RECIPE, (old, new)), (code, words))
+
+
+def test_a_key_that_epbuild_sets_is_refused_even_where_unknown_options_are_allowed(workshop: Path) -> None:
+    old = "    provider_options:\n      device_type"
+    new = f"    allow_unknown_options: true\n    session_options: {{{MARK}ep.share_ep_contexts: 1}}\n{old}"
+    check(workshop, edited(RECIPE, (old, new)), ("EPB213", "set the group's share_weights"))
+
+
+# -- Groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sharing_group_cannot_embed(workshop: Path) -> None:
+    text = edited(RECIPE, ("    share_weights: true\n", f"    share_weights: true\n    compile: {{embed: {MARK}true}}\n"))
+    check(workshop, text, ("EPB230", "the group 'decoder' shares weights and embeds"))
+
+
+def test_sharing_is_refused_where_openvino_would_pretend_to(workshop: Path) -> None:
+    text = edited(RECIPE, ("    targets: [cpu]\n", f"    targets: [{MARK}cpu]\n    share_weights: true\n"))
+    check(
+        workshop, text, ("EPB231", "the group 'vision' cannot share weights for 'cpu': this OpenVINO EP accepts weight sharing")
+    )
+
+
+def test_sharing_is_refused_for_a_list_of_socs(workshop: Path) -> None:
+    text = edited(RECIPE, ("soc_model: SM8750", 'soc_model: "SM8750,60"'), ("targets: [phone]", f"targets: [{MARK}phone]"))
+    check(workshop, text, ("EPB231", "soc_model is 'SM8750,SC8380XP', and the EP cannot share weights"))
+
+
+def test_a_list_of_socs_is_fine_where_nothing_is_shared(workshop: Path) -> None:
+    text = edited(RECIPE, ("soc_model: SM8750", 'soc_model: "SM8750,60"'), ("    share_weights: true\n", ""))
+    assert problems_of(workshop, text) == ()
+
+
+def test_a_model_cannot_be_in_a_group_twice(workshop: Path) -> None:
+    text = edited(RECIPE, ("[prefill, decode]", f"[prefill, decode, {MARK}prefill]"))
+    check(workshop, text, ("EPB232", "the group 'decoder' names the model 'prefill' twice"))
+
+
+# -- Outputs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../dist/${group}",
+        "dist/../../${group}",
+        "dist/${group}/../../..",
+        "..",
+        "/dist/${group}",
+        "//server/share/${group}",
+        r"..\dist\${group}",
+        r"dist\..\..\${group}",
+        r"\dist\${group}",
+        r"\\server\share\${group}",
+        r"\\?\C:\dist\${group}",
+        "C:/dist/${group}",
+        r"C:\dist\${group}",
+        "C:dist/${group}",
+    ],
+)
+def test_an_output_never_leaves_the_recipes_folder_however_the_way_out_is_spelled(workshop: Path, path: str) -> None:
+    text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
+    found = problems_of(workshop, text)
+    assert set(told(found)) == {("EPB221", *mark)}
+    assert "leaves the recipe's folder" in found[0].message
+
+
+@pytest.mark.parametrize("path", [".", "dist/..", "./", r"dist\.."])
+def test_an_output_is_never_the_recipes_folder_itself(workshop: Path, path: str) -> None:
+    text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
+    (problem, *_) = problems_of(workshop, text)
+    assert told([problem]) == [("EPB221", *mark)]
+    assert "names the folder itself" in problem.message
+
+
+@pytest.mark.parametrize("word", ["model", "context_binary"])
+@pytest.mark.parametrize("path", ["../${model}", "/${model}", r"a\..\..\${model}", "C:${model}", "a/.."])
+def test_no_file_of_an_output_leaves_its_folder(workshop: Path, word: str, path: str) -> None:
+    text, (mark,) = places(RECIPE + f"    {word}: {MARK}{path}\n")
+    assert set(told(problems_of(workshop, text))) == {("EPB221", *mark)}
+
+
+@pytest.mark.parametrize("path", ["dist/./${group}//${target}/", r"dist\${group}\${target}", "x/../dist/${group}/${target}"])
+def test_a_path_that_only_looks_odd_is_the_plain_one(workshop: Path, path: str) -> None:
+    plan = plan_of(workshop, edited(RECIPE, (OUTPUT, f"path: {path}\n")))
+    assert plan.emissions["emit:vision/cpu/directory"].directory == workshop / "dist" / "vision" / "cpu"
+
+
+@pytest.mark.parametrize(("path", "name"), [("dist/same", "same"), ("dist/${ep.short}/..", "dist")])
+def test_two_outputs_with_one_path_are_refused_before_one_overwrites_the_other(workshop: Path, path: str, name: str) -> None:
+    steps = "emit:decoder/phone/directory and emit:vision/cpu/directory"
+    text = edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n"))
+    check(workshop, text, ("EPB222", f"two outputs have one path, {name}: {steps}"))
+
+
+def test_paths_that_differ_in_letter_case_only_are_one_path_on_some_file_systems(workshop: Path) -> None:
+    second = f"  - layout: directory\n    path: {MARK}DIST/${{group}}/${{target}}\n"
+    text, (mark,) = places(RECIPE + second)
+    assert told(problems_of(workshop, text)) == [("EPB222", *mark)] * 2
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_an_output_inside_another_is_refused_since_swapping_one_would_take_the_other_away(
+    workshop: Path,
+    inner_first: bool,
+) -> None:
+    outer, inner = "dist/${group}/${target}", "dist/${group}/${target}/deep/down"
+    first, second = (inner, outer) if inner_first else (outer, inner)
+    text = edited(RECIPE, (OUTPUT, f"path: {first}\n")) + f"  - layout: directory\n    path: {second}\n"
+    found = problems_of(workshop, text)
+    assert codes(found) == ["EPB222"] * 2
+    assert all("lies inside the output" in problem.message for problem in found)
+    line = 1 + text.splitlines().index(f"    path: {inner}")
+    assert {place[1] for place in told(found)} == {line}, "the inner one is told"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (f"    model: {MARK}fixed.onnx\n", "the model 'prefill' and the model 'decode' would both be written to 'fixed.onnx'"),
+        (
+            f"    context_binary: {MARK}${{first_model}}_CTX.onnx\n",
+            "the model 'prefill' and the context binary of 'prefill' would both be written to 'prefill_CTX.onnx'",
+        ),
+        (f"    context_binary: {MARK}Manifest.JSON\n", "the manifest and the context binary of 'prefill'"),
+        (f"    model: {MARK}manifest.json\n", "the manifest and the model 'prefill'"),
+        (
+            "    context_binary: ${first_model}_ctx.onnx/${first_model}.bin\n",
+            "'prefill_ctx.onnx' would be the model 'prefill' and the folder of the context binary of 'prefill'",
+        ),
+    ],
+    ids=["two models", "letter case", "binary over manifest", "model over manifest", "a file in a file"],
+)
+def test_two_files_with_one_name_are_refused_before_one_replaces_the_other(workshop: Path, lines: str, words: str) -> None:
+    text, marks = places(RECIPE + lines)
+    found = [problem for problem in problems_of(workshop, text) if words in problem.message]
+    assert codes(found) == ["EPB222"]
+    if marks:
+        assert told(found) == [("EPB222", *marks[0])]
+
+
+def test_every_model_of_an_unshared_group_needs_a_binary_of_its_own(workshop: Path) -> None:
+    text, (mark,) = places(RECIPE + f"    context_binary: {MARK}fixed.bin\n")
+    (problem,) = problems_of(workshop, text)
+    assert told([problem]) == [("EPB222", *mark)]
+    assert problem.message == (
+        "the context binary of 'classifier' and the context binary of 'prefill' would both be written to 'fixed.bin'"
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"    model: sub/${{model}}.onnx\n    context_binary: {MARK}bin/${{first_model}}.bin\n",
+        f"    model: sub/${{model}}.onnx\n    context_binary: {MARK}subway/${{first_model}}.bin\n",
+        f"    model: a/b/${{model}}.onnx\n    context_binary: {MARK}a/${{first_model}}.bin\n",
+    ],
+)
+def test_a_binary_where_no_ep_would_look_for_it_is_refused(workshop: Path, lines: str) -> None:
+    text, (mark,) = places(RECIPE + lines)
+    found = problems_of(workshop, text)
+    assert set(told(found)) == {("EPB223", *mark)}
+    assert "does not lie below the folder of its model" in found[0].message
+
+
+def test_one_binary_cannot_serve_models_in_different_folders(workshop: Path) -> None:
+    text, (mark,) = places(RECIPE + f"    model: ${{model}}/model.onnx\n    context_binary: {MARK}${{model}}/context.bin\n")
+    (problem,) = problems_of(workshop, text)
+    assert told([problem]) == [("EPB223", *mark)]
+    assert "the context binary 'prefill/context.bin' does not lie below the folder of its model 'decode/model.onnx'" in (
+        problem.message
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "words"),
+    [
+        ("weights.bin", "EPB222", "would write their external initializers into one file, 'weights.bin'"),
+        ("${model}_ctx.onnx", "EPB222", "the model 'classifier' and the external initializers of 'classifier'"),
+        ("../${model}.weights", "EPB221", "would be written to '../${model}.weights', which is a path"),
+        ("sub/${model}.weights", "EPB221", "which is a path"),
+        (r"..\${model}.weights", "EPB221", "which is a path"),
+        ("/${model}.weights", "EPB221", "which is a path"),
+        ("C:${model}.weights", "EPB221", "which is a path"),
+    ],
+)
+def test_external_initializers_get_a_file_of_their_own_beside_the_model(workshop: Path, file: str, code: str, words: str) -> None:
+    compile_ = f"    compile: {{initializers: {{store: external, file: '{file}'}}}}\n    expect: {{fallback_nodes: 0}}\n"
+    text = edited(RECIPE, ("  vision:\n", f"  {MARK}vision:\n{compile_}"))
+    text, (mark,) = places(text)
+    found = problems_of(workshop, text)
+    assert told(found[:1]) == [(code, *mark)]
+    assert words in found[0].message
+
+
+def test_external_initializers_with_names_of_their_own_are_fine(workshop: Path) -> None:
+    compile_ = "    compile: {initializers: {store: external, file: '${model}.weights', threshold: 0}}\n"
+    plan = plan_of(workshop, edited(RECIPE, ("  vision:\n", f"  vision:\n{compile_}")))
+    group = plan.session_groups["compile:vision/cpu/classifier"]
+    assert group.external_file(group.members[0]) == "classifier.weights"
+
+
+# -- All of it ---------------------------------------------------------------------------------------------------------
+
+
+def test_everything_that_is_wrong_is_told_in_one_run_in_the_order_of_the_text(workshop: Path) -> None:
+    (workshop / "models" / "decode.bin").unlink()
+    text = edited(
+        RECIPE,
+        (PREFILL, f"prefill: {MARK}models/nosuch.onnx"),
+        ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx"),
+        ("backend_type: htp", f"backend_type: {MARK}htpp"),
+        ("soc_model: SM8750", f"{MARK}soc_modle: SM8750"),
+        ("device_type: CPU", f"device_type: {MARK}TPU"),
+        ("[prefill, decode]", f"[prefill, decode, {MARK}decode]"),
+        ("    share_weights: true\n", f"    share_weights: true\n    compile: {{embed: {MARK}true}}\n"),
+        ("    targets: [cpu]\n", f"    targets: [{MARK}cpu]\n    share_weights: true\n"),
+    )
+    text, marks = places(text)
+    found = problems_of(workshop, text)
+    expected = ["EPB201", "EPB203", "EPB212", "EPB211", "EPB212", "EPB232", "EPB230", "EPB231"]
+    assert told(found) == [(code, *mark) for code, mark in zip(expected, marks, strict=True)]
+
+
+def test_a_problem_is_told_once_however_many_steps_meet_it(workshop: Path) -> None:
+    (workshop / "models" / "prefill.onnx").unlink()
+    assert codes(problems_of(workshop)) == ["EPB201"], "it is in two groups"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX file names may hold a backslash; Windows reads it as a separator")
+def test_a_backslash_in_a_location_is_no_way_around_the_check(workshop: Path) -> None:
+    (workshop / "models" / "..\\decode.bin").write_bytes(bytes(16))
+    write_model(workshop / "models" / "decode.onnx", external={"shared": ("..\\decode.bin", [4])})
+    assert codes(problems_of(workshop)) == ["EPB204"]

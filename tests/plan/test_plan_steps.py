@@ -1,0 +1,276 @@
+"""What a plan is made of: ids that scripts can rely on, an order that never runs a step too early, and no more than was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from plan_recipes import RECIPE, codes, edited, plan_of, problems_of, write_model, write_models
+
+from epbuild.errors import PlanError
+from epbuild.plan import Plan, Step
+
+SHARING = [
+    Step("compile:decoder/phone/prefill", "compile", (), "share:decoder/phone"),
+    Step("compile:decoder/phone/decode", "compile", (), "share:decoder/phone"),
+    Step(
+        "share:decoder/phone",
+        "share",
+        ("compile:decoder/phone/prefill", "compile:decoder/phone/decode"),
+        "share:decoder/phone",
+    ),
+    Step("emit:decoder/phone/directory", "emit", ("share:decoder/phone",), "emit:decoder/phone/directory"),
+]
+SINGLE = [
+    Step("compile:vision/cpu/classifier", "compile", (), "compile:vision/cpu/classifier"),
+    Step("compile:vision/cpu/prefill", "compile", (), "compile:vision/cpu/prefill"),
+    Step(
+        "emit:vision/cpu/directory",
+        "emit",
+        ("compile:vision/cpu/classifier", "compile:vision/cpu/prefill"),
+        "emit:vision/cpu/directory",
+    ),
+]
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    write_models(tmp_path)
+    return tmp_path
+
+
+def ids(plan: Plan) -> list[str]:
+    return [step.id for step in plan.steps]
+
+
+def test_the_steps_of_a_recipe_are_these_and_in_this_order(workshop: Path) -> None:
+    assert list(plan_of(workshop).steps) == SHARING + SINGLE
+
+
+def test_every_step_comes_after_those_that_it_needs_and_belongs_to_an_action_of_the_plan(workshop: Path) -> None:
+    plan = plan_of(workshop)
+    seen: set[str] = set()
+    for step in plan.steps:
+        assert seen.issuperset(step.needs)
+        assert step.action in plan.session_groups or step.action in plan.emissions
+        seen.add(step.id)
+
+
+def test_a_sharing_group_is_one_process_and_keeps_the_order_in_which_its_models_were_named(workshop: Path) -> None:
+    group = plan_of(workshop).session_groups["share:decoder/phone"]
+    assert [member.name for member in group.members] == ["prefill", "decode"]
+    assert group.share
+    assert group.steps == ("compile:decoder/phone/prefill", "compile:decoder/phone/decode", "share:decoder/phone")
+
+
+def test_models_that_share_nothing_are_processes_of_their_own(workshop: Path) -> None:
+    plan = plan_of(workshop)
+    for name in ("classifier", "prefill"):
+        group = plan.session_groups[f"compile:vision/cpu/{name}"]
+        assert [member.name for member in group.members] == [name]
+        assert not group.share
+        assert group.steps == (f"compile:vision/cpu/{name}",)
+
+
+def test_a_member_knows_its_files_and_is_staged_under_names_that_do_not_depend_on_them(workshop: Path) -> None:
+    _, decode = plan_of(workshop).session_groups["share:decoder/phone"].members
+    assert decode.files == (workshop / "models" / "decode.onnx", workshop / "models" / "decode.bin")
+    assert decode.external == {"decode.bin": workshop / "models" / "decode.bin"}
+    assert (decode.source, decode.output) == ("in/decode/decode.onnx", "out/decode_ctx.onnx")
+
+
+def test_a_sharing_group_is_emitted_with_one_binary_that_its_first_member_names(workshop: Path) -> None:
+    emission = plan_of(workshop).emissions["emit:decoder/phone/directory"]
+    assert emission.directory == workshop / "dist" / "decoder" / "phone"
+    assert emission.session_groups == ("share:decoder/phone",)
+    assert emission.models == {"prefill": "prefill_ctx.onnx", "decode": "decode_ctx.onnx"}
+    assert emission.binaries == {"prefill": "prefill_qnn.bin", "decode": "prefill_qnn.bin"}
+
+
+def test_models_that_share_nothing_are_emitted_with_a_binary_each(workshop: Path) -> None:
+    emission = plan_of(workshop).emissions["emit:vision/cpu/directory"]
+    assert emission.session_groups == ("compile:vision/cpu/classifier", "compile:vision/cpu/prefill")
+    assert emission.binaries == {"classifier": "classifier_openvino.bin", "prefill": "prefill_openvino.bin"}
+
+
+def test_a_shared_binary_has_one_name_even_where_the_recipe_names_it_after_each_model(workshop: Path) -> None:
+    text = RECIPE + "    context_binary: ${model}.bin\n"
+    assert set(plan_of(workshop, text).emissions["emit:decoder/phone/directory"].binaries.values()) == {"prefill.bin"}
+
+
+def test_an_embedded_context_is_emitted_without_a_binary(workshop: Path) -> None:
+    text = edited(
+        RECIPE, ("    models: [classifier, prefill]\n", "    models: [classifier, prefill]\n    compile: {embed: true}\n")
+    )
+    assert plan_of(workshop, text).emissions["emit:vision/cpu/directory"].binaries == {}
+
+
+def test_a_second_output_is_a_step_of_its_own_from_the_same_compile(workshop: Path) -> None:
+    second_output = """\
+  - layout: directory
+    path: flat/${group}-${target}
+    model: nested/${model}.onnx
+    context_binary: nested/bin/${first_model}.bin
+"""
+    plan = plan_of(workshop, RECIPE + second_output)
+    assert plan.steps[3:5] == (
+        SHARING[3],
+        Step("emit:decoder/phone/directory-2", "emit", ("share:decoder/phone",), "emit:decoder/phone/directory-2"),
+    )
+    assert len(plan.session_groups) == 3
+    second = plan.emissions["emit:decoder/phone/directory-2"]
+    assert second.directory == workshop / "flat" / "decoder-phone"
+    assert second.models == {"prefill": "nested/prefill.onnx", "decode": "nested/decode.onnx"}
+    assert set(second.binaries.values()) == {"nested/bin/prefill.bin"}
+
+
+def test_options_reach_the_plan_as_the_strings_that_onnx_runtime_takes(workshop: Path) -> None:
+    changes = ("      soc_model: SM8750\n", "      soc_model: 69\n      enable_htp_fp16_precision: true\n")
+    options = "    session_options: {session.disable_cpu_ep_fallback: true}\n"
+    plan = plan_of(workshop, edited(RECIPE, changes, ("  cpu:\n", f"{options}  cpu:\n")))
+    target = plan.session_groups["share:decoder/phone"].target
+    assert target.provider_options == {"backend_type": "htp", "soc_model": "SM8750", "enable_htp_fp16_precision": "1"}
+    assert target.session_options == {"session.disable_cpu_ep_fallback": "1"}
+    assert target.binary_target == "SM8750"
+
+
+@pytest.mark.parametrize(
+    ("soc", "expected"),
+    [("SM8750", "SM8750"), ("69", "SM8750"), ("4711", None), ('"SM8750,60"', None)],
+    ids=["name", "known number", "unknown number", "list"],
+)
+def test_a_binary_is_held_against_its_soc_only_where_one_name_was_asked_for(
+    workshop: Path, soc: str, expected: str | None
+) -> None:
+    text = edited(RECIPE, ("soc_model: SM8750", f"soc_model: {soc}"), ("    share_weights: true\n", ""))
+    assert plan_of(workshop, text).session_groups["compile:decoder/phone/prefill"].target.binary_target == expected
+
+
+def test_an_unknown_option_passes_where_the_target_allows_it(workshop: Path) -> None:
+    text = edited(
+        RECIPE, ("      device_type: CPU\n", "      device_type: CPU\n      brand_new: true\n    allow_unknown_options: true\n")
+    )
+    target = plan_of(workshop, text).session_groups["compile:vision/cpu/prefill"].target
+    assert target.provider_options == {"device_type": "CPU", "brand_new": "1"}
+
+
+def test_only_toolchains_that_a_step_runs_in_are_asked_for_each_with_its_eps(workshop: Path) -> None:
+    every = plan_of(workshop).toolchains()
+    assert {name: [entry.ep for entry in entries] for name, (_, entries) in every.items()} == {
+        "qnn": ["QNNExecutionProvider"],
+        "openvino": ["OpenVINOExecutionProvider"],
+    }
+    assert list(plan_of(workshop, selection=["*vision*"]).toolchains()) == ["openvino"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        (["emit:decoder/*"], SHARING),
+        (["share:*"], SHARING[:3]),
+        (["compile:decoder/phone/decode"], SHARING[:3]),
+        (["compile:vision/cpu/prefill"], [SINGLE[1]]),
+        (["emit:vision/cpu/directory"], SINGLE),
+        (["compile:*"], [*SHARING[:3], *SINGLE[:2]]),
+        (["compile:*/prefill"], [*SHARING[:3], SINGLE[1]]),
+        (["compile:vision/cpu/prefill", "share:decoder/phone"], [*SHARING[:3], SINGLE[1]]),
+        (["*"], SHARING + SINGLE),
+        ([], SHARING + SINGLE),
+    ],
+    ids=str,
+)
+def test_a_selection_brings_what_it_needs_in_the_plans_order_and_nothing_else(
+    workshop: Path, selection: list[str], expected: list[Step]
+) -> None:
+    plan = plan_of(workshop, selection=selection)
+    assert list(plan.steps) == expected
+    assert {*plan.session_groups, *plan.emissions} == {step.action for step in expected}
+
+
+def test_a_glob_that_matches_nothing_is_told_with_the_nearest_step(workshop: Path) -> None:
+    (problem,) = problems_of(workshop, selection=["share:decoder/fone"])
+    assert (problem.code, problem.message) == ("EPB240", "no step matches 'share:decoder/fone'")
+    assert problem.hint == "Did you mean 'share:decoder/phone'?"
+
+
+def test_a_glob_that_is_near_nothing_says_how_to_see_the_steps(workshop: Path) -> None:
+    (problem,) = problems_of(workshop, selection=["?"])
+    assert (problem.code, problem.hint) == ("EPB240", "`epbuild plan` lists the steps.")
+
+
+def test_steps_are_matched_with_their_case_as_names_are(workshop: Path) -> None:
+    assert codes(problems_of(workshop, selection=["SHARE:*"])) == ["EPB240"]
+
+
+def test_every_glob_that_matches_nothing_is_told_at_once(workshop: Path) -> None:
+    found = problems_of(workshop, selection=["nothing:*", "share:*", "never:*"])
+    assert [problem.message for problem in found] == ["no step matches 'nothing:*'", "no step matches 'never:*'"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "selection", "code"),
+    [
+        ("ep: QNNExecutionProvider", "ep: QNNExecutionProvidr", "share:decoder/phone", "EPB210"),
+        ("path: dist/${group}/${target}", "path: ../${group}/${target}", "emit:decoder/phone/directory", "EPB221"),
+    ],
+    ids=["a target", "an output"],
+)
+def test_a_selection_is_not_blamed_for_steps_that_a_mistake_in_the_recipe_took_away(
+    workshop: Path, old: str, new: str, selection: str, code: str
+) -> None:
+    assert set(codes(problems_of(workshop, edited(RECIPE, (old, new)), [selection]))) == {code}
+
+
+def test_the_files_of_models_that_no_selected_step_needs_are_not_looked_at(workshop: Path) -> None:
+    (workshop / "models" / "classifier.onnx").unlink()
+    assert codes(problems_of(workshop)) == ["EPB201"]
+    assert ids(plan_of(workshop, selection=["emit:decoder/*"])) == [step.id for step in SHARING]
+
+
+def test_a_member_that_shares_no_weight_is_warned_of_once_however_many_targets_there_are(workshop: Path) -> None:
+    write_model(workshop / "models" / "decode.onnx", weights={"shared": [5], "other": [2]})
+    laptop = "  laptop:\n    toolchain: qnn\n    ep: QNNExecutionProvider\n    provider_options: {soc_model: 60}\ngroups:\n"
+    plan = plan_of(workshop, edited(RECIPE, ("groups:\n", laptop), ("targets: [phone]", "targets: [phone, laptop]")))
+    assert [(warning.code, warning.message) for warning in plan.warnings] == [
+        ("EPB233", f"the model '{name}' has no weight in common with the others of 'decoder': it shares nothing")
+        for name in ("prefill", "decode")
+    ]
+    assert [str(warning.where).rsplit(":", 2)[1:] for warning in plan.warnings] == [["9", "12"], ["10", "11"]]
+
+
+def test_no_warning_is_given_where_weights_are_shared_or_sharing_was_not_asked_for(workshop: Path) -> None:
+    assert plan_of(workshop).warnings == ()
+
+
+def test_a_warning_about_a_group_that_was_not_selected_stays_away(workshop: Path) -> None:
+    write_model(workshop / "models" / "decode.onnx", weights={"other": [2]})
+    text = edited(RECIPE, ("[classifier, prefill]", "[classifier, prefill, decode]"))
+    assert len(plan_of(workshop, text).warnings) == 2
+    assert plan_of(workshop, text, ["*vision*"]).warnings == ()
+
+
+def test_a_light_model_of_the_onnx_package_is_found_wherever_python_keeps_it(workshop: Path) -> None:
+    name = "backend/test/data/light/light_squeezenet.onnx"
+    plan = plan_of(workshop, edited(RECIPE, ("models/classifier.onnx", f"package:onnx/{name}")))
+    (member,) = plan.session_groups["compile:vision/cpu/classifier"].members
+    assert member.graph.as_posix().endswith(f"/onnx/{name}")
+    assert member.graph.is_file()
+    assert member.external == {}
+
+
+def test_planning_writes_nothing(workshop: Path) -> None:
+    plan_of(workshop)
+    before = sorted(workshop.rglob("*"))
+    plan_of(workshop)
+    assert sorted(workshop.rglob("*")) == before
+
+
+def test_one_recipe_is_one_plan_so_that_plans_can_be_compared(workshop: Path) -> None:
+    assert plan_of(workshop) == plan_of(workshop)
+    assert plan_of(workshop) != plan_of(workshop, edited(RECIPE, ("SM8750", "SM8650")))
+
+
+def test_a_plan_error_makes_the_program_end_as_it_does_for_a_wrong_recipe(workshop: Path) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan_of(workshop, selection=["nothing"])
+    assert caught.value.exit_code == 2

@@ -1,0 +1,117 @@
+"""A toolchain of a recipe becomes something that can be started, or the recipe's author learns what is missing and where."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from small_environments import install, make_environment, write_wheel
+
+from epbuild.catalog import entry
+from epbuild.errors import Position, Problem, ToolchainError
+from epbuild.recipe import Toolchain
+from epbuild.toolchain import Environment, Fingerprint, prepare, ready
+
+WHERE = Position("epbuild.yaml", 4, 3)
+QNN = entry("QNNExecutionProvider")
+OPENVINO = entry("OpenVINOExecutionProvider")
+
+
+def existing(interpreter: Path | str) -> Toolchain:
+    return Toolchain("npu", WHERE, interpreter=str(interpreter))
+
+
+def refusals(toolchain: Toolchain, base: Path, *eps: str) -> tuple[Problem, ...]:
+    with pytest.raises(ToolchainError) as caught:
+        prepare(toolchain, base, base / "home", [entry(ep) for ep in eps])
+    return caught.value.problems
+
+
+def test_an_environment_that_someone_else_made_is_used_as_it_is(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "onnxruntime", "1.31.1", {"onnxruntime/capi/libonnxruntime.so.1": b"ORT"})
+    install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})
+    before = sorted((tmp_path / "theirs").rglob("*"))
+    environment = prepare(existing(python), tmp_path, tmp_path / "home", [QNN])
+    assert environment.interpreter == python
+    assert environment.onnxruntime == "1.31.1"
+    assert set(environment.fingerprint.libraries) == {"onnxruntime/capi/libonnxruntime.so.1", "onnxruntime_qnn/libep.so"}
+    assert sorted((tmp_path / "theirs").rglob("*")) == before
+
+
+def test_an_interpreter_is_found_relative_to_the_recipe(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "onnxruntime-openvino", "1.24.1", {"onnxruntime/__init__.py": b""})
+    relative = existing(python.relative_to(tmp_path).as_posix())
+    assert ready(relative, tmp_path, tmp_path / "home")
+    assert not ready(relative, tmp_path / "theirs", tmp_path / "home")
+    assert prepare(relative, tmp_path, tmp_path / "home", [OPENVINO]).onnxruntime == "1.24.1"
+
+
+@pytest.mark.parametrize("path", ["nosuch/bin/python", "~nosuchuser123/bin/python"])
+def test_an_interpreter_that_does_not_exist_is_told_at_its_toolchain(tmp_path: Path, path: str) -> None:
+    assert not ready(existing(path), tmp_path, tmp_path / "home")
+    (problem,) = refusals(existing(path), tmp_path)
+    assert (problem.code, problem.where) == ("EPB304", WHERE)
+    assert problem.message == f"toolchain 'npu' names an interpreter that does not exist: {path}"
+
+
+def test_an_interpreter_that_does_not_run_is_told_at_its_toolchain(tmp_path: Path) -> None:
+    (problem,) = refusals(existing(tmp_path), tmp_path)
+    assert (problem.code, problem.where) == ("EPB303", WHERE)
+
+
+def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    found = refusals(existing(python), tmp_path, QNN.ep, OPENVINO.ep)
+    assert [(problem.code, problem.where, problem.hint) for problem in found] == [
+        ("EPB305", WHERE, "Add onnxruntime-qnn to its packages."),
+        ("EPB305", WHERE, "Add onnxruntime-openvino to its packages."),
+    ]
+    assert found[0].message == "toolchain 'npu' has no package onnxruntime-qnn, which QNNExecutionProvider comes in"
+
+
+def test_a_toolchain_that_is_wrong_makes_the_program_end_as_for_a_broken_environment(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError) as caught:
+        prepare(existing("nosuch"), tmp_path, tmp_path / "home", [])
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("distributions", "version"),
+    [
+        ({"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}, "1.31.1"),
+        ({"numpy": "2.0", "onnxruntime-openvino": "1.24.1"}, "1.24.1"),
+        ({"numpy": "2.0"}, "unknown"),
+    ],
+)
+def test_the_version_of_onnx_runtime_is_known_however_it_is_packaged(distributions: dict[str, str], version: str) -> None:
+    taken = Fingerprint("cpython-3.11", "linux-x86_64", distributions, {}, "A CPU")
+    assert Environment("npu", Path("python"), taken).onnxruntime == version
+
+
+@pytest.mark.slow
+def test_a_toolchain_is_provisioned_by_uv_used_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    wheel = write_wheel(tmp_path, "onnxruntime-openvino", "1.24.1", {"onnxruntime/capi/libep.so": b"EP"})
+    toolchain = Toolchain("npu", WHERE, packages=(str(wheel),))
+    assert not ready(toolchain, tmp_path, tmp_path / "home")
+    environment = prepare(toolchain, tmp_path, tmp_path / "home", [OPENVINO])
+    assert environment.fingerprint.distributions == {"onnxruntime-openvino": "1.24.1"}
+    assert environment.fingerprint.libraries == {"onnxruntime/capi/libep.so": hashlib.sha256(b"EP").hexdigest()}
+    assert ready(toolchain, tmp_path, tmp_path / "home")
+    monkeypatch.setenv("PATH", os.devnull)
+    assert prepare(toolchain, tmp_path, tmp_path / "home", [OPENVINO]) == environment
+
+
+@pytest.mark.slow
+def test_what_uv_really_says_of_a_missing_package_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    toolchain = Toolchain("npu", WHERE, packages=("NoSuch_Package_xyz==1",))
+    (problem,) = refusals(toolchain, tmp_path, OPENVINO.ep)
+    assert (problem.code, problem.where) == ("EPB301", WHERE)
+    assert "uv could not install NoSuch_Package_xyz==1; uv said: " in problem.message

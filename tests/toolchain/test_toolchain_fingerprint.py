@@ -1,0 +1,255 @@
+"""A fingerprint notices every change of an environment that could change a compile, and costs nothing while there is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_environments import install, make_environment, posix_only, site_of, write_script
+
+from epbuild.errors import Position, ToolchainError
+from epbuild.toolchain import fingerprint as module
+from epbuild.toolchain.fingerprint import Fingerprint, fingerprint
+
+MODULES = ("tiny_ep", "tiny_runtime")
+LIBRARIES = {
+    "tiny_ep/__init__.py": b"",
+    "tiny_ep/libep.so": b"the EP",
+    "tiny_ep/arm/libskel.so.2": b"the skeleton",
+    "tiny_ep/readme.txt": b"no library",
+    "tiny_ep.libs/libhelper.so": b"the helper",
+    "elsewhere/libother.so": b"of no EP",
+}
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Path:
+    """An environment with one package that holds an EP."""
+    made = make_environment(tmp_path / "env")
+    install(made, "Tiny_EP", "1.0", LIBRARIES)
+    return made
+
+
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The interpreters that were started, in order."""
+    started: list[Path] = []
+    probe = module.probe
+
+    def counting(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
+        started.append(interpreter)
+        return probe(interpreter, modules, where)
+
+    monkeypatch.setattr(module, "probe", counting)
+    return started
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_an_environment_is_its_python_its_packages_and_the_bytes_of_its_libraries(interpreter: Path, tmp_path: Path) -> None:
+    taken = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
+    assert taken.python == f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
+    assert taken.distributions == {"tiny-ep": "1.0"}
+    assert taken.libraries == {
+        "tiny_ep/libep.so": sha256(b"the EP"),
+        "tiny_ep/arm/libskel.so.2": sha256(b"the skeleton"),
+        "tiny_ep.libs/libhelper.so": sha256(b"the helper"),
+    }
+
+
+def test_the_packages_that_tests_run_on_are_read_as_they_are(tmp_path: Path) -> None:
+    import numpy
+    import onnx
+
+    taken = fingerprint(Path(sys.executable), ["onnx", "numpy"], tmp_path / "memory.json")
+    assert taken.distributions["onnx"] == onnx.__version__
+    assert taken.distributions["numpy"] == numpy.__version__
+    assert any(name.startswith("numpy/") for name in taken.libraries)
+    assert any(name.startswith("onnx/") for name in taken.libraries)
+
+
+def test_equal_environments_in_different_places_are_one_toolchain(interpreter: Path, tmp_path: Path) -> None:
+    other = make_environment(tmp_path / "another place" / "env")
+    install(other, "tiny.ep", "1.0", LIBRARIES)
+    documents = [fingerprint(python, MODULES, tmp_path / "m.json").document(host=True) for python in (interpreter, other)]
+    assert documents[0] == documents[1]
+    assert str(tmp_path) not in json.dumps(documents[0])
+
+
+def test_the_cpu_is_in_the_document_only_where_an_eps_output_depends_on_it() -> None:
+    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, {"a/b.so": "0" * 64}, "A CPU")
+    assert "A CPU" not in json.dumps(taken.document(host=False))
+    assert taken.document(host=True) == {**taken.document(host=False), "host_cpu": "A CPU"}
+
+
+def test_an_environment_that_did_not_change_is_not_started_again(interpreter: Path, tmp_path: Path, probed: list[Path]) -> None:
+    first = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
+    assert fingerprint(interpreter, reversed(MODULES), tmp_path / "memory.json") == first
+    assert probed == [interpreter]
+
+
+def swap_library(site: Path) -> None:
+    """Another library of the same name, size and modification time, as `pip install --force-reinstall` of a local build leaves it."""
+    library = site / "tiny_ep" / "libep.so"
+    before = library.stat()
+    fresh = library.with_name("fresh")
+    fresh.write_bytes(b"THE EP")
+    os.utime(fresh, ns=(before.st_atime_ns, before.st_mtime_ns))
+    fresh.replace(library)
+
+
+def write_into_library(site: Path) -> None:
+    (site / "tiny_ep" / "libep.so").write_bytes(b"the EP, patched")
+
+
+def add_library(site: Path) -> None:
+    (site / "tiny_ep" / "libnew.so").write_bytes(b"new")
+
+
+def add_library_in_new_folder(site: Path) -> None:
+    (site / "tiny_ep" / "v81").mkdir()
+    (site / "tiny_ep" / "v81" / "libskel.so").write_bytes(b"new")
+
+
+def add_repaired_library(site: Path) -> None:
+    (site / "tiny_ep.libs" / "libnew.dll").write_bytes(b"new")
+
+
+def remove_library(site: Path) -> None:
+    (site / "tiny_ep" / "arm" / "libskel.so.2").unlink()
+
+
+def add_distribution(site: Path) -> None:
+    install(site_python(site), "tiny-plugin", "0.1", {})
+
+
+def upgrade_distribution(site: Path) -> None:
+    shutil.rmtree(site / "Tiny_EP-1.0.dist-info")
+    install(site_python(site), "Tiny_EP", "1.1", {})
+
+
+def remove_distribution(site: Path) -> None:
+    shutil.rmtree(site / "Tiny_EP-1.0.dist-info")
+
+
+def site_python(site: Path) -> Path:
+    environment = next(folder for folder in site.parents if (folder / "pyvenv.cfg").exists())
+    return environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        swap_library,
+        write_into_library,
+        add_library,
+        add_library_in_new_folder,
+        add_repaired_library,
+        remove_library,
+        add_distribution,
+        upgrade_distribution,
+        remove_distribution,
+    ],
+)
+def test_a_changed_environment_is_another_toolchain_though_its_requirements_are_the_same(
+    interpreter: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    memory = tmp_path / "memory.json"
+    before = fingerprint(interpreter, MODULES, memory)
+    change(site_of(interpreter))
+    after = fingerprint(interpreter, MODULES, memory)
+    assert after != before
+    assert after == fingerprint(interpreter, MODULES, tmp_path / "no memory.json")
+
+
+def test_a_library_that_was_touched_and_not_changed_is_the_same_toolchain(interpreter: Path, tmp_path: Path) -> None:
+    before = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
+    os.utime(site_of(interpreter) / "tiny_ep" / "libep.so", ns=(1, 1))
+    assert fingerprint(interpreter, MODULES, tmp_path / "memory.json") == before
+
+
+def test_what_was_remembered_for_one_ep_is_no_answer_for_another(interpreter: Path, tmp_path: Path) -> None:
+    without = fingerprint(interpreter, ["tiny_runtime"], tmp_path / "memory.json")
+    assert without.libraries == {}
+    assert fingerprint(interpreter, MODULES, tmp_path / "memory.json").libraries
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format": 0}', b'{"format": 1, "modules": ["tiny_ep", "tiny_runtime"]}'],
+)
+def test_a_damaged_or_older_memory_is_only_forgotten(interpreter: Path, tmp_path: Path, content: bytes) -> None:
+    expected = fingerprint(interpreter, MODULES, tmp_path / "other.json")
+    (tmp_path / "memory.json").write_bytes(content)
+    assert fingerprint(interpreter, MODULES, tmp_path / "memory.json") == expected
+    assert (tmp_path / "memory.json").read_bytes() == (tmp_path / "other.json").read_bytes(), "and is made anew"
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(interpreter: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert fingerprint(interpreter, MODULES, tmp_path / "file" / "memory.json").distributions == {"tiny-ep": "1.0"}
+
+
+def test_a_package_that_prints_when_python_starts_does_not_break_the_probe(interpreter: Path, tmp_path: Path) -> None:
+    (site_of(interpreter) / "noisy.pth").write_text("import sys; print('hello from a package')\n", encoding="utf-8")
+    assert fingerprint(interpreter, MODULES, tmp_path / "memory.json").distributions == {"tiny-ep": "1.0"}
+
+
+# -- Interpreters that are none ----------------------------------------------------------------------------------------
+
+WHERE = Position("epbuild.yaml", 4, 3)
+
+
+def refusal(interpreter: Path, memory: Path) -> str:
+    with pytest.raises(ToolchainError) as caught:
+        fingerprint(interpreter, MODULES, memory, WHERE)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("EPB303", WHERE)
+    assert str(interpreter) in problem.message
+    assert not memory.exists(), "nothing is remembered of an interpreter that does not run"
+    return problem.message
+
+
+def test_an_interpreter_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert "does not run" in refusal(tmp_path / "nosuch" / "python", tmp_path / "memory.json")
+
+
+def test_a_folder_is_no_interpreter(tmp_path: Path) -> None:
+    assert "does not run" in refusal(tmp_path, tmp_path / "memory.json")
+
+
+def test_a_file_that_is_no_program_is_no_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "python").write_bytes(b"\x00\x01\x02")
+    (tmp_path / "python").chmod(0o755)
+    assert "does not run" in refusal(tmp_path / "python", tmp_path / "memory.json")
+
+
+@pytest.mark.skipif(os.name == "nt", reason=posix_only)
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo first >&2; echo 'No module named encodings' >&2; exit 1", "could not be probed: No module named encodings"),
+        ("exit 3", "could not be probed: no output"),
+        ("exit 0", "did not answer as Python does"),
+        ("echo I am a shell", "did not answer as Python does"),
+        ("kill -9 $$", "could not be probed: no output"),
+    ],
+    ids=["broken python", "silent failure", "silent success", "something else", "killed"],
+)
+def test_a_broken_interpreter_is_told_with_what_it_said_last(tmp_path: Path, script: str, words: str) -> None:
+    assert words in refusal(write_script(tmp_path / "python", script), tmp_path / "memory.json")
+
+
+@pytest.mark.skipif(os.name == "nt", reason=posix_only)
+def test_an_interpreter_that_hangs_does_not_hang_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROBE_SECONDS", 0.1)
+    assert "timed out" in refusal(write_script(tmp_path / "python", "exec sleep 60"), tmp_path / "memory.json")

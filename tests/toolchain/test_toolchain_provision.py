@@ -1,0 +1,237 @@
+"""An environment is made once, whole or not at all; when it cannot be, the package is named and uv is quoted."""
+
+# ruff: noqa: RUF001 - uv writes a multiplication sign
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.errors import Position, ToolchainError
+from epbuild.toolchain import Requirements, provision
+from epbuild.toolchain.provision import environment_folder, provisioned
+
+WHERE = Position("epbuild.yaml", 4, 3)
+WANTED = Requirements(("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"))
+INTERPRETER = "env/Scripts/python.exe" if os.name == "nt" else "env/bin/python"
+
+NO_SUCH_PACKAGE = """\
+Using Python 3.11.7 environment at: env
+  × No solution found when resolving dependencies:
+  ╰─▶ Because nosuch-package-xyz was not found in the package registry and you require nosuch-package-xyz==1, \
+we can conclude that your requirements are unsatisfiable.
+"""
+NO_PYTHON = "error: No interpreter found for Python 3.99 in managed installations or search path\n"
+NO_NETWORK = """\
+  × Failed to fetch: `https://pypi.org/simple/onnxruntime-qnn/`
+  ├─▶ error sending request for url (https://pypi.org/simple/onnxruntime-qnn/)
+  ╰─▶ dns error: failed to lookup address information
+"""
+
+
+class FakeUv:
+    """Does what uv does to the disk, or fails at one command with what uv says."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+        self.failing: str | None = None
+        self.stderr = ""
+        self.interrupted = False
+
+    def __call__(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        self.commands.append(list(arguments))
+        if arguments[0] == "venv":
+            interpreter = Path(arguments[-1]).parent / INTERPRETER
+            interpreter.parent.mkdir(parents=True)
+            interpreter.write_bytes(b"")
+        if self.interrupted:
+            raise KeyboardInterrupt
+        failed = arguments[0] == self.failing
+        return subprocess.CompletedProcess(list(arguments), int(failed), "", self.stderr if failed else "")
+
+
+@pytest.fixture
+def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
+    fake = FakeUv()
+    # The module goes by the name of the function that it offers.
+    monkeypatch.setattr(importlib.import_module("epbuild.toolchain.provision"), "_uv", fake)
+    return fake
+
+
+def make(home: Path, requirements: Requirements = WANTED) -> Path:
+    return provision(requirements, home, name="npu", where=WHERE)
+
+
+def refusal(home: Path, requirements: Requirements = WANTED) -> tuple[str, str, str | None]:
+    """The code, message and hint with which an environment is refused."""
+    with pytest.raises(ToolchainError) as caught:
+        make(home, requirements)
+    (problem,) = caught.value.problems
+    assert problem.where == WHERE
+    return problem.code, problem.message, problem.hint
+
+
+# -- The name of an environment ----------------------------------------------------------------------------------------
+
+packages = st.lists(st.sampled_from(["a==1", "b>=2,<3", "c[x,y]==1", "d==1; python_version<'4'", "e"]), max_size=5, unique=True)
+
+
+@given(wanted=packages, data=st.data())
+def test_order_and_spaces_of_requirements_do_not_make_another_environment(wanted: list[str], data: st.DataObject) -> None:
+    shuffled = data.draw(st.permutations(wanted))
+    spaced = [package.replace("==", " == ").replace(",", ", ") + " " for package in shuffled]
+    assert Requirements(tuple(spaced)).digest() == Requirements(tuple(wanted)).digest()
+
+
+@given(one=packages, other=packages)
+def test_other_requirements_are_another_environment(one: list[str], other: list[str]) -> None:
+    assert (Requirements(tuple(one)).digest() == Requirements(tuple(other)).digest()) == (set(one) == set(other))
+
+
+def test_another_python_is_another_environment() -> None:
+    digests = {Requirements(("a",), python).digest() for python in (None, "3.12", "3.13")}
+    assert len(digests) == 3
+
+
+# -- Making it ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_environment_is_made_with_the_python_and_the_packages_that_the_recipe_names(tmp_path: Path, uv: FakeUv) -> None:
+    interpreter = make(tmp_path, Requirements(WANTED.packages, "3.12"))
+    venv, install = uv.commands
+    assert venv[:4] == ["venv", "--no-project", "--python", "3.12"]
+    assert install[:2] == ["pip", "install"]
+    assert install[install.index("--python") + 1] == str(interpreter)
+    assert install[-2:] == list(WANTED.packages)
+    assert interpreter.exists()
+
+
+def test_an_environment_is_made_once(tmp_path: Path, uv: FakeUv) -> None:
+    assert provisioned(WANTED, tmp_path) is None
+    first = make(tmp_path)
+    assert provisioned(WANTED, tmp_path) == first
+    assert make(tmp_path, Requirements(tuple(reversed(WANTED.packages)))) == first
+    assert len(uv.commands) == 2
+
+
+def test_asking_whether_it_is_there_leaves_no_trace(tmp_path: Path) -> None:
+    assert provisioned(WANTED, tmp_path / "home") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_builds_that_want_one_environment_make_it_once(tmp_path: Path, uv: FakeUv) -> None:
+    found: list[Path] = []
+    both = threading.Barrier(2)
+
+    def build() -> None:
+        both.wait()
+        found.append(make(tmp_path))
+
+    builds = [threading.Thread(target=build) for _ in range(2)]
+    for thread in builds:
+        thread.start()
+    for thread in builds:
+        thread.join()
+    assert len(found) == 2
+    assert found[0] == found[1]
+    assert [command[0] for command in uv.commands] == ["venv", "pip"]
+
+
+def test_an_environment_that_an_interrupt_left_half_made_is_made_anew(tmp_path: Path, uv: FakeUv) -> None:
+    uv.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path)
+    folder = environment_folder(WANTED, tmp_path)
+    (folder / "env" / "half").write_bytes(b"")
+    assert (folder / INTERPRETER).exists()
+    assert provisioned(WANTED, tmp_path) is None
+    uv.interrupted = False
+    assert make(tmp_path).exists()
+    assert not (folder / "env" / "half").exists()
+
+
+def test_an_environment_whose_python_went_away_is_made_anew(tmp_path: Path, uv: FakeUv) -> None:
+    make(tmp_path).unlink()
+    assert provisioned(WANTED, tmp_path) is None
+    assert make(tmp_path).exists()
+    assert len(uv.commands) == 4
+
+
+# -- When it cannot be made --------------------------------------------------------------------------------------------
+
+
+def test_a_package_that_does_not_exist_is_named_and_uv_is_quoted(tmp_path: Path, uv: FakeUv) -> None:
+    uv.failing, uv.stderr = "pip", NO_SUCH_PACKAGE
+    code, message, hint = refusal(tmp_path, Requirements(("numpy==2.0", "nosuch-package-xyz==1")))
+    assert code == "EPB301"
+    assert message.startswith(
+        "toolchain 'npu' could not be provisioned: uv could not install nosuch-package-xyz==1; uv said: × No solution found"
+    )
+    assert "nosuch-package-xyz was not found in the package registry" in message
+    assert "Using Python" not in message
+    assert "\n" not in message
+    assert hint == "Check the name, the version and the Python of the toolchain."
+
+
+@pytest.mark.parametrize(
+    "requirement", ["nosuch-package-xyz==1", "NoSuch_Package.xyz==1", "nosuch-package-xyz", "nosuch_package_xyz[all] >= 1"]
+)
+def test_the_package_is_named_as_the_recipe_spells_it(tmp_path: Path, uv: FakeUv, requirement: str) -> None:
+    uv.failing, uv.stderr = "pip", NO_SUCH_PACKAGE
+    assert f"uv could not install {requirement};" in refusal(tmp_path, Requirements((requirement,)))[1]
+
+
+@pytest.mark.parametrize("innocent", ["nosuch-package", "package-xyz", "nosuch-package-xyz-extra", "xyz"])
+def test_a_package_whose_name_is_only_part_of_the_missing_ones_is_not_blamed(tmp_path: Path, uv: FakeUv, innocent: str) -> None:
+    uv.failing, uv.stderr = "pip", NO_SUCH_PACKAGE
+    message = refusal(tmp_path, Requirements((innocent, "nosuch-package-xyz==1")))[1]
+    assert "uv could not install nosuch-package-xyz==1;" in message
+
+
+def test_a_python_that_does_not_exist_is_told_as_that_and_no_package_is_blamed(tmp_path: Path, uv: FakeUv) -> None:
+    uv.failing, uv.stderr = "venv", NO_PYTHON
+    code, message, _ = refusal(tmp_path, Requirements(WANTED.packages, "3.99"))
+    assert code == "EPB301"
+    assert "uv could not make its environment; uv said: error: No interpreter found for Python 3.99" in message
+    assert len(uv.commands) == 1
+
+
+def test_a_machine_without_a_network_is_told_to_look_at_the_network(tmp_path: Path, uv: FakeUv) -> None:
+    uv.failing, uv.stderr = "pip", NO_NETWORK
+    _, message, hint = refusal(tmp_path)
+    assert "uv could not install onnxruntime-qnn==2.7.0;" in message
+    assert hint is not None
+    assert "the network" in hint
+
+
+def test_a_uv_that_says_nothing_is_quoted_as_that(tmp_path: Path, uv: FakeUv) -> None:
+    uv.failing = "pip"
+    assert refusal(tmp_path)[1].endswith("uv could not make its environment; uv said: nothing")
+
+
+@pytest.mark.parametrize("failing", ["venv", "pip"])
+def test_a_failure_leaves_no_half_environment_and_the_next_try_starts_afresh(tmp_path: Path, uv: FakeUv, failing: str) -> None:
+    uv.failing, uv.stderr = failing, NO_SUCH_PACKAGE
+    refusal(tmp_path)
+    assert not environment_folder(WANTED, tmp_path).exists()
+    assert provisioned(WANTED, tmp_path) is None
+    uv.failing = None
+    assert make(tmp_path).exists()
+
+
+def test_a_folder_of_environments_that_cannot_be_written_is_told_as_that(tmp_path: Path, uv: FakeUv) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    code, message, hint = refusal(tmp_path / "file")
+    assert code == "EPB302"
+    assert message.startswith("toolchain 'npu' could not be written to ")
+    assert hint is not None
+    assert "EPBUILD_TOOLCHAIN_DIR" in hint
+    assert uv.commands == []
