@@ -159,6 +159,7 @@ class Actions:
                 tell=self._tell,
                 cancelled=self.cancelled,
                 recheck=recheck,
+                relinking=lambda: self._surveyor.digests.relinking(inputs),
             )
             return execute(group, execution)
 
@@ -210,8 +211,7 @@ def _note(result: Mapping[str, Any], member: str | None) -> tuple[str, int]:
     if member is None:
         return f"{len(models)} models share one context binary", size
     nodes, others = len(models[0]["nodes"]), models[0]["fallback_nodes"]
-    told = f"{nodes} EPContext node{'s' if nodes != 1 else ''}"
-    return (f"{told}, {others} left outside the EP" if others else told), size
+    return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size
 
 
 def _shown(path: Path) -> str:

@@ -15,7 +15,7 @@ _QUOTED = 3
 _LONGEST_QUOTE = 400
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
 _QNN_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\s*\]\s*", re.IGNORECASE)
-_ERROR_WORDS = re.compile(r"<E>|\berror\b|\bfail(ed|ure)?\b|terminate called|what\(\):|Traceback", re.IGNORECASE)
+_ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
 # Said on every Linux host, about nothing that went wrong.
 _NOISE = re.compile(r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE")
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Oo]ut of memory|Cannot allocate memory")
@@ -33,7 +33,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
     quote = f" The EP said: {words}" if words else ""
     hint = f"The whole log: {log}."
     if last.get("event") == "failed":
-        message = _tidy(str(last["message"]))
+        message = _tidy(str(last["message"])) or str(last["type"])
         if _OUT_OF_MEMORY.search(message):
             return EnvironmentFailure(Problem("EPB404", f"the worker ran out of memory: {message}.{quote}", step, hint))
         if last["kind"] == "unfit":
@@ -45,9 +45,15 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
             Problem("EPB403", f"{_subject(group, step)} did not end within {limit} and was stopped.{quote}", step, hint)
         )
     if _OUT_OF_MEMORY.search("\n".join(ending.tail)) or ending.status == -_SIGKILL:
-        message = f"the worker was ended from outside or for lack of memory during {_subject(group, step)}.{quote}"
+        message = f"the worker was ended from outside or for lack of memory while {_subject(group, step)}.{quote}"
         return EnvironmentFailure(Problem("EPB404", message, step, f"Give it more memory, or run fewer at once (-j). {hint}"))
-    return BuildError(Problem("EPB402", f"the worker {_end(ending.status)} during {_subject(group, step)}.{quote}", step, hint))
+    if last.get("event") == "finished":
+        message = (
+            f"the worker {_end(ending.status)} at its exit, after it had compiled every model for {group.target.name}.{quote}"
+        )
+        return BuildError(Problem("EPB402", message, step, hint))
+    message = f"the worker {_end(ending.status)} while {_subject(group, step)}.{quote}"
+    return BuildError(Problem("EPB402", message, step, hint))
 
 
 def last_words(lines: Sequence[str]) -> str:
@@ -64,12 +70,18 @@ def last_words(lines: Sequence[str]) -> str:
     return " | ".join(_tidy(text)[:_LONGEST_QUOTE] for text in quoted)
 
 
+def readable(line: str) -> str:
+    """A line of a worker's log as a person wants it: without time stamps and source places, and nothing of what is always said."""
+    match = _LOG_PREFIX.match(line) or _QNN_PREFIX.match(line)
+    return "" if _NOISE.search(line) else line[match.end() :] if match else line
+
+
 def _severity(line: str) -> tuple[str, int]:
-    """A log line without its time stamp, and its rank: 0 an error, 1 a warning, 2 anything else."""
+    """A log line without its time stamp, and its rank: 0 an error, 1 a warning, 2 anything else; no text for mere information."""
     match = _LOG_PREFIX.match(line)
     if match:
-        rank = {"E": 0, "F": 0, "W": 1}.get(match[1], 2)
-        return line[match.end() :], rank
+        rank = {"E": 0, "F": 0, "W": 1}.get(match[1])
+        return ("", 2) if rank is None else (line[match.end() :], rank)
     match = _QNN_PREFIX.match(line)
     if match:
         return line[match.end() :], 0 if match[1].upper() == "ERROR" else 1
@@ -105,4 +117,4 @@ def _end(status: int) -> str:
         return f"crashed ({name})"
     if status in _WINDOWS_CRASHES:
         return f"crashed ({_WINDOWS_CRASHES[status]})"
-    return f"ended with status {status} and without a result"
+    return f"ended with status {status}"

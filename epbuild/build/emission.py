@@ -62,8 +62,11 @@ def emit(
     EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again.
     """
     models = [model for item in made for model in _stored_models(item)]
-    placed = arrange(models, emission.models, emission.binaries, emission.id)
-    ours = emitted_files(emission.directory / MANIFEST) | set(before)
+    placed = arrange(models, emission.models, emission.binaries, MANIFEST, emission.id)
+
+    def ours(folder: Path) -> frozenset[str]:
+        return emitted_files(folder / MANIFEST) | frozenset(before)
+
     with prepare(emission.directory, ours, emission.id) as staged:
         files = [_place(item, staged, store, digest) for item in placed]
         manifest = staged / MANIFEST

@@ -11,11 +11,12 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.build.diagnosis import diagnose, last_words
+from epbuild.build.diagnosis import diagnose, last_words, readable
 from epbuild.build.events import Listener, StepOutput, StepStarted
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.errors import EnvironmentFailure, Problem, VerifyError
@@ -27,7 +28,7 @@ from epbuild.verify import CompiledModel, Expected, check_compiled
 
 REQUEST_FORMAT = 1
 _WORKER = Path(__file__).parent.parent / "worker" / "compile.py"
-_OUTPUT = "out"
+_INPUT, _OUTPUT = "in", "out"
 _COMPATIBILITY = "ep_compatibility_info."
 
 
@@ -44,6 +45,8 @@ class Execution:
     cancelled: threading.Event
     recheck: Callable[[], None]
     """Raises an error if an input of the group is not what its key says any more."""
+    relinking: Callable[[], AbstractContextManager[None]]
+    """Surrounds what makes or removes links to the inputs, so that this is not taken for a change of them."""
 
 
 def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
@@ -53,7 +56,8 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     it cannot be stored, Cancelled when the build is being stopped.
     """
     begin = time.monotonic()
-    _stage(group, execution.staging)
+    with execution.relinking():
+        _stage(group, execution.staging)
     ending = _compile(group, execution)
     if ending.how == "cancelled":
         raise Cancelled(group.id)
@@ -62,6 +66,8 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
         raise error
     models = _verify(group, execution.staging / _OUTPUT, ending)
     execution.recheck()
+    with execution.relinking():
+        shutil.rmtree(execution.staging / _INPUT)
     return _result(models, execution, ending, time.monotonic() - begin)
 
 
@@ -137,7 +143,14 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
     def reported(report: Mapping[str, Any]) -> None:
         if report.get("event") == "member_started":
             current[0] = steps[report["member"]]
-            execution.tell(StepStarted(current[0], f"compiling for {group.target.name}"))
+            execution.tell(StepStarted(current[0], "compiling"))
+        elif report.get("event") == "member_finished" and group.share:
+            execution.tell(StepOutput(current[0], "compiled; the rest of its group goes on"))
+
+    def said(line: str) -> None:
+        words = readable(line)
+        if words:
+            execution.tell(StepOutput(current[0], words))
 
     command = [str(execution.environment.interpreter), "-I", str(_WORKER), "request.json"]
     try:
@@ -148,11 +161,13 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
             timeout=group.timeout,
             cancelled=execution.cancelled,
             reported=reported,
-            said=lambda line: execution.tell(StepOutput(current[0], line)),
+            said=said,
         )
     except OSError as error:
-        message = f"the worker could not be started: {error.strerror or error}"
-        raise EnvironmentFailure(Problem("EPB413", message, group.id, f"Check {execution.environment.interpreter}.")) from error
+        place = f"{error.filename}: " if error.filename else ""
+        message = f"the worker could not be run: {place}{error.strerror or error}"
+        hint = "Check the toolchain's interpreter, and the space for the log."
+        raise EnvironmentFailure(Problem("EPB413", message, group.id, hint)) from error
 
 
 def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[CompiledModel, ...]:

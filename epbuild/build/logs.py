@@ -16,7 +16,8 @@ _CHUNK = 1 << 16
 
 def log_file(workspace: Path, action: str) -> Path:
     """Where the log of an action's last compile here is kept."""
-    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]+', '.', action)}.log"
+    # No name in a recipe has a '+', so that no two actions have one log.
+    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', action)}.log"
 
 
 def logged_steps(plan: Plan, workspace: Workspace) -> list[str]:

@@ -1,7 +1,7 @@
 """In which order actions run: a state machine with one transition function, and a loop that keeps the workers busy.
 
 An action waits until everything that it needs is done. The ready action with the highest cost goes first, since a long one that is started
-last is what a parallel build waits for.
+last is what a parallel build waits for; among equals, the order in which they were given.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Scheduler:
         # What is not in this build is there already.
         self._missing = {action: {need for need in before if need in needs} for action, before in needs.items()}
         self._cost = cost
+        self._place = {action: place for place, action in enumerate(needs)}
         self._ready: list[tuple[float, int, str]] = []
         self._followers: dict[str, list[str]] = {action: [] for action in needs}
         for action, before in self._missing.items():
@@ -95,7 +96,7 @@ class Scheduler:
             raise ValueError(f"{action} cannot go from {before.value} to {state.value}")
         self.states[action] = state
         if state is State.READY:
-            heapq.heappush(self._ready, (-self._cost.get(action, 0.0), len(self._ready), action))
+            heapq.heappush(self._ready, (-self._cost.get(action, 0.0), self._place[action], action))
 
 
 def drive(
@@ -111,11 +112,31 @@ def drive(
     """Run every action through `perform`, at most `jobs` at once, until all have ended.
 
     An EpbuildError fails the action and is given to `failed`; what depends on it goes to `skipped`. Unless `keep_going`, the first
-    failure also skips what has not started. Anything else that is raised, and Ctrl-C, sets `cancelled`, waits for what runs, and goes up.
+    failure also skips what has not started. Anything else that is raised, here or by a callback, and Ctrl-C, sets `cancelled`, waits for
+    what runs, and goes up.
     """
-    ended: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
     running: dict[str, threading.Thread] = {}
-    broken: BaseException | None = None
+    try:
+        _work_off(scheduler, perform, running, jobs, keep_going, failed, skipped)
+    except BaseException:
+        cancelled.set()
+        for thread in running.values():
+            if thread.is_alive():
+                thread.join()
+        raise
+
+
+def _work_off(
+    scheduler: Scheduler,
+    perform: Callable[[str], None],
+    running: dict[str, threading.Thread],
+    jobs: int,
+    keep_going: bool,
+    failed: Callable[[str, EpbuildError], None],
+    skipped: Callable[[str], None],
+) -> None:
+    """What `drive` does as long as nothing is wrong but actions; `running` has the thread of each action that has begun and not ended."""
+    ended: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
 
     def work(action: str) -> None:
         try:
@@ -126,19 +147,14 @@ def drive(
             ended.put((action, None))
 
     while True:
+        while len(running) < jobs and (action := scheduler.next()) is not None:
+            running[action] = threading.Thread(target=work, args=(action,), name=action, daemon=True)
+            running[action].start()
+        if not running:
+            return
         try:
-            while broken is None and len(running) < jobs and (action := scheduler.next()) is not None:
-                running[action] = threading.Thread(target=work, args=(action,), name=action, daemon=True)
-                running[action].start()
-            if not running:
-                break
-            try:
-                action, error = ended.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                continue
-        except KeyboardInterrupt as interrupt:
-            broken = interrupt
-            cancelled.set()
+            action, error = ended.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
             continue
         running.pop(action).join()
         if error is None:
@@ -150,7 +166,4 @@ def drive(
                 skipped(follower)
         else:
             scheduler.fail(action)
-            broken = broken or error
-            cancelled.set()
-    if broken is not None:
-        raise broken
+            raise error

@@ -14,7 +14,7 @@ from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.status import Survey, Surveyor
 from epbuild.plan import Plan, make_plan
 from epbuild.recipe import Recipe, load, validation_digest
-from epbuild.store import ActionRecords, BlobStore, Workspace, cache_directory
+from epbuild.store import ActionRecords, BlobStore, Workspace, cache_directory, toolchain_directory
 from epbuild.toolchain import Environment, prepare, ready
 
 WORKSPACE = ".epbuild"
@@ -48,11 +48,11 @@ def read_plan(request: Request) -> tuple[Recipe, Plan]:
 def survey(request: Request) -> Survey:
     """What is out of date, without making anything: not even a toolchain that is missing. Raises EpbuildError."""
     recipe, plan = read_plan(request)
-    cache = cache_directory()
+    cache, home = cache_directory(), toolchain_directory()
     environments = {
-        name: prepare(toolchain, recipe.directory, cache, entries)
+        name: prepare(toolchain, recipe.directory, home, entries)
         for name, (toolchain, entries) in plan.toolchains().items()
-        if ready(toolchain, recipe.directory, cache)
+        if ready(toolchain, recipe.directory, home)
     }
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         return Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe.name).survey(plan, environments)
@@ -69,7 +69,7 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
     for warning in plan.warnings:
         tell(Warned(warning))
     cache = cache_directory()
-    environments = _environments(recipe, plan, cache, tell)
+    environments = _environments(recipe, plan, tell)
     with Workspace.open(workspace_of(request.recipe)) as workspace:
         workspace.sweep()
         surveyor = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe.name)
@@ -106,14 +106,15 @@ def _drive(actions: Actions, found: Survey, request: Request) -> None:
     )
 
 
-def _environments(recipe: Recipe, plan: Plan, cache: Path, tell: Listener) -> dict[str, Environment]:
+def _environments(recipe: Recipe, plan: Plan, tell: Listener) -> dict[str, Environment]:
+    home = toolchain_directory()
     environments = {}
     for name, (toolchain, entries) in plan.toolchains().items():
         begin = time.monotonic()
-        there = ready(toolchain, recipe.directory, cache)
+        there = ready(toolchain, recipe.directory, home)
         if not there:
             tell(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
-        environment = prepare(toolchain, recipe.directory, cache, entries)
+        environment = prepare(toolchain, recipe.directory, home, entries)
         if not there:
             tell(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
         environments[name] = environment

@@ -117,11 +117,12 @@ class Surveyor:
         document = key_document(group, digests, fingerprint)
         key = action_key(document)
         result = self.result(key)
-        if result is not None and (unmet := self.unmet(group, result)):
+        # What was built here stands even when the store has lost it, as long as its outputs are in place.
+        known = result or (before.result if before is not None and before.action_key == key else None)
+        if known is not None and (unmet := self.unmet(group, known)):
             return ActionStatus("out of date", tuple(problem.message for problem in unmet), key, document)
         if before is not None and before.action_key == key:
-            # What was built here stands even when the store has lost it, as long as its outputs are in place.
-            made = Made(group, key, document, result or before.result)
+            made = Made(group, key, document, known or before.result)
             if result is None:
                 return ActionStatus("out of date", ("its result is no longer in the store",), key, document, made)
             return ActionStatus("current", (), key, document, made)

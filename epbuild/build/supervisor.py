@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import IO, Any, Literal
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5
 _TAIL_LINES = 200
-_ESCAPE = "\x1b"
+_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 # What a worker inherits of the environment: enough to start, nothing that an EP could read its settings from.
 _INHERITED = (
@@ -52,8 +53,8 @@ def supervise(
     """Run `command` in `folder` and wait for it.
 
     Every JSON line on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`. After
-    `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed. Raises OSError when it cannot
-    be started.
+    `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed; children that outlive it are
+    killed as well, as they could go on writing. Raises OSError when it cannot be started, and what `reported` or `said` raises.
     """
     process = subprocess.Popen(
         list(command),
@@ -66,10 +67,11 @@ def supervise(
     )
     reports: list[Mapping[str, Any]] = []
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    broken: list[BaseException] = []
 
     def read_reports(pipe: IO[bytes]) -> None:
         for line in pipe:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 report = json.loads(line)
                 if isinstance(report, dict):
                     reports.append(report)
@@ -85,32 +87,39 @@ def supervise(
                     tail.append(text)
                     said(text)
 
+    def follow(read: Callable[[IO[bytes]], None], pipe: IO[bytes]) -> None:
+        try:
+            with pipe:
+                read(pipe)
+        except BaseException as error:  # noqa: BLE001 - a pipe that nobody reads any more would stop the process without a word
+            broken.append(error)
+
     # Only the process itself may end these: they stop at the end of their pipes.
     readers = [
-        threading.Thread(target=read_reports, args=(process.stdout,), daemon=True),
-        threading.Thread(target=read_words, args=(process.stderr,), daemon=True),
+        threading.Thread(target=follow, args=(read_reports, process.stdout), daemon=True),
+        threading.Thread(target=follow, args=(read_words, process.stderr), daemon=True),
     ]
     for reader in readers:
         reader.start()
-    how = _wait(process, timeout, cancelled)
+    how = _wait(process, timeout, lambda: cancelled.is_set() or bool(broken))
+    deadline = time.monotonic() + _GRACE_SECONDS
     for reader in readers:
-        reader.join(_GRACE_SECONDS)
+        reader.join(max(0.0, deadline - time.monotonic()))
     if process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
+    if broken:
+        raise broken[0]
     return Ending(how, process.returncode, tuple(reports), tuple(tail))
 
 
 def plain(line: str) -> str:
     """A line without the colour codes that ONNX Runtime writes even when nobody can see colours."""
-    text = line.rstrip("\r\n")
-    while (start := text.find(f"{_ESCAPE}[")) >= 0 and (end := text.find("m", start)) >= 0:
-        text = text[:start] + text[end + 1 :]
-    return text.strip()
+    return _ESCAPE_SEQUENCE.sub("", line).strip()
 
 
 def _wait(
-    process: subprocess.Popen[bytes], timeout: float | None, cancelled: threading.Event
+    process: subprocess.Popen[bytes], timeout: float | None, cancelled: Callable[[], bool]
 ) -> Literal["exited", "timed out", "cancelled"]:
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
@@ -119,8 +128,9 @@ def _wait(
         except subprocess.TimeoutExpired:
             pass
         else:
+            _kill_group(process)
             return "exited"
-        if cancelled.is_set():
+        if cancelled():
             _kill(process)
             return "cancelled"
         if deadline is not None and time.monotonic() > deadline:
@@ -133,9 +143,16 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if sys.platform == "win32":
         subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)  # noqa: S607
     else:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill_group(process)
     process.wait()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End what there is of the process's group; on Windows a process that has ended no longer leads to its children."""
+    if sys.platform != "win32":
+        # PermissionError is what macOS says of a group of which only zombies are left.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _own_group() -> dict[str, Any]:

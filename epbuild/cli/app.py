@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -52,13 +53,17 @@ def _application(debug: bool) -> None:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; whatever goes wrong is told on standard error, without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What an EP says must not fail on the encoding of somebody's terminal.
+            stream.reconfigure(errors="backslashreplace")
     try:
         outcome = _application.main(list(arguments) or ["--help"], prog_name="epbuild", standalone_mode=False)
     except EpbuildError as error:
         from epbuild.report import tell_problems
 
         tell_problems(error.problems)
-        code = error.exit_code
+        return _failed(error.exit_code, arguments)
     except click.ClickException as error:
         _say(f"error: {error.format_message().rstrip('.')}. See `epbuild --help`.")
         return USAGE
@@ -72,9 +77,11 @@ def execute(arguments: Sequence[str]) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _say(f"error: {place}{error.strerror or error}")
-        code = _ENVIRONMENT
-    else:
-        return outcome if isinstance(outcome, int) else 0
+        return _failed(_ENVIRONMENT, arguments)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _failed(code: int, arguments: Sequence[str]) -> int:
     if "--debug" in arguments:
         traceback.print_exc()
     return code

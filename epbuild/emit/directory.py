@@ -10,27 +10,34 @@ import contextlib
 import filecmp
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 from epbuild.errors import BuildError, EnvironmentFailure, Problem
 
+Ours = Callable[[Path], Collection[str]]
+"""Which files of a folder epbuild made, as POSIX paths below it; everything else there is the user's."""
+
 _MARK = ".epbuild-"
 _OLD = "old"
 
 
-def swap_in(staged: Path, destination: Path, ours: Collection[str], step: str) -> None:
+def swap_in(staged: Path, destination: Path, ours: Ours, step: str) -> None:
     """Put the tree `staged` (from `prepare`) in the place of `destination`.
 
-    `ours` are the POSIX paths below `destination` that epbuild made before; everything else there is the user's and is kept. Raises
-    BuildError when a file of the user's stands where one of the new files belongs, and then changes nothing.
+    What is not `ours` there is kept. Raises BuildError when a file of the user's stands where one of the new files belongs, and then
+    changes nothing.
     """
     if destination.is_dir() and not destination.is_symlink():
         _carry_over(staged, destination, ours, step)
         old = _beside(destination, f"{_OLD}-{uuid4().hex[:8]}")
         destination.rename(old)
-        staged.rename(destination)
+        try:
+            staged.rename(destination)
+        except OSError:
+            old.rename(destination)
+            raise
         _discard(old, destination, ours)
     elif destination.exists() or destination.is_symlink():
         message = f"the output folder {destination.name} exists, and is not a folder that epbuild made"
@@ -40,7 +47,7 @@ def swap_in(staged: Path, destination: Path, ours: Collection[str], step: str) -
 
 
 @contextlib.contextmanager
-def prepare(destination: Path, ours: Collection[str], step: str) -> Iterator[Path]:
+def prepare(destination: Path, ours: Ours, step: str) -> Iterator[Path]:
     """A new empty folder beside `destination`, to fill and then `swap_in`; removed if that does not happen.
 
     First mends what a run that was killed left beside `destination`. Raises EnvironmentFailure when the place cannot be written.
@@ -64,7 +71,7 @@ def _beside(destination: Path, suffix: str) -> Path:
     return destination.with_name(f".{destination.name}{_MARK}{suffix}")
 
 
-def _mend(destination: Path, ours: Collection[str]) -> None:
+def _mend(destination: Path, ours: Ours) -> None:
     prefix = f".{destination.name}{_MARK}"
     left = sorted(path for path in destination.parent.iterdir() if path.name.startswith(prefix) and path.is_dir())
     for path in left:
@@ -79,13 +86,14 @@ def _mend(destination: Path, ours: Collection[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _carry_over(staged: Path, destination: Path, ours: Collection[str], step: str) -> None:
+def _carry_over(staged: Path, destination: Path, ours: Ours, step: str) -> None:
     """Link the user's own files into the new tree."""
+    made = ours(destination)
     for relative in _files(destination):
-        if relative in ours:
+        if relative in made:
             continue
         target = staged / relative
-        if target.exists() or target.is_symlink():
+        if _in_the_way(target, staged):
             message = f"{destination.name}/{relative} exists, and epbuild did not make it"
             raise BuildError(Problem("EPB423", message, step, "Move it away, or change the output's names."))
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -96,11 +104,18 @@ def _carry_over(staged: Path, destination: Path, ours: Collection[str], step: st
             shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _discard(old: Path, destination: Path, ours: Collection[str]) -> None:
+def _in_the_way(target: Path, staged: Path) -> bool:
+    """Whether `target` is taken, or one of the folders that it needs below `staged` is taken by a file."""
+    folders = (folder for folder in target.parents if folder.is_relative_to(staged))
+    return os.path.lexists(target) or any(os.path.lexists(folder) and not folder.is_dir() for folder in folders)
+
+
+def _discard(old: Path, destination: Path, ours: Ours) -> None:
     """Remove a replaced tree; a file of the user's that is not in the new one (it came in the instant of the swap) is moved there."""
+    made = ours(old)
     for relative in _files(old):
         source, target = old / relative, destination / relative
-        kept = relative in ours or (target.exists() and filecmp.cmp(source, target, shallow=True)) or target.is_symlink()
+        kept = relative in made or (target.exists() and filecmp.cmp(source, target, shallow=True)) or target.is_symlink()
         if not kept:
             target.parent.mkdir(parents=True, exist_ok=True)
             source.rename(target if not target.exists() else target.with_name(f"{target.name}.saved"))

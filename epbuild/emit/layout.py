@@ -40,14 +40,14 @@ class Placed:
 
 
 def arrange(
-    models: Sequence[StoredModel], names: Mapping[str, str], binaries: Mapping[str, str], step: str
+    models: Sequence[StoredModel], names: Mapping[str, str], binaries: Mapping[str, str], reserved: str, step: str
 ) -> tuple[Placed, ...]:
-    """Where each artifact goes; `names` and `binaries` give the model's and the context binary's path by member.
+    """Where each artifact goes: `names` and `binaries` give the model's and the context binary's path by member, `reserved` one for none.
 
     External data keeps its location beside its model, since the model names it. Raises BuildError when a model has several context
-    binaries, for which the recipe has one name.
+    binaries, for which the recipe has one name, or when two artifacts would get one path.
     """
-    placed: dict[str, Placed] = {}
+    placed: dict[str, Placed] = {reserved.casefold(): Placed(reserved, "reserved", Stored("", "", 0))}
     for model in models:
         path = names[model.member]
         folder = posixpath.dirname(path)
@@ -67,10 +67,12 @@ def arrange(
             _place(placed, Placed(posixpath.join(folder, data.name), "external-data", data), step)
         changed = {old: new for old, new in renames.items() if old != new}
         _place(placed, Placed(path, "model", model.model, changed), step)
+    del placed[reserved.casefold()]
     return tuple(sorted(placed.values(), key=lambda item: PurePosixPath(item.path).parts))
 
 
 def _place(placed: dict[str, Placed], item: Placed, step: str) -> None:
-    other = placed.setdefault(item.path, item)
-    if other.artifact.digest != item.artifact.digest:
+    # Some file systems hold upper and lower case for one.
+    other = placed.setdefault(item.path.casefold(), item)
+    if (other.path, other.artifact.digest) != (item.path, item.artifact.digest):
         raise BuildError(Problem("EPB422", f"two different artifacts would be written to '{item.path}'", step))

@@ -73,7 +73,7 @@ def emitted_files(manifest: Path) -> frozenset[str]:
     """The POSIX paths that a manifest says epbuild made, itself included; none when it is missing or not a manifest."""
     try:
         document = json.loads(manifest.read_text(encoding="utf-8"))
-        listed = {str(file["path"]) for file in document["files"]} if document["format"] == FORMAT else set()
+        listed = {str(file["path"]) for file in document["files"]}
+        return frozenset(listed | {manifest.name}) if document["format"] == FORMAT else frozenset()
     except (OSError, ValueError, KeyError, TypeError):
         return frozenset()
-    return frozenset(listed | {manifest.name})

@@ -1,4 +1,7 @@
-"""What machines read: JSON documents, each with the number of its format, and events as JSON lines."""
+"""What machines read: JSON documents, each with the number of its format, and events as JSON lines.
+
+They are written in ASCII: what an EP or a file name says must not fail on the encoding of somebody's standard output.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def problem_document(problem: Problem) -> dict[str, Any]:
 
 def print_json(document: dict[str, Any]) -> None:
     """A document on standard output, for machines and, since it is indented, for people."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
 class JsonLines:
@@ -63,7 +66,7 @@ class JsonLines:
 
     def __call__(self, event: Event) -> None:
         document = {"event": _event_name(event), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
-        sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(document) + "\n")
         sys.stdout.flush()
 
 

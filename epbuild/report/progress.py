@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from epbuild.build import (
     ToolchainStarted,
     Warned,
 )
-from epbuild.report.text import print_line, tell_problems
+from epbuild.report.text import nothing_to_do, print_line, tell_problems
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -72,10 +73,15 @@ class PlainLines:
                 _say(summary(event))
 
     def _beat(self) -> None:
-        while not self._over.wait(HEARTBEAT_SECONDS):
-            with self._lock:
-                for step, (started, text) in self._running.items():
-                    _say(f"{'...':<{_LABEL_WIDTH}}  {step}  {time.monotonic() - started:.0f} s: {text[:_LONGEST_WORDS]}")
+        # When whoever read our output has gone, the next event will say so where it can be dealt with.
+        with contextlib.suppress(OSError):
+            while not self._over.wait(HEARTBEAT_SECONDS):
+                self._tell_running()
+
+    def _tell_running(self) -> None:
+        with self._lock:
+            for step, (started, text) in self._running.items():
+                _say(f"{'...':<{_LABEL_WIDTH}}  {step}  {time.monotonic() - started:.0f} s: {text[:_LONGEST_WORDS]}")
 
 
 class LiveRows:
@@ -124,17 +130,19 @@ class LiveRows:
 
             self._progress = Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=5), markup=False),
+                TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False),
                 TextColumn(
                     "{task.fields[words]}",
                     style="dim",
-                    table_column=Column(no_wrap=True, overflow="ellipsis", ratio=4),
+                    table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
                     markup=False,
                 ),
                 TimeElapsedColumn(),
                 console=Console(file=sys.stdout),
                 expand=True,
                 transient=True,
+                # Rich would print on standard output what goes to standard error; that helps only where both are this terminal.
+                redirect_stderr=sys.stderr.isatty(),
             )
             self._progress.start()
         return self._progress
@@ -177,7 +185,7 @@ def summary(event: RunFinished) -> str:
     }
     told = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no steps"
     if event.exit_code == 0 and not (event.built or event.restored):
-        told = f"Nothing to do: {event.current} steps are up to date"
+        told = nothing_to_do(event.current)
     return f"{told} ({event.seconds:.2f} s)"
 
 
@@ -185,17 +193,26 @@ def tell_end(event: ToolchainReady | StepFinished | StepFailed, say: Callable[[s
     """What is worth a line of something that ended: nothing, for a step that was up to date."""
     match event:
         case ToolchainReady(name, version, seconds):
-            say(f"{'ready':<{_LABEL_WIDTH}}  toolchain {name} (onnxruntime {version})  {seconds:.1f} s")
+            say(_line("ready", seconds, f"toolchain {name}", f"onnxruntime {version}"))
         case StepFailed(step, problems):
-            say(f"{'failed':<{_LABEL_WIDTH}}  {step}")
+            say(_line("failed", None, step))
             tell_problems(problems)
         case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
-            if size is not None:
-                from rich.filesize import decimal
+            if outcome == "emitted":
+                # Where it is, rather than what the step is called.
+                step, note = note, ""
+            say(_line(outcome, seconds or None, step, *([] if size is None else [_decimal(size)]), *([note] if note else [])))
 
-                note = f"{note}, {decimal(size)}"
-            took = f"  {seconds:.1f} s" if seconds else ""
-            say(f"{outcome:<{_LABEL_WIDTH}}  {step}{took}" + (f"  {note}" if note else ""))
+
+def _line(label: str, seconds: float | None, *parts: str) -> str:
+    took = "" if seconds is None else f"{seconds:.1f} s"
+    return f"{label:<{_LABEL_WIDTH}}{took:>8}  " + "  ".join(parts)
+
+
+def _decimal(size: int) -> str:
+    from rich.filesize import decimal
+
+    return decimal(size)
 
 
 def _say(text: str) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _COLOURS = {"current": "dim", "restorable": "cyan", "out of date": "yellow", "new": "green"}
 _MOST_REASONS = 6
-_ANNOTATION_LINE_BREAK = "%0A"
 
 
 def tell_problems(problems: Iterable[Problem], kind: Literal["error", "warning"] = "error") -> None:
@@ -36,12 +35,17 @@ def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def nothing_to_do(steps: int) -> str:
+    """That all of so many steps are up to date."""
+    return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
+
+
 def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     """The steps with their states, and under each why it would run."""
     console = wide_console()
     steps = [status for status in found.steps() if not only_todo or status.state != "current"]
     if not steps:
-        print_line(f"Nothing to do: {len(found.plan.steps)} steps are up to date.")
+        print_line(f"{nothing_to_do(len(found.plan.steps))}.")
         return
     width = max(len(status.state) for status in steps)
     for status in steps:
@@ -60,7 +64,8 @@ def print_inspection(found: Mapping[str, Any]) -> None:
     console = wide_console()
 
     def line(label: str, text: str, style: str | None = None) -> None:
-        console.print(f"  {label:<15}", end="", markup=False, highlight=False)
+        # One space: with it, a SHA-256 just fits into 80 columns.
+        console.print(f" {label:<15}", end="", markup=False, highlight=False)
         console.print(text, markup=False, highlight=False, style=style)
 
     console.print(f"{found['file']} ({decimal(found['size'])})", markup=False, highlight=False, style="bold")
@@ -119,6 +124,12 @@ def _reasons(status: StepStatus) -> list[str]:
 
 def _annotation(problem: Problem, kind: str) -> str:
     where = problem.where
-    place = f" file={where.file},line={where.line},col={where.column}" if isinstance(where, Position) else ""
-    text = problem.text.replace("%", "%25").replace("\r", "%0D").replace("\n", _ANNOTATION_LINE_BREAK)
-    return f"::{kind}{place}::{text} [{problem.code}]"
+    place = ""
+    if isinstance(where, Position):
+        file = _escaped(where.file).replace(":", "%3A").replace(",", "%2C")
+        place = f" file={file},line={where.line},col={where.column}"
+    return f"::{kind}{place}::{_escaped(problem.text)} [{problem.code}]"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

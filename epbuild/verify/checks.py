@@ -151,25 +151,39 @@ def _check_node(path: Path, node: EPContextNode, expected: Expected, problems: l
         mode = "embeds its context" if node.embed_mode else "keeps its context in a file"
         problems.append(_problem("EPB606", expected, f"an EPContext node of {path.name} {mode}, which is not what was asked for"))
     if node.reference is None:
-        if not node.embed_mode and node.main_context:
-            problems.append(_problem("EPB605", expected, f"an EPContext node of {path.name} names no context binary"))
+        if node.main_context and not (node.payload and node.payload[1]):
+            message = f"an EPContext node of {path.name} holds no context and names no context binary"
+            problems.append(_problem("EPB605", expected, message))
         return None
     try:
-        resolve(path, node)
+        binary = resolve(path, node)
     except BadReference as error:
         problems.append(_problem("EPB605", expected, f"{path.name}: {error}"))
+        return None
+    if not _lies_inside(binary, path.parent):
+        message = f"{path.name} needs the context binary {node.reference}, which is a link to a place outside its folder"
+        problems.append(_problem("EPB605", expected, message))
+        return None
+    if binary.stat().st_size == 0:
+        problems.append(_problem("EPB605", expected, f"{path.name} needs the context binary {node.reference}, which is empty"))
         return None
     return node.reference
 
 
 def _check_data(path: Path, header: ModelHeader, expected: Expected, problems: list[Problem]) -> tuple[str, ...]:
-    folder = path.parent.resolve()
     for location in header.external_locations:
-        file = (folder / location).resolve()
-        if not file.is_relative_to(folder) or not file.is_file():
+        if not _lies_inside(path.parent / location, path.parent):
             message = f"{path.name} needs the external data file {location}, which was not written beside it"
             problems.append(_problem("EPB605", expected, message))
     return header.external_locations
+
+
+def _lies_inside(file: Path, folder: Path) -> bool:
+    """Whether a file is there, and below `folder` when every link is followed."""
+    try:
+        return file.is_file() and file.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError):  # a name that is too long, or has a NUL character
+        return False
 
 
 def _problem(code: str, expected: Expected, message: str, hint: str | None = None) -> Problem:

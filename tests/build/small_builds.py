@@ -1,0 +1,211 @@
+"""A small recipe that is built for real, with two things faked: the toolchain is only described, and the worker is a function.
+
+The worker writes what its request and its source files say, so that other inputs are other bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from epbuild.build import Event, Request, RunFinished, StepFailed, Survey, executor, run, session, survey
+from epbuild.build.supervisor import Ending
+from epbuild.catalog import entry
+from epbuild.errors import Position
+from epbuild.plan import Member, PlannedTarget, SessionGroup
+from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, Toolchain
+from epbuild.toolchain import Environment, Fingerprint
+
+QNN = "QNNExecutionProvider"
+HERE = Position("epbuild.yaml", 1, 1)
+
+RECIPE = """\
+epbuild: 1
+name: small
+vars: {quality: 3}
+toolchains:
+  qnn: {packages: [onnxruntime-qnn==2.7.0]}
+models: {prefill: prefill.onnx, decode: decode.onnx, classifier: classifier.onnx}
+targets:
+  npu:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options: {htp_graph_finalization_optimization_mode: "${vars.quality}"}
+  plain: {toolchain: qnn, ep: QNNExecutionProvider}
+groups:
+  decoder:
+    models: [prefill, decode]
+    targets: [npu]
+    share_weights: true
+    expect: {ep_context_nodes: 1, fallback_nodes: 1}
+  classifier:
+    models: [classifier]
+    targets: [plain]
+outputs:
+  - {layout: directory, path: "dist/${group}"}
+"""
+
+SHARE = "share:decoder/npu"
+CLASSIFIER = "compile:classifier/plain/classifier"
+EMIT_DECODER = "emit:decoder/npu/directory"
+EMIT_CLASSIFIER = "emit:classifier/plain/directory"
+COMPILES = ["compile:decoder/npu/prefill", "compile:decoder/npu/decode"]
+STEPS = [*COMPILES, SHARE, EMIT_DECODER, CLASSIFIER, EMIT_CLASSIFIER]
+
+
+def sharing_group(*names: str, timeout: float | None = None) -> SessionGroup:
+    """A planned sharing group of the models `names`, whose files nobody looks at."""
+    target = PlannedTarget("npu", Toolchain("qnn", HERE), entry(QNN), DeviceChoice(), {}, {}, frozenset())
+    return SessionGroup(
+        id=SHARE,
+        group="decoder",
+        target=target,
+        members=tuple(Member(name, Path(f"{name}.onnx"), {}, None, HERE) for name in names),
+        share=True,
+        compile=CompileSettings(),
+        expect=Expectation(),
+        timeout=timeout,
+        steps=(*(f"compile:decoder/npu/{name}" for name in names), SHARE),
+    )
+
+
+def source_model(weight: float) -> bytes:
+    values = {
+        name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in ("x", "y")
+    }  # the shape plays no part
+    tensor = helper.make_tensor("w", TensorProto.FLOAT, [4], [weight] * 4)
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "graph", values["x"], values["y"], [tensor])
+    return bytes(helper.make_model(graph).SerializeToString())
+
+
+def context_model(reference: str) -> Any:
+    values = {name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in ("x", "y")}
+    nodes = [
+        helper.make_node(
+            "EPContext",
+            ["x"],
+            ["z"],
+            domain="com.microsoft",
+            name="context",
+            main_context=1,
+            embed_mode=0,
+            source=QNN,
+            ep_cache_context=reference,
+        ),
+        helper.make_node("Relu", ["z"], ["y"]),
+    ]
+    return helper.make_model(helper.make_graph(nodes, "graph", values["x"], values["y"]))
+
+
+class Workshop:
+    """A checkout with the recipe and its models, and a cache that several checkouts may share."""
+
+    def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.cache = cache
+        self.compiled: list[str] = []
+        self.toolchain_is_there = True
+        self.packages = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}
+        folder.mkdir()
+        self.write_recipe()
+        for number, name in enumerate(("prefill", "decode", "classifier")):
+            (folder / f"{name}.onnx").write_bytes(source_model(float(number)))
+        monkeypatch.setenv("EPBUILD_CACHE_DIR", str(cache))
+        monkeypatch.setattr(session, "ready", lambda *arguments: self.toolchain_is_there)
+        monkeypatch.setattr(session, "prepare", self._prepare)
+        monkeypatch.setattr(executor, "supervise", self._worker)
+
+    def write_recipe(self, *changes: tuple[str, str]) -> None:
+        text = RECIPE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (self.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
+
+    @property
+    def request(self) -> Request:
+        return Request(self.folder / "epbuild.yaml", jobs=1)
+
+    def survey(self) -> Survey:
+        return survey(self.request)
+
+    def states(self) -> dict[str, str]:
+        return {status.step.id: status.state for status in self.survey().steps()}
+
+    def reasons(self, step: str) -> tuple[str, ...]:
+        return next(status.reasons for status in self.survey().steps() if status.step.id == step)
+
+    def build(self) -> RunFinished:
+        """Build; `compiled` then has the session groups that a worker was started for."""
+        self.compiled.clear()
+        self.events: list[Event] = []
+        run(self.request, self.events.append)
+        [finished] = [event for event in self.events if isinstance(event, RunFinished)]
+        return finished
+
+    @property
+    def failures(self) -> list[str]:
+        return [problem.code for event in self.events if isinstance(event, StepFailed) for problem in event.problems]
+
+    def output(self, group: str = "decoder") -> Path:
+        return self.folder / "dist" / group
+
+    def contents(self, group: str = "decoder") -> dict[str, bytes]:
+        folder = self.output(group)
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def blobs(self) -> list[Path]:
+        return [path for path in (self.cache / "cas" / "sha256").rglob("*") if path.is_file()]
+
+    def lose_blobs(self) -> None:
+        for blob in self.blobs():
+            blob.chmod(0o644)
+            blob.unlink()
+
+    def checkout(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+        """Another checkout of the same files, with the same cache."""
+        other = Workshop(folder, self.cache, monkeypatch)
+        for path in self.folder.iterdir():
+            if path.is_file():
+                shutil.copyfile(path, folder / path.name)
+        return other
+
+    def _prepare(self, toolchain: Toolchain, *arguments: object) -> Environment:
+        prints = Fingerprint("cpython-3.11", "linux-x86_64", self.packages, {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}, "a CPU")
+        return Environment(toolchain.name, Path(sys.executable), prints)
+
+    def _worker(self, command: object, folder: Path, log: Path, **options: object) -> Ending:
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        members: list[Mapping[str, Any]] = request["members"]
+        self.compiled.append("+".join(member["name"] for member in members))
+        inputs = [request["provider_options"], *(_digest(folder / member["source"]) for member in members)]
+        binary = f"{members[0]['name']}_ctx_qnn.bin"
+        (folder / "out" / binary).write_text(json.dumps(inputs, sort_keys=True), encoding="utf-8")
+        for member in members:
+            onnx.save(context_model(binary), folder / member["output"])
+        log.write_text(f"compiled {members[0]['name']}\n", encoding="utf-8")
+        reports: list[Mapping[str, Any]] = [
+            {"event": "member_finished", "member": member["name"], "seconds": 0.1} for member in members
+        ]
+        return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": None}), ())
+
+
+def tamper(path: Path, content: bytes) -> None:
+    """Change a file's content and give it back the modification time that it had."""
+    before = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

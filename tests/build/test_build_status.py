@@ -1,0 +1,274 @@
+"""What a user may rely on from `plan` and `run` together: what is right stays, what is not is told with the reason and made right."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_builds import (
+    CLASSIFIER,
+    COMPILES,
+    EMIT_CLASSIFIER,
+    EMIT_DECODER,
+    SHARE,
+    STEPS,
+    Workshop,
+    source_model,
+    tamper,
+)
+
+from epbuild.build import StepFinished
+from epbuild.errors import PlanError
+from epbuild.store import Digests, StatKey, Workspace
+
+CURRENT = dict.fromkeys(STEPS, "current")
+DECODER = [*COMPILES, SHARE]
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+@pytest.fixture
+def built(workshop: Workshop) -> Workshop:
+    assert workshop.build().exit_code == 0
+    assert workshop.compiled == ["prefill+decode", "classifier"]
+    return workshop
+
+
+def test_what_was_never_built_is_new_and_a_look_at_it_makes_nothing(workshop: Workshop) -> None:
+    assert workshop.states() == dict.fromkeys(STEPS, "new")
+    assert not (workshop.folder / ".epbuild").exists()
+    assert not workshop.cache.exists()
+
+
+def test_what_was_built_is_current_and_is_not_built_again(built: Workshop) -> None:
+    assert built.states() == CURRENT
+    before = {path: path.stat().st_mtime_ns for path in built.output().iterdir()}
+    finished = built.build()
+    assert (finished.exit_code, finished.current, finished.built) == (0, len(STEPS), 0)
+    assert built.compiled == []
+    assert before == {path: path.stat().st_mtime_ns for path in built.output().iterdir()}
+
+
+def test_a_touched_file_rebuilds_nothing(built: Workshop) -> None:
+    for name in ("prefill.onnx", "dist/decoder/decode_ctx.onnx"):
+        os.utime(built.folder / name, ns=(1, 1))
+    assert built.states() == CURRENT
+
+
+def test_a_changed_model_makes_its_own_group_out_of_date_and_no_other(built: Workshop) -> None:
+    (built.folder / "decode.onnx").write_bytes(source_model(7.0))
+    assert built.states() == {**CURRENT, **dict.fromkeys([*DECODER, EMIT_DECODER], "out of date")}
+    [reason] = built.reasons(SHARE)
+    assert reason.startswith("model decode changed: ")
+    assert built.reasons(EMIT_DECODER) == (f"needs {SHARE}",)
+    built.build()
+    assert built.compiled == ["prefill+decode"]
+    assert built.states() == CURRENT
+
+
+def test_another_option_value_makes_out_of_date_what_is_compiled_with_it(built: Workshop) -> None:
+    built.write_recipe(("quality: 3", "quality: 1"))
+    assert built.states() == {**CURRENT, **dict.fromkeys([*DECODER, EMIT_DECODER], "out of date")}
+    assert built.reasons(SHARE) == ("option htp_graph_finalization_optimization_mode changed: 3 -> 1",)
+
+
+def test_a_toolchain_with_another_version_makes_everything_out_of_date(built: Workshop) -> None:
+    built.packages["onnxruntime-qnn"] = "2.8.0"
+    assert set(built.states().values()) == {"out of date"}
+    assert built.reasons(CLASSIFIER) == ("package onnxruntime-qnn changed: 2.7.0 -> 2.8.0",)
+
+
+def test_going_back_to_what_was_built_before_costs_no_compile(built: Workshop) -> None:
+    first = built.contents()
+    built.write_recipe(("quality: 3", "quality: 1"))
+    built.build()
+    assert built.contents() != first
+    built.write_recipe()
+    assert built.states()[SHARE] == "restorable"
+    built.build()
+    assert built.compiled == []
+    assert built.contents() == first
+    assert built.states() == CURRENT
+
+
+def test_another_checkout_takes_over_results_instead_of_compiling_them_again(
+    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = built.checkout(tmp_path / "other", monkeypatch)
+    assert other.states() == {
+        **dict.fromkeys([*DECODER, CLASSIFIER], "restorable"),
+        **dict.fromkeys([EMIT_DECODER, EMIT_CLASSIFIER], "new"),
+    }
+    finished = other.build()
+    assert other.compiled == []
+    assert finished.restored == len([*DECODER, CLASSIFIER])
+    assert other.contents() == built.contents()
+    assert other.states() == CURRENT
+
+
+def put_link(path: Path) -> None:
+    """Put a link in the place of a file, to the same content."""
+    path.replace(path.with_name("x"))
+    path.symlink_to("x")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a deleted model": (lambda folder: (folder / "decode_ctx.onnx").unlink(), "decode_ctx.onnx is missing"),
+    "a deleted manifest": (lambda folder: (folder / "manifest.json").unlink(), "manifest.json is missing"),
+    "a truncated binary": (
+        lambda folder: (folder / "prefill_qnn.bin").write_bytes(b"short"),
+        "prefill_qnn.bin has 5 bytes instead of",
+    ),
+    "an edited binary": (
+        lambda folder: (folder / "prefill_qnn.bin").write_bytes((folder / "prefill_qnn.bin").read_bytes()[::-1]),
+        "prefill_qnn.bin was changed",
+    ),
+    "a link in its place": (lambda folder: put_link(folder / "decode_ctx.onnx"), "decode_ctx.onnx is missing"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_output_is_told_and_comes_back_without_a_compile(built: Workshop, damage: str) -> None:
+    if "link" in damage and sys.platform == "win32":
+        pytest.skip("making links takes a privilege on Windows")
+    before = built.contents()
+    spoil, reason = DAMAGE[damage]
+    spoil(built.output())
+    assert built.states() == {**CURRENT, EMIT_DECODER: "restorable"}
+    [told] = built.reasons(EMIT_DECODER)
+    assert told.startswith(reason)
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+    assert {name: data for name, data in built.contents().items() if name != "x"} == before
+    assert built.states() == CURRENT
+
+
+def test_a_deleted_output_folder_comes_back_without_a_compile(built: Workshop) -> None:
+    before = built.contents()
+    for path in built.output().iterdir():
+        path.unlink()
+    built.output().rmdir()
+    built.build()
+    assert built.compiled == []
+    assert built.contents() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps no time of the last change that a program cannot set")
+def test_an_output_edited_in_secret_is_noticed_although_its_size_and_time_are_as_before(built: Workshop) -> None:
+    binary = built.output() / "prefill_qnn.bin"
+    content = binary.read_bytes()
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        # As after a while, when the stat of a file is trusted.
+        workspace.files.put_many({str(binary): (StatKey.of(binary.stat()), Digests(workspace.files).of(binary))})
+    assert built.states() == CURRENT
+    tamper(binary, content.replace(b"3", b"4"))
+    assert built.states() == {**CURRENT, EMIT_DECODER: "restorable"}
+    assert built.reasons(EMIT_DECODER) == ("prefill_qnn.bin was changed",)
+
+
+def test_an_emptied_store_costs_nothing_while_the_outputs_are_in_place(built: Workshop) -> None:
+    built.lose_blobs()
+    assert built.states() == CURRENT
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+
+
+def test_an_output_whose_result_the_store_has_lost_is_compiled_again(built: Workshop) -> None:
+    before = built.contents()
+    built.lose_blobs()
+    (built.output() / "decode_ctx.onnx").unlink()
+    assert built.states() == {**CURRENT, **dict.fromkeys(DECODER, "out of date"), EMIT_DECODER: "restorable"}
+    assert built.reasons(SHARE) == ("its result is no longer in the store",)
+    assert built.build().exit_code == 0
+    assert built.compiled == ["prefill+decode"]
+    assert built.contents() == before
+
+
+def test_an_output_whose_result_rotted_in_the_store_is_compiled_again_and_not_emitted_as_it_is(built: Workshop) -> None:
+    before = built.contents()
+    [blob] = [path for path in built.blobs() if path.read_bytes() == before["prefill_qnn.bin"]]
+    blob.chmod(0o644)
+    blob.write_bytes(bytes(blob.stat().st_size))
+    (built.output() / "prefill_qnn.bin").unlink()
+    assert built.build().exit_code == 0
+    assert built.compiled == ["prefill+decode"]
+    assert built.contents() == before
+
+
+def test_a_toolchain_that_is_gone_is_the_reason_that_is_told(built: Workshop) -> None:
+    built.toolchain_is_there = False
+    assert set(built.states().values()) == {"out of date"}
+    assert built.reasons(CLASSIFIER) == ("the toolchain 'qnn' is not provisioned yet",)
+
+
+def test_before_the_first_build_a_missing_toolchain_is_no_error(workshop: Workshop) -> None:
+    workshop.toolchain_is_there = False
+    assert workshop.states() == dict.fromkeys(STEPS, "new")
+
+
+def test_a_tightened_expectation_is_checked_against_results_that_are_already_there(built: Workshop) -> None:
+    built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 0"))
+    states = built.states()
+    assert (states[SHARE], states[EMIT_DECODER], states[CLASSIFIER]) == ("out of date", "out of date", "current")
+    assert built.reasons(SHARE) == tuple(
+        f"1 nodes of the model '{name}' stayed outside QNNExecutionProvider; the recipe expects 0"
+        for name in ("prefill", "decode")
+    )
+    before = built.contents()
+    assert built.build().exit_code == 1
+    assert built.failures == ["EPB609", "EPB609"]
+    assert built.compiled == []
+    assert built.contents() == before
+
+
+def test_a_loosened_expectation_rebuilds_nothing(built: Workshop) -> None:
+    built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 2"))
+    assert built.states() == CURRENT
+
+
+def test_a_lost_memory_costs_no_compile(built: Workshop) -> None:
+    before = built.contents()
+    for path in (built.folder / ".epbuild").glob("state.sqlite*"):
+        path.unlink()
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+    assert built.contents() == before
+
+
+def test_a_file_of_the_users_in_an_output_folder_outlives_every_build(built: Workshop) -> None:
+    note = built.output() / "notes" / "measured.txt"
+    note.parent.mkdir()
+    note.write_text("12 ms", encoding="utf-8")
+    assert built.states() == CURRENT
+    (built.folder / "decode.onnx").write_bytes(source_model(7.0))
+    assert built.build().exit_code == 0
+    assert note.read_text(encoding="utf-8") == "12 ms"
+
+
+def test_what_an_output_is_not_called_any_more_does_not_stay_behind(built: Workshop) -> None:
+    built.write_recipe(('"dist/${group}"', '"dist/${group}", model: "${model}.onnx"'))
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+    assert sorted(built.contents()) == ["decode.onnx", "manifest.json", "prefill.onnx", "prefill_qnn.bin"]
+
+
+def test_a_model_that_is_not_the_pinned_one_is_refused_with_its_digest(workshop: Workshop) -> None:
+    pin = f"{{path: decode.onnx, sha256: {'0' * 64}}}"
+    workshop.write_recipe(("decode: decode.onnx", f"decode: {pin}"))
+    with pytest.raises(PlanError) as refused:
+        workshop.survey()
+    [problem] = refused.value.problems
+    assert problem.code == "EPB207"
+    assert "'decode'" in problem.message
+
+
+def test_a_build_tells_the_end_of_every_step_once(workshop: Workshop) -> None:
+    workshop.build()
+    ended = [event.step for event in workshop.events if isinstance(event, StepFinished)]
+    assert sorted(ended) == sorted(STEPS)

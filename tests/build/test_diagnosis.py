@@ -1,0 +1,271 @@
+"""What a user reads when a worker does not succeed: which model, what ONNX Runtime said, and the reason that only the EP gave."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_builds import COMPILES, sharing_group
+
+from epbuild.build.diagnosis import diagnose, last_words
+from epbuild.build.supervisor import Ending, plain
+from epbuild.errors import BuildError, EnvironmentFailure
+
+GROUP = sharing_group("prefill", "decode", timeout=90)
+LOG = ".epbuild/logs/decoder.log"
+
+STARTED: Mapping[str, Any] = {"event": "started", "onnxruntime": "1.31.1"}
+PREFILL = {"event": "member_started", "member": "prefill"}
+PREFILL_DONE = {"event": "member_finished", "member": "prefill", "seconds": 1.0}
+DECODE = {"event": "member_started", "member": "decode"}
+FINISHED: Mapping[str, Any] = {"event": "finished", "peak_memory": 1}
+AT_DECODE = (STARTED, PREFILL, PREFILL_DONE, DECODE)
+
+STAMP = "2026-11-20 12:36:57.215867164"
+NOISE = (
+    f"\x1b[0;93m{STAMP} [W:onnxruntime:, qnn_ep.cc:88 QnnEp] File mapped weights feature is only available on Windows arm64\x1b[m",
+    f"\x1b[0;93m{STAMP} [W:onnxruntime:, qnn_ep.cc:90 QnnEp] EPContext encryption config unavailable\x1b[m",
+    " # LIBNATIVE: No alternate configuration present in libnative_tls.conf or from LIBNATIVE_CONFIG environment variable",
+    f"{STAMP} [I:onnxruntime:, inference_session.cc:1 Initialize] Initializing session.",
+)
+NOT_COMPILED = (
+    "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. "
+    "Check that the session EPs support compilation and can execute at least one subgraph in the model."
+)
+
+
+def failed(message: str, kind: str = "error", error: str = "Fail") -> Mapping[str, Any]:
+    return {"event": "failed", "kind": kind, "type": error, "message": message, "peak_memory": 1}
+
+
+class Case(NamedTuple):
+    """A worker's end, and what must be read of it."""
+
+    reports: tuple[Mapping[str, Any], ...]
+    status: int
+    said: tuple[str, ...]
+    code: str
+    kind: type[BuildError]
+    words: tuple[str, ...]
+    how: Literal["exited", "timed out"] = "exited"
+
+
+CASES = {
+    "a SoC that the EP does not know": Case(
+        (*AT_DECODE, failed(NOT_COMPILED)),
+        1,
+        (
+            (
+                f"\x1b[1;31m{STAMP} [E:onnxruntime:, qnn_execution_provider.cc:2290 GetCapabilityImpl] QNN SetupBackend failed "
+                "Failed to create device. Error: QNN_DEVICE_ERROR_INVALID_CONFIG: Invalid config values\x1b[m"
+            ),
+        ),
+        "EPB401",
+        BuildError,
+        (
+            "compiling 'decode' for npu failed: Unable to compile any nodes.",
+            (
+                "The EP said: QNN SetupBackend failed Failed to create device. "
+                "Error: QNN_DEVICE_ERROR_INVALID_CONFIG: Invalid config values."
+            ),
+        ),
+    ),
+    "a backend library that cannot be loaded": Case(
+        (STARTED, PREFILL, failed(NOT_COMPILED)),
+        1,
+        (
+            (
+                f"{STAMP} [E:onnxruntime:, qnn_execution_provider.cc:2290 GetCapabilityImpl] QNN SetupBackend failed Unable to load "
+                "backend, error: libQnnHtp.so: failed to map segment from shared object"
+            ),
+        ),
+        "EPB401",
+        BuildError,
+        ("compiling 'prefill' for npu failed", "libQnnHtp.so: failed to map segment from shared object."),
+    ),
+    "a failure that the EP says nothing about": Case(
+        (*AT_DECODE, failed(NOT_COMPILED)),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        ("can execute at least one subgraph in the model. The whole",),
+    ),
+    "an option that the EP refuses in its own log format": Case(
+        (*AT_DECODE, failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to compose Qnn graph.", error="EPFail")),
+        1,
+        ("     12.3ms [ ERROR ] Failed to create tensor conv_w. error code: 7004", "     12.4ms [WARN] something else"),
+        "EPB401",
+        BuildError,
+        ("failed: Failed to compose Qnn graph. The EP said: Failed to create tensor conv_w. error code: 7004.",),
+    ),
+    "external data that is not there": Case(
+        (STARTED, PREFILL, failed('[ONNXRuntimeError] : 1 : FAIL : External data path does not exist: "w.data"')),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        ("compiling 'prefill' for npu failed: External data path does not exist: \"w.data\".",),
+    ),
+    "an error that is raised as a RuntimeError": Case(
+        (
+            *AT_DECODE,
+            failed("[ONNXRuntimeError] : 21 : GENERAL ERROR : open file out/x.onnx\nfail, errcode = 21 - Is a directory"),
+        ),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        ("failed: open file out/x.onnx fail, errcode = 21 - Is a directory.",),
+    ),
+    "no such device": Case(
+        (STARTED, failed("QNNExecutionProvider offers no device that fits; it offers: cpu from GenuineIntel", "unfit", "Unfit")),
+        1,
+        (),
+        "EPB411",
+        EnvironmentFailure,
+        ("offers no device that fits; it offers: cpu from GenuineIntel.",),
+    ),
+    "Python's own out of memory, which has no words": Case(
+        (*AT_DECODE, failed("", "unfit", "MemoryError")),
+        1,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        ("ran out of memory: MemoryError.",),
+    ),
+    "an allocation that fails inside ONNX Runtime": Case(
+        (*AT_DECODE, failed("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc")),
+        1,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        ("ran out of memory: std::bad_alloc.",),
+    ),
+    "an abort for lack of memory": Case(
+        AT_DECODE,
+        -6,
+        ("terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"),
+        "EPB404",
+        EnvironmentFailure,
+        (
+            "for lack of memory while compiling 'decode' for npu",
+            "std::bad_alloc",
+            "Give it more memory, or run fewer at once (-j).",
+        ),
+    ),
+    "the kernel's out of memory killer": Case(
+        AT_DECODE,
+        -9,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        ("ended from outside or for lack of memory while compiling 'decode' for npu",),
+    ),
+    "an access violation on Windows": Case(
+        AT_DECODE,
+        0xC0000005,
+        (),
+        "EPB402",
+        BuildError,
+        ("the worker crashed (an access violation) while compiling 'decode' for npu",),
+    ),
+    "a hang": Case(
+        AT_DECODE,
+        -9,
+        (),
+        "EPB403",
+        BuildError,
+        ("compiling 'decode' for npu did not end within 90 s and was stopped",),
+        "timed out",
+    ),
+    "an exit without a word": Case(
+        AT_DECODE, 0, (), "EPB402", BuildError, ("the worker ended with status 0 while compiling 'decode' for npu",)
+    ),
+    "an interpreter that cannot start": Case(
+        (),
+        1,
+        ("Traceback (most recent call last):", '  File "compile.py", line 3', "ModuleNotFoundError: No module named 'json'"),
+        "EPB402",
+        BuildError,
+        ("the worker ended with status 1 while compiling 'prefill' for npu", "ModuleNotFoundError: No module named 'json'"),
+    ),
+    "an end after the last model that is no clean one": Case(
+        (*AT_DECODE, FINISHED),
+        3,
+        (),
+        "EPB402",
+        BuildError,
+        ("the worker ended with status 3 at its exit, after it had compiled every model for npu",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_failure_is_told_as_what_it_is(name: str) -> None:
+    case = CASES[name]
+    tail = tuple(text for line in (*NOISE, *case.said, NOISE[0]) if (text := plain(line)))
+    error = diagnose(GROUP, Ending(case.how, case.status, case.reports, tail), LOG)
+    assert type(error) is case.kind
+    [problem] = error.problems
+    assert problem.code == case.code
+    for words in case.words:
+        assert words in problem.text
+    for noise in ("\x1b", "2026-", "File mapped weights", "encryption", "LIBNATIVE", "ONNXRuntimeError", "..", "\n"):
+        if case.said or noise not in ("2026-",):
+            assert noise not in problem.text.replace(LOG, "")
+    assert problem.text.endswith(f"The whole log: {LOG}.")
+    last = [report["member"] for report in case.reports if report["event"] == "member_started"]
+    assert problem.where == (COMPILES[1] if "decode" in last else COMPILES[0])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL])
+def test_a_crash_is_told_with_the_name_of_its_signal(number: signal.Signals) -> None:
+    error = diagnose(GROUP, Ending("exited", -number, AT_DECODE, ()), LOG)
+    assert error is not None
+    assert f"the worker crashed ({number.name}) while compiling 'decode' for npu" in str(error)
+    assert error.exit_code == 1
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert "crashed (signal 200)" in str(diagnose(GROUP, Ending("exited", -200, AT_DECODE, ()), LOG))
+
+
+def test_a_worker_that_succeeded_is_no_failure_whatever_the_ep_said() -> None:
+    said = (f"{STAMP} [E:onnxruntime:, x.cc:1 f] an error that did not matter",)
+    assert diagnose(GROUP, Ending("exited", 0, (*AT_DECODE, FINISHED), said), LOG) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ((), ""),
+        (NOISE[1:3], ""),
+        (("first", "second"), "first | second"),
+        ((f"{STAMP} [W:onnxruntime:, a.cc:1 f] a warning", "anything"), "a warning"),
+        ((f"{STAMP} [W:onnxruntime:, a.cc:1 f] a warning", f"{STAMP} [F:onnxruntime:, a.cc:1 f] the end"), "the end"),
+        (("error 1", "error 2", "error 3", "error 4", "later words"), "error 2 | error 3 | error 4"),
+        (("error 1", "error 1", "error 1", "error 2"), "error 1 | error 2"),
+        (("0.5ms [ ERROR ] one", "0.6ms [ WARN ] two"), "one"),
+        (("no failures here", "plain"), "no failures here | plain"),
+        ((f"{STAMP} [V:onnxruntime:, a.cc:1 f] partitioning", f"{STAMP} [I:onnxruntime:, a.cc:1 f] done"), ""),
+    ],
+)
+def test_the_ep_is_quoted_with_what_bears_on_the_failure(lines: tuple[str, ...], words: str) -> None:
+    assert last_words([plain(line) for line in lines]) == words
+
+
+def test_an_ep_that_talks_much_is_quoted_in_part() -> None:
+    assert len(last_words([f"error {'x' * 10_000}", f"error {'y' * 10_000}"])) < 1000
+
+
+@settings(deadline=None)
+@given(lines=st.lists(st.text()))
+def test_a_quote_is_one_line_whatever_the_ep_writes(lines: list[str]) -> None:
+    assert len(last_words(lines).splitlines()) <= 1

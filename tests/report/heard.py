@@ -1,0 +1,46 @@
+"""One event of each kind, and streams that stand in for a terminal or a pipe, for these tests."""
+
+from __future__ import annotations
+
+import io
+
+from epbuild.build import (
+    Event,
+    RunFinished,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepOutput,
+    StepStarted,
+    ToolchainReady,
+    ToolchainStarted,
+    Warned,
+)
+from epbuild.errors import Position, Problem
+
+COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
+EMIT = "emit:decoder/snapdragon-SC8380XP/directory"
+WHERE = Position("epbuild.yaml", 12, 5)
+
+FAILURE = Problem("EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", COMPILE, "The whole log: x.log.")
+WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)
+
+EVENTS: tuple[Event, ...] = (
+    Warned(WARNING),
+    ToolchainStarted("qnn", "making an environment with onnxruntime-qnn==2.7.0"),
+    ToolchainReady("qnn", "1.31.1", 12.34567),
+    RunStarted("quickstart", 4, 3),
+    StepStarted(COMPILE, "compiling for snapdragon-SC8380XP"),
+    StepOutput(COMPILE, "Processing graph → 50%"),
+    StepFinished(COMPILE, "built", 7.25, "1 EPContext node", 268_700_000),
+    StepFinished(EMIT, "current", 0.0),
+    StepFailed(COMPILE, (FAILURE,)),
+    RunFinished(1, 20.0, 1, 0, 1, 1, 0),
+)
+
+
+class Terminal(io.StringIO):
+    """Text that is written to what calls itself a terminal."""
+
+    def isatty(self) -> bool:
+        return True

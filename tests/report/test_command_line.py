@@ -1,0 +1,157 @@
+"""What a user may rely on from every command: an exit code that means something, one line of what is wrong, and no traceback."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from epbuild import __version__
+from epbuild.cli import app
+from epbuild.cli.app import execute
+from epbuild.errors import (
+    BuildError,
+    EnvironmentFailure,
+    EpbuildError,
+    PlanError,
+    Problem,
+    RecipeError,
+    StoreError,
+    ToolchainError,
+    VerifyError,
+)
+
+COMMANDS = list(app._COMMANDS)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, list[str]]:
+    """The exit code, standard output, and the lines of standard error."""
+    code = execute(arguments)
+    out, error = capsys.readouterr()
+    return code, out, error.splitlines()
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Make `epbuild validate` raise."""
+
+    def broken(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(importlib.import_module("epbuild.cli.validate"), "read_plan", broken)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_help_lists_every_command_with_what_it_does(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    code, out, error = run(capsys, *arguments)
+    assert (code, error) == (0, [])
+    for name, text in app._COMMANDS.items():
+        assert name in out
+        assert text in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_help_lists_is_there_and_explains_itself(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    code, out, error = run(capsys, name, "--help")
+    assert (code, error) == (0, [])
+    assert out.startswith(f"Usage: epbuild {name}")
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"epbuild {__version__}\n", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["complie"], "No such command 'complie'"),
+        (["run", "--jbos", "2"], "No such option"),
+        (["run", "--jobs", "0"], "Invalid value for '--jobs'"),
+        (["inspect"], "Missing argument 'FILE'"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    code, out, [line] = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert line.startswith(f"epbuild: error: {words}")
+    assert line.endswith("See `epbuild --help`.")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RecipeError, 2),
+        (PlanError, 2),
+        (ToolchainError, 3),
+        (BuildError, 1),
+        (EnvironmentFailure, 3),
+        (StoreError, 3),
+        (VerifyError, 1),
+    ],
+)
+def test_an_error_is_a_line_and_the_exit_code_of_its_kind(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: type[EpbuildError], code: int
+) -> None:
+    raising(monkeypatch, error(Problem("EPB999", "it broke", None, "Mend it.")))
+    assert run(capsys, "validate") == (code, "", ["epbuild: error: it broke. Mend it. [EPB999]"])
+
+
+def test_every_problem_of_an_error_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    raising(monkeypatch, RecipeError(Problem("EPB101", "one"), Problem("EPB102", "two")))
+    assert len(run(capsys, "validate")[2]) == 2
+
+
+def test_a_recipe_that_is_not_there_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, [line] = run(capsys, "run", "no-such-recipe.yaml")
+    assert (code, out) == (2, "")
+    assert "no-such-recipe.yaml" in line
+
+
+def test_debug_adds_the_traceback_for_those_who_look_for_a_mistake_in_epbuild(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(monkeypatch, PlanError(Problem("EPB201", "it broke")))
+    code, _, error = run(capsys, "--debug", "validate")
+    assert code == 2
+    assert error[0] == "epbuild: error: it broke. [EPB201]"
+    assert "Traceback (most recent call last):" in error
+
+
+def test_an_interrupted_command_says_so_and_exits_with_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(monkeypatch, KeyboardInterrupt())
+    code, out, error = run(capsys, "validate")
+    assert (code, out) == (130, "")
+    assert [line for line in error if line] == ["epbuild: interrupted; what was finished is kept"]
+
+
+def test_an_error_of_the_operating_system_names_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(monkeypatch, PermissionError(13, "Permission denied", "epbuild.yaml"))
+    assert run(capsys, "validate") == (3, "", ["epbuild: error: epbuild.yaml: Permission denied"])
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    process = subprocess.Popen([sys.executable, "-m", "epbuild", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1
+
+
+def test_help_does_not_wait_for_what_only_a_build_needs() -> None:
+    code = """if True:
+        import sys
+        from epbuild.cli.app import execute
+        execute(["--help"])
+        sys.exit(", ".join({"onnx", "onnxruntime", "numpy", "rich", "yaml", "jsonschema"} & sys.modules.keys()))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""

@@ -1,0 +1,164 @@
+"""What a program may rely on that reads epbuild's JSON: one whole document a line, with the promised keys, in any environment."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from heard import COMPILE, EVENTS, FAILURE, WARNING, WHERE
+
+from epbuild.build import Event, StepFailed, Survey
+from epbuild.build.status import ActionStatus
+from epbuild.errors import Problem
+from epbuild.plan import Emission, Plan, Step
+from epbuild.report import plan_document, print_json, problem_document, reporter
+
+
+def write_events(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", stream)
+    with reporter(json=True) as listener:
+        for event in EVENTS:
+            listener(event)
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    stream = io.StringIO()
+    write_events(stream, monkeypatch)
+    return stream.getvalue().splitlines()
+
+
+def test_there_is_an_example_of_every_event_in_these_tests() -> None:
+    assert {type(event) for event in EVENTS} == set(get_args(Event))
+
+
+def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(lines: list[str]) -> None:
+    documents = [json.loads(line) for line in lines]
+    assert [document["event"] for document in documents] == [
+        "warned",
+        "toolchain_started",
+        "toolchain_ready",
+        "run_started",
+        "step_started",
+        "step_output",
+        "step_finished",
+        "step_finished",
+        "step_failed",
+        "run_finished",
+    ]
+    assert {document["format"] for document in documents} == {1}
+    assert all(isinstance(document["time"], float) for document in documents)
+
+
+def test_every_event_of_a_step_names_the_step(lines: list[str]) -> None:
+    documents = [json.loads(line) for line in lines]
+    of_steps = [document for document in documents if document["event"].startswith("step_")]
+    assert [document["step"].split(":")[0] for document in of_steps] == ["compile", "compile", "compile", "emit", "compile"]
+
+
+def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str]) -> None:
+    document = json.loads(lines[6])
+    del document["time"]
+    assert document == {
+        "event": "step_finished",
+        "format": 1,
+        "step": COMPILE,
+        "outcome": "built",
+        "seconds": 7.25,
+        "note": "1 EPContext node",
+        "size": 268_700_000,
+    }
+
+
+def test_a_failed_step_has_its_problems(lines: list[str]) -> None:
+    [problem] = json.loads(lines[8])["problems"]
+    assert problem == {"code": "EPB401", "message": FAILURE.message, "hint": FAILURE.hint, "step": COMPILE}
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_what_an_ep_says_can_be_written_whatever_the_encoding_of_the_pipe(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    write_events(stream, monkeypatch)
+    print_json({"text": "→ größe"})
+    stream.flush()
+    first, rest = raw.getvalue().decode(encoding).split("{\n", 1)
+    assert json.loads(first.splitlines()[5])["text"] == "Processing graph → 50%"
+    assert json.loads("{" + rest) == {"text": "→ größe"}
+
+
+def test_a_line_break_in_a_message_does_not_break_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    with reporter(json=True) as listener:
+        listener(StepFailed(COMPILE, (Problem("EPB401", "one\ntwo\u2028three\x85"),)))
+    [line] = stream.getvalue().splitlines()
+    assert json.loads(line)["problems"][0]["message"] == "one\ntwo\u2028three\x85"
+
+
+@pytest.mark.parametrize(
+    ("problem", "place"),
+    [
+        (WARNING, {"file": "epbuild.yaml", "line": 12, "column": 5}),
+        (FAILURE, {"step": COMPILE}),
+        (Problem("EPB501", "lost"), {}),
+    ],
+)
+def test_a_problem_has_its_place_as_keys_and_not_as_text(problem: Problem, place: dict[str, Any]) -> None:
+    document = problem_document(problem)
+    assert {key: document.pop(key) for key in place} == place
+    assert document == {"code": problem.code, "message": problem.message, "hint": problem.hint}
+
+
+def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = None
+    steps = (
+        Step("compile:g/t/m", "compile", (), "compile:g/t/m"),
+        Step("emit:g/t/directory", "emit", ("compile:g/t/m",), "emit"),
+    )
+    emission = Emission(
+        "emit",
+        "g",
+        target,
+        "directory",
+        Path("dist"),
+        ("compile:g/t/m",),
+        {"m": "m.onnx"},
+        {"m": "m.bin"},
+        WHERE,
+    )
+    found = Survey(
+        Plan(steps, {}, {"emit": emission}, (WARNING,)),
+        {"compile:g/t/m": ActionStatus("out of date", ("model m changed: 1 -> 2",), "ab" * 32)},
+        {"emit": ActionStatus("new", ("needs compile:g/t/m",))},
+        ("compile:g/t/m", "emit"),
+    )
+    assert plan_document("epbuild.yaml", found) == {
+        "format": 1,
+        "recipe": "epbuild.yaml",
+        "steps": [
+            {
+                "id": "compile:g/t/m",
+                "kind": "compile",
+                "state": "out of date",
+                "reasons": ["model m changed: 1 -> 2"],
+                "key": "ab" * 32,
+                "needs": [],
+                "outputs": [],
+            },
+            {
+                "id": "emit:g/t/directory",
+                "kind": "emit",
+                "state": "new",
+                "reasons": ["needs compile:g/t/m"],
+                "key": None,
+                "needs": ["compile:g/t/m"],
+                "outputs": ["dist/m.onnx", "dist/m.bin"],
+            },
+        ],
+        "warnings": [problem_document(WARNING)],
+    }

@@ -1,0 +1,211 @@
+"""What a user sees of a build: what ended and why it failed, in a log as on a terminal, and problems where problems belong."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+
+import pytest
+from heard import COMPILE, EMIT, EVENTS, FAILURE, Terminal
+
+from epbuild.build import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
+from epbuild.report import progress, reporter
+from epbuild.report.progress import LiveRows, PlainLines, summary
+
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)(?:;\d+)*m")
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def reported(
+    monkeypatch: pytest.MonkeyPatch, stdout: io.StringIO, stderr: io.StringIO, events: Iterable[Event] = EVENTS
+) -> tuple[str, str]:
+    """What is written on standard output and standard error when these events are heard."""
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with reporter(json=False) as listener:
+        for event in events:
+            listener(event)
+    assert (sys.stdout, sys.stderr) == (stdout, stderr)
+    return stdout.getvalue(), stderr.getvalue()
+
+
+def test_a_terminal_gets_live_rows_and_everything_else_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert isinstance(reporter(json=False), LiveRows)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert isinstance(reporter(json=False), PlainLines)
+
+
+def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, error = reported(monkeypatch, io.StringIO(), io.StringIO())
+    assert out.splitlines() == [
+        "ready     12.3 s  toolchain qnn  onnxruntime 1.31.1",
+        "3 of 4 steps to do",
+        f"built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
+        f"failed            {COMPILE}",
+        "1 built, 1 up to date, 1 failed (20.00 s)",
+    ]
+    assert error.splitlines() == [
+        "epbuild.yaml:12:5: warning: the model 'x' shares nothing. [EPB233]",
+        f"{COMPILE}: error: {FAILURE.text} [EPB401]",
+    ]
+
+
+def test_a_terminal_shows_the_same_things_as_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, _ = reported(monkeypatch, Terminal(), io.StringIO())
+    text = CONTROL.sub("", out)
+    for line in (
+        "ready     12.3 s  toolchain qnn  onnxruntime 1.31.1",
+        f"built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
+        f"failed            {COMPILE}",
+        "1 built, 1 up to date, 1 failed (20.00 s)",
+    ):
+        assert line in text
+    assert EMIT not in text
+
+
+def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, _ = reported(monkeypatch, Terminal(), io.StringIO())
+    assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1
+    assert out.rindex("\x1b[?25h") < out.index("1 built")
+
+
+def test_a_terminal_is_left_as_it_was_when_the_build_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdout = Terminal()
+    monkeypatch.setattr(sys, "stdout", stdout)
+
+    def interrupted() -> None:
+        with LiveRows() as listener:
+            listener(StepStarted(COMPILE, "compiling"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert stdout.getvalue().count("\x1b[?25h") == 1
+    assert sys.stdout is stdout
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
+def test_errors_that_are_redirected_to_a_file_are_in_that_file_also_when_rows_are_shown(
+    monkeypatch: pytest.MonkeyPatch, stdout: type[io.StringIO]
+) -> None:
+    out, error = reported(monkeypatch, stdout(), io.StringIO())
+    assert f"{COMPILE}: error: {FAILURE.text} [EPB401]\n" in error
+    assert "EPB401" not in out
+
+
+def test_errors_are_shown_once_where_everything_is_one_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, error = reported(monkeypatch, Terminal(), Terminal())
+    assert (out + error).count("[EPB401]") == 1
+
+
+def test_what_an_ep_says_is_shown_as_it_is_and_not_as_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Event] = [
+        StepStarted(COMPILE, "compiling"),
+        StepOutput(COMPILE, "[red]x[/red] [/]"),
+        RunFinished(0, 1.0, 1, 0, 0, 0, 0),
+    ]
+    out, _ = reported(monkeypatch, Terminal(), io.StringIO(), events)
+    assert "[red]x[/red] [/]" in CONTROL.sub("", out)
+
+
+def test_colours_are_for_terminals_and_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, error = reported(monkeypatch, Terminal(), Terminal())
+    assert COLOUR.search(out)
+    monkeypatch.setenv("NO_COLOR", "1")
+    out, error = reported(monkeypatch, Terminal(), Terminal())
+    assert not COLOUR.search(out + error)
+
+
+class Watched(io.StringIO):
+    """Says when a sign of life was written; can be a pipe that nobody reads."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        super().__init__()
+        self.alive = threading.Event()
+        self.broken = broken
+
+    def write(self, text: str) -> int:
+        if text.startswith("..."):
+            self.alive.set()
+            if self.broken:
+                raise BrokenPipeError
+        return super().write(text)
+
+
+def test_a_log_shows_signs_of_life_of_what_takes_long_with_the_eps_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
+    stdout = Watched()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with PlainLines() as listener:
+        listener(StepStarted(COMPILE, "compiling"))
+        listener(StepOutput(COMPILE, "graph 3 of 7"))
+        assert stdout.alive.wait(10)
+        listener(StepFinished(COMPILE, "built", 1.0))
+        ended = len(stdout.getvalue())
+    beats = [line for line in stdout.getvalue().splitlines() if line.startswith("...")]
+    assert all(re.fullmatch(rf"\.\.\. +{re.escape(COMPILE)}  \d+ s: graph 3 of 7", line) for line in beats[-1:])
+    assert "..." not in stdout.getvalue()[ended:]
+
+
+def test_a_reader_that_goes_away_causes_no_traceback_between_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
+    stdout = Watched(broken=True)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with PlainLines() as listener:
+        listener(StepStarted(COMPILE, "compiling"))
+        assert stdout.alive.wait(10)
+    assert raised == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ({}, "Nothing to do: 0 steps are up to date (0.05 s)"),
+        ({"current": 1}, "Nothing to do: 1 step is up to date (0.05 s)"),
+        ({"current": 12}, "Nothing to do: 12 steps are up to date (0.05 s)"),
+        ({"built": 3, "current": 9}, "3 built, 9 up to date (0.05 s)"),
+        ({"restored": 2}, "2 restored (0.05 s)"),
+        ({"built": 1, "failed": 1, "skipped": 4, "exit_code": 1}, "1 built, 1 failed, 4 skipped (0.05 s)"),
+        ({"current": 2, "failed": 1, "exit_code": 3}, "2 up to date, 1 failed (0.05 s)"),
+    ],
+)
+def test_the_last_line_tells_what_came_of_every_step(counts: dict[str, int], text: str) -> None:
+    nothing = {"exit_code": 0, "built": 0, "restored": 0, "current": 0, "failed": 0, "skipped": 0}
+    assert summary(RunFinished(seconds=0.0512, **{**nothing, **counts})) == text
+
+
+def test_a_build_with_nothing_to_do_does_not_wait_for_rich() -> None:
+    code = f"""if True:
+        import io, sys
+        from epbuild.build import RunFinished, RunStarted, StepFinished
+        from epbuild.report.progress import LiveRows, PlainLines
+        for listener in (LiveRows(), PlainLines()):
+            with listener:
+                listener(RunStarted("r", 1, 0))
+                listener(StepFinished({EMIT!r}, "current", 0.0))
+                listener(RunFinished(0, 0.1, 0, 0, 1, 0, 0))
+        sys.exit("rich was imported" if "rich" in sys.modules else 0)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("Nothing to do: 1 step is up to date") == 2
+
+
+def test_a_step_that_failed_several_times_over_tells_every_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Event] = [RunStarted("r", 1, 1), StepFailed(COMPILE, (FAILURE, FAILURE))]
+    assert reported(monkeypatch, io.StringIO(), io.StringIO(), events)[1].count("[EPB401]") == 2

@@ -1,0 +1,225 @@
+"""What a user reads: problems on standard error with their place, and tables that fit a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from heard import Terminal
+
+from epbuild.build import Survey
+from epbuild.build.status import ActionStatus, StepState
+from epbuild.errors import Position, Problem
+from epbuild.plan import Plan, Step
+from epbuild.report import print_inspection, print_plan, tell_problems
+
+HERE = Position("recipes/epbuild.yaml", 12, 5)
+PROBLEM = Problem("EPB110", "there is no target 'npuu'", HERE, "Did you mean 'npu'?")
+LINE = "recipes/epbuild.yaml:12:5: error: there is no target 'npuu'. Did you mean 'npu'? [EPB110]"
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def told(monkeypatch: pytest.MonkeyPatch, problem: Problem, stream: io.StringIO | None = None, **options: Any) -> str:
+    stream = stream or io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    tell_problems([problem], **options)
+    return stream.getvalue()
+
+
+def test_a_problem_is_one_line_with_its_place_that_an_editor_can_jump_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, PROBLEM) == f"{LINE}\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "place"), [(None, "epbuild"), ("compile:g/t/m", "compile:g/t/m"), (Position("a.yaml", 1, 2), "a.yaml:1:2")]
+)
+def test_a_problem_says_where_it_is_as_well_as_that_is_known(
+    monkeypatch: pytest.MonkeyPatch, where: Position | str | None, place: str
+) -> None:
+    assert told(monkeypatch, Problem("EPB501", "lost", where), kind="warning") == f"{place}: warning: lost. [EPB501]\n"
+
+
+def test_problems_go_to_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_problems([PROBLEM, PROBLEM])
+    assert capsys.readouterr() == ("", f"{LINE}\n{LINE}\n")
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "coloured"),
+    [(Terminal, {}, True), (Terminal, {"NO_COLOR": "1"}, False), (Terminal, {"TERM": "dumb"}, False), (io.StringIO, {}, False)],
+)
+def test_colour_is_for_terminals_that_want_it(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO], environment: dict[str, str], coloured: bool
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert ("\x1b" in told(monkeypatch, PROBLEM, stream())) is coloured
+
+
+@pytest.mark.parametrize(
+    ("problem", "annotation"),
+    [
+        (PROBLEM, f"::error file=recipes/epbuild.yaml,line=12,col=5::{PROBLEM.text} [EPB110]"),
+        (Problem("EPB401", "100% wrong\r\nreally"), "::error::100%25 wrong%0D%0Areally. [EPB401]"),
+        (
+            Problem("EPB110", "x", Position("C:\\a, b%.yaml", 1, 2)),
+            "::error file=C%3A\\a%2C b%25.yaml,line=1,col=2::x. [EPB110]",
+        ),
+    ],
+)
+def test_under_github_actions_a_problem_is_an_annotation_at_the_line_of_the_recipe(
+    monkeypatch: pytest.MonkeyPatch, problem: Problem, annotation: str
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert told(monkeypatch, problem).splitlines()[-1] == annotation
+
+
+def survey(*steps: tuple[str, StepState, tuple[str, ...]]) -> Survey:
+    """A survey of compile steps with these ids, states and reasons."""
+    return Survey(
+        Plan(tuple(Step(ident, "compile", (), ident) for ident, _, _ in steps), {}, {}),
+        {ident: ActionStatus(state, reasons) for ident, state, reasons in steps},
+        {},
+        tuple(ident for ident, state, _ in steps if state != "current"),
+    )
+
+
+MIXED = survey(
+    ("compile:decoder/snapdragon-SC8380XP/prefill", "out of date", ("model prefill changed: 0123abcd -> 4567cdef",)),
+    ("share:decoder/snapdragon-SC8380XP", "current", ()),
+    ("emit:decoder/snapdragon-SC8380XP/directory", "restorable", ("[bold]_ctx.onnx is missing",)),
+    ("compile:classifier/snapdragon-SM8750/classifier", "new", ()),
+)
+
+
+def shown(capsys: pytest.CaptureFixture[str], found: Survey, **options: bool) -> list[str]:
+    print_plan(found, **options)
+    out, error = capsys.readouterr()
+    assert error == ""
+    return out.splitlines()
+
+
+def test_the_plan_shows_every_step_with_its_state_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, MIXED) == [
+        "out of date  compile:decoder/snapdragon-SC8380XP/prefill",
+        "               model prefill changed: 0123abcd -> 4567cdef",
+        "current      share:decoder/snapdragon-SC8380XP",
+        "restorable   emit:decoder/snapdragon-SC8380XP/directory",
+        "               [bold]_ctx.onnx is missing",
+        "new          compile:classifier/snapdragon-SM8750/classifier",
+        "4 steps: 1 current, 1 restorable, 1 out of date, 1 new",
+    ]
+
+
+def test_a_dry_run_shows_only_what_would_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, MIXED, only_todo=True)
+    assert not any(line.startswith("current") for line in lines)
+    assert len(lines) == 6
+
+
+@pytest.mark.parametrize(("number", "text"), [(1, "1 step is"), (3, "3 steps are")])
+def test_a_dry_run_says_when_there_is_nothing_to_do(capsys: pytest.CaptureFixture[str], number: int, text: str) -> None:
+    steps: list[tuple[str, StepState, tuple[str, ...]]] = [(f"compile:g/t/{n}", "current", ()) for n in range(number)]
+    assert shown(capsys, survey(*steps), only_todo=True) == [f"Nothing to do: {text} up to date."]
+
+
+def test_a_step_with_many_reasons_does_not_fill_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, survey(("compile:g/t/m", "out of date", tuple(f"package p{n} changed: 1 -> 2" for n in range(40)))))
+    assert len(lines) == 9
+    assert lines[-2].strip() == "and 34 more"
+
+
+def test_the_plan_of_usual_names_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert max(map(len, shown(capsys, MIXED))) <= 80
+
+
+def test_a_line_that_is_longer_is_not_broken_so_that_it_can_be_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
+    ident = f"compile:decoder/{'x' * 100}/prefill"
+    assert shown(capsys, survey((ident, "new", ())))[0] == f"new  {ident}"
+
+
+def test_a_plan_in_a_pipe_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\x1b" not in "".join(shown(capsys, MIXED))
+
+
+NODE = {
+    "name": "QNNExecutionProvider_QNN_14116243529464461520_1_0",
+    "source": "QNNExecutionProvider",
+    "ep_sdk_version": "2.50.0.260704",
+    "target": "SC8380XP",
+    "main_context": 1,
+    "embed_mode": 0,
+    "problem": None,
+    "reference": "prefill_qnn.bin",
+    "size": 268_700_000,
+    "sha256": "ab" * 32,
+}
+FOUND: dict[str, Any] = {
+    "file": str(Path("dist") / "prefill_ctx.onnx"),
+    "size": 1234,
+    "inputs": [{"name": "x", "type": "float32", "shape": [1, None, "batch"]}, {"name": "z", "type": "int64", "shape": None}],
+    "outputs": [{"name": "y", "type": "float32", "shape": []}],
+    "ep_context_nodes": [
+        NODE,
+        {**NODE, "name": "second", "main_context": 0, "target": None, "ep_sdk_version": None},
+        {**NODE, "name": "third", "embed_mode": 1, "size": None, "target": None},
+        {**NODE, "name": "fourth", "problem": "it does not exist", "target": None},
+        {**NODE, "name": "fifth", "problem": "names none", "reference": None, "target": None},
+    ],
+    "other_operators": {"Relu": 2, "com.example::X": 1},
+    "compatibility": {"QNNExecutionProvider": "1;2;3"},
+    "external_data": ["w.bin", "v.bin"],
+}
+
+
+def inspected(capsys: pytest.CaptureFixture[str], **changes: Any) -> str:
+    print_inspection({**FOUND, **changes})
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    return out
+
+
+def test_an_inspection_fits_80_columns_with_a_whole_digest_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    out = inspected(capsys)
+    assert f" {'ab' * 32}\n" in out
+
+
+def test_an_inspection_tells_what_each_node_holds_and_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    squeezed = [" ".join(line.split()) for line in inspected(capsys).splitlines()]
+    for line in (
+        f"{FOUND['file']} (1.2 kB)",
+        "inputs x float32[1, ?, batch]",
+        "z int64[?]",
+        "outputs y float32[]",
+        f"EPContext {NODE['name']}",
+        "source QNNExecutionProvider, SDK 2.50.0.260704",
+        "compiled for SC8380XP",
+        "context prefill_qnn.bin (268.7 MB)",
+        "context in the node with main_context=1",
+        "context embedded, 0 bytes",
+        "problem it does not exist",
+        "context none",
+        "outside the EP 3 nodes: Relu x 2, com.example::X x 1",
+        "compatibility QNNExecutionProvider: 1;2;3",
+        "external data w.bin, v.bin",
+    ):
+        assert line in squeezed
+
+
+def test_an_inspection_of_a_fully_compiled_model_says_that_nothing_is_left_outside(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "outside the EP nothing" in " ".join(inspected(capsys, other_operators={}).split())
+
+
+def test_an_inspection_of_a_source_model_says_that_it_is_not_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+    out = " ".join(inspected(capsys, ep_context_nodes=[]).split())
+    assert "not compiled 3 nodes, none of them an EPContext node" in out

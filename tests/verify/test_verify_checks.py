@@ -1,0 +1,259 @@
+"""What a user may rely on from a result that was kept: it is whole, for the target that was asked for, and can be moved anywhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compiled_models import BINARY, QNN, TARGET_PATTERN, context_node, relu, save
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epbuild.errors import VerifyError
+from epbuild.verify import CompiledModel, Expected, check_compiled, check_expectations, checks, read_target
+
+STEP = "share:decoder/npu"
+MODELS = {"prefill": "prefill_ctx.onnx", "decode": "decode_ctx.onnx"}
+EXPECTED = Expected(
+    step=STEP,
+    ep=QNN,
+    sources=(QNN, "QNN"),
+    embed=False,
+    one_binary=True,
+    target_pattern=TARGET_PATTERN,
+    target="SC8380XP",
+    ep_context_nodes=1,
+    fallback_nodes=0,
+)
+
+needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A folder as an EP leaves it when all went well."""
+    folder = tmp_path / "out"
+    for file in MODELS.values():
+        save(folder / file, context_node())
+    (folder / "llm.bin").write_bytes(BINARY)
+    return folder
+
+
+def problems(folder: Path, expected: Expected = EXPECTED) -> list[tuple[str, str]]:
+    with pytest.raises(VerifyError) as refused:
+        check_compiled(folder, MODELS, expected)
+    assert {problem.where for problem in refused.value.problems} == {STEP}
+    return [(problem.code, problem.message) for problem in refused.value.problems]
+
+
+def test_a_good_result_passes_and_tells_which_files_belong_to_it(out: Path) -> None:
+    prefill, decode = check_compiled(out, MODELS, EXPECTED)
+    assert isinstance(prefill, CompiledModel)
+    assert (prefill.member, prefill.file, prefill.binaries, prefill.data) == ("prefill", "prefill_ctx.onnx", ("llm.bin",), ())
+    assert (decode.member, len(decode.nodes), decode.fallback_nodes) == ("decode", 1, 0)
+
+
+def test_several_nodes_of_one_context_and_a_subfolder_are_fine(out: Path) -> None:
+    (out / "bin").mkdir()
+    (out / "llm.bin").replace(out / "bin" / "llm.bin")
+    for file in MODELS.values():
+        save(out / file, context_node("bin/llm.bin"), context_node(None, main_context=0))
+    compiled = check_compiled(out, MODELS, replace(EXPECTED, ep_context_nodes=2))
+    assert [model.binaries for model in compiled] == [("bin/llm.bin",)] * 2
+
+
+def test_external_data_beside_a_model_is_part_of_the_result(out: Path) -> None:
+    (out / "weights.bin").write_bytes(b"weights")
+    save(out / "decode_ctx.onnx", context_node(), external="weights.bin")
+    assert check_compiled(out, MODELS, EXPECTED)[1].data == ("weights.bin",)
+
+
+def test_an_embedded_context_is_checked_for_its_target_inside_the_model(out: Path) -> None:
+    expected = replace(EXPECTED, embed=True, one_binary=False)
+    for file in MODELS.values():
+        save(out / file, context_node(None, embed_mode=1, ep_cache_context=BINARY))
+    assert [model.binaries for model in check_compiled(out, MODELS, expected)] == [(), ()]
+    assert {code for code, _ in problems(out, replace(expected, target="SM8750"))} == {"EPB608"}
+
+
+def decode(*nodes: object, **options: str) -> Callable[[Path], object]:
+    return lambda folder: save(folder / "decode_ctx.onnx", *nodes, **options)  # type: ignore[arg-type]
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "decode_ctx.onnx"
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def second_binary(folder: Path) -> None:
+    (folder / "other.bin").write_bytes(BINARY)
+    save(folder / "decode_ctx.onnx", context_node("other.bin"))
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a missing model": (
+        lambda folder: (folder / "decode_ctx.onnx").unlink(),
+        "EPB601",
+        "the EP reported success for 'decode' and wrote no decode_ctx.onnx",
+    ),
+    "a truncated model": (truncate, "EPB602", "decode_ctx.onnx is not a whole ONNX file: "),
+    "an empty model": (lambda folder: (folder / "decode_ctx.onnx").write_bytes(b""), "EPB602", "decode_ctx.onnx is not a whole"),
+    "a model that was not compiled": (
+        decode(relu()),
+        "EPB603",
+        "decode_ctx.onnx holds no EPContext node: nothing of 'decode' was compiled",
+    ),
+    "another EP's work": (
+        decode(context_node(source="OpenVINOExecutionProvider")),
+        "EPB604",
+        "comes from 'OpenVINOExecutionProvider'",
+    ),
+    "nobody's work": (decode(context_node(source="")), "EPB604", f"comes from '', not from {QNN}"),
+    "a dangling reference": (decode(context_node("gone.bin")), "EPB605", "The context binary 'gone.bin' does not exist beside"),
+    "a reference upwards": (decode(context_node("../llm.bin")), "EPB605", "The reference '../llm.bin' has '..'"),
+    "a reference up and down again": (decode(context_node("../out/llm.bin")), "EPB605", "has '..'"),
+    "an absolute reference": (decode(context_node("/tmp/llm.bin")), "EPB605", "is an absolute path"),
+    "a Windows path": (decode(context_node("C:\\out\\llm.bin")), "EPB605", "is an absolute path"),
+    "an empty reference": (decode(context_node("")), "EPB605", "is empty"),
+    "a reference to a folder": (decode(context_node("folder")), "EPB605", "'folder' does not exist"),
+    "no reference at all": (decode(context_node(None)), "EPB605", "holds no context and names no context binary"),
+    "an empty binary": (lambda folder: (folder / "llm.bin").write_bytes(b""), "EPB605", "llm.bin, which is empty"),
+    "external data that is missing": (
+        decode(context_node(), external="w.bin"),
+        "EPB605",
+        "w.bin, which was not written beside it",
+    ),
+    "external data elsewhere": (decode(context_node(), external="../w.bin"), "EPB605", "needs the external data file ../w.bin"),
+    "an absolute path of external data": (
+        decode(context_node(), external="/etc/hostname"),
+        "EPB605",
+        "needs the external data file",
+    ),
+    "a name that no file can have": (decode(context_node(), external="x" * 5000), "EPB605", "needs the external data file xxx"),
+    "an embedded context": (
+        decode(context_node(None, embed_mode=1, ep_cache_context=BINARY)),
+        "EPB606",
+        "embeds its context, which is not what was asked for",
+    ),
+    "a binary of its own for each model": (
+        second_binary,
+        "EPB607",
+        "2 models that share weights must have one context binary; there are 2: llm.bin, other.bin",
+    ),
+    "another SoC": (
+        lambda folder: (folder / "llm.bin").write_bytes(BINARY.replace(b"SC8380XP", b"SM8750")),
+        "EPB608",
+        "llm.bin was compiled for SM8750, not for SC8380XP",
+    ),
+    "too many partitions": (
+        decode(context_node(), context_node(None, main_context=0)),
+        "EPB609",
+        "the model 'decode' became 2 EPContext nodes; the recipe expects 1",
+    ),
+    "a node left outside": (
+        decode(context_node(), relu()),
+        "EPB609",
+        f"1 nodes of the model 'decode' stayed outside {QNN}; the recipe expects 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_result_with_a_fault_is_not_kept_and_the_fault_is_named(out: Path, name: str) -> None:
+    (out.parent / "w.bin").write_bytes(b"outside")
+    (out.parent / "llm.bin").write_bytes(BINARY)
+    (out / "folder").mkdir()
+    spoil, code, words = FAULTS[name]
+    spoil(out)
+    found = problems(out)
+    assert {seen for seen, _ in found} == {code}
+    assert any(words in message for _, message in found)
+
+
+@needs_links
+@pytest.mark.parametrize(("reference", "external"), [("linked", None), ("llm.bin", "linked")])
+def test_a_file_that_is_a_link_to_a_place_outside_is_no_part_of_a_result(out: Path, reference: str, external: str | None) -> None:
+    elsewhere = out.parent / "elsewhere"
+    elsewhere.write_bytes(BINARY)
+    (out / "linked").symlink_to(elsewhere)
+    save(out / "decode_ctx.onnx", context_node(reference), external=external)
+    [(code, message)] = problems(out)
+    assert code == "EPB605"
+    assert "linked" in message
+
+
+@needs_links
+def test_a_link_that_stays_inside_is_followed(out: Path) -> None:
+    (out / "alias.bin").symlink_to("llm.bin")
+    save(out / "decode_ctx.onnx", context_node("alias.bin"))
+    compiled = check_compiled(out, MODELS, replace(EXPECTED, one_binary=False))
+    assert compiled[1].binaries == ("alias.bin",)
+
+
+def test_a_context_in_a_file_is_told_where_an_embedded_one_was_asked_for(out: Path) -> None:
+    found = problems(out, replace(EXPECTED, embed=True, one_binary=False))
+    assert [code for code, _ in found] == ["EPB606", "EPB606"]
+    assert "keeps its context in a file" in found[0][1]
+
+
+def test_an_embedded_context_of_no_bytes_is_no_context(out: Path) -> None:
+    for file in MODELS.values():
+        save(out / file, context_node(None, embed_mode=1))
+    found = problems(out, replace(EXPECTED, embed=True, one_binary=False))
+    assert [code for code, _ in found] == ["EPB605", "EPB605"]
+
+
+def test_an_embedded_context_that_no_reader_can_take_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "EMBED_LIMIT", 100)
+    for file in MODELS.values():
+        save(out / file, context_node(None, embed_mode=1, ep_cache_context=BINARY * 10))
+    found = problems(out, replace(EXPECTED, embed=True, one_binary=False))
+    assert {code for code, _ in found} == {"EPB606"}
+    assert "over 2 GiB" in found[0][1]
+
+
+def test_all_faults_of_all_models_are_told_in_one_run(out: Path) -> None:
+    (out / "prefill_ctx.onnx").unlink()
+    save(out / "decode_ctx.onnx", context_node("gone.bin", source="x"), relu())
+    assert [code for code, _ in problems(out)] == ["EPB601", "EPB604", "EPB605", "EPB609"]
+
+
+@pytest.mark.parametrize(("asked", "fine"), [("SC8380XP", True), ("sc8380xp", True), ("SM8750", False), (None, True)])
+def test_the_target_is_compared_with_what_the_binary_says_itself(out: Path, asked: str | None, fine: bool) -> None:
+    expected = replace(EXPECTED, target=asked)
+    if fine:
+        check_compiled(out, MODELS, expected)
+    else:
+        assert {code for code, _ in problems(out, expected)} == {"EPB608"}
+
+
+def test_a_binary_that_says_nothing_of_its_target_is_not_doubted(out: Path) -> None:
+    (out / "llm.bin").write_bytes(b"no such words")
+    check_compiled(out, MODELS, EXPECTED)
+
+
+def test_without_expectations_any_number_of_nodes_is_fine() -> None:
+    assert check_expectations([("decode", 7, 9)], STEP, QNN, None, None) == []
+
+
+@pytest.mark.parametrize(("others", "wrong"), [(0, 0), (3, 0), (4, 1)])
+def test_fewer_nodes_outside_than_expected_are_fine(others: int, wrong: int) -> None:
+    assert len(check_expectations([("decode", 1, others)], STEP, QNN, 1, 3)) == wrong
+
+
+@settings(deadline=None)
+@given(before=st.binary(max_size=300), after=st.binary(max_size=300))
+def test_a_target_is_found_wherever_it_is_in_a_binary(
+    tmp_path_factory: pytest.TempPathFactory, before: bytes, after: bytes
+) -> None:
+    binary = tmp_path_factory.getbasetemp() / "context.bin"
+    binary.write_bytes(before + b"soc_type=SM8750;arch=79" + after)
+    assert read_target(binary, TARGET_PATTERN) == "SM8750"
+
+
+def test_an_empty_binary_says_nothing_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "empty.bin").write_bytes(b"")
+    assert read_target(tmp_path / "empty.bin", TARGET_PATTERN) is None

@@ -1,0 +1,299 @@
+"""What a build may rely on from its worker: the device that was asked for, the contract of a group, and an end that tells the truth."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import fake_onnxruntime as fake
+import pytest
+from fake_onnxruntime import device
+from worker_scripts import FOLDER, load
+
+from epbuild.build.supervisor import Ending, supervise
+from epbuild.recipe.model import GraphOptimization
+
+worker: Any = load("compile")
+
+QNN = "QNNExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+NO_WISH: dict[str, Any] = {"type": None, "vendor": None, "metadata": {}, "virtual": False, "prefer": []}
+
+CPU = device(QNN, "CPU", "GenuineIntel")
+GPU = device(QNN, "GPU", "NVIDIA")
+NPU = device(QNN, "NPU", "Qualcomm", driver="1.0", soc="60")
+SECOND_NPU = device(QNN, "NPU", "Qualcomm", driver="2.0", soc="69")
+VIRTUAL = device(QNN, "NPU", "Qualcomm", is_virtual="1")
+OTHER_EP = device(OPENVINO, "NPU", "Intel")
+
+
+def chosen(*devices: Any, **wishes: Any) -> Any:
+    onnxruntime = SimpleNamespace(get_ep_devices=lambda: list(devices))
+    return worker.choose_device(onnxruntime, {"name": QNN}, {**NO_WISH, **wishes})
+
+
+@pytest.mark.parametrize(
+    ("wishes", "expected"),
+    [
+        ({}, CPU),
+        ({"prefer": ["npu", "cpu"]}, NPU),
+        ({"prefer": ["tpu", "gpu"]}, GPU),
+        ({"type": "gpu"}, GPU),
+        ({"vendor": "qualcomm"}, NPU),
+        ({"vendor": "QUALCOMM", "type": "npu"}, NPU),
+        ({"metadata": {"driver": "2.0"}}, SECOND_NPU),
+        ({"metadata": {"driver": "2.0", "hardware": "1"}}, SECOND_NPU),
+        ({"virtual": True}, VIRTUAL),
+        ({"type": "cpu", "prefer": ["npu"]}, CPU),
+    ],
+)
+def test_the_device_that_is_asked_for_is_the_one_that_is_used(wishes: dict[str, Any], expected: Any) -> None:
+    assert chosen(OTHER_EP, CPU, GPU, NPU, SECOND_NPU, VIRTUAL, **wishes) is expected
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"type": "tpu"},
+        {"vendor": "Intel"},
+        {"metadata": {"driver": "3.0"}},
+        {"metadata": {"unknown": ""}},
+        {"virtual": True},
+        {"type": "cpu", "vendor": "Qualcomm"},
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_with_those_that_are_and_never_replaced(wishes: dict[str, Any]) -> None:
+    with pytest.raises(
+        worker.Unfit, match=f"{QNN} offers no device that fits; it offers: cpu from GenuineIntel, npu from Qualcomm"
+    ):
+        chosen(OTHER_EP, CPU, NPU, **wishes)
+
+
+def test_an_ep_without_any_device_says_so() -> None:
+    with pytest.raises(worker.Unfit, match="it offers: none"):
+        chosen(OTHER_EP)
+
+
+def request(**changes: Any) -> dict[str, Any]:
+    return {
+        "ep": {"name": QNN, "kind": "plugin", "module": "fake_qnn_package", "registration": QNN},
+        "device": NO_WISH,
+        "provider_options": {"backend_type": "htp"},
+        "session_options": {"session.intra_op_thread_affinities": "1"},
+        "share": True,
+        "compile": {"embed": False, "graph_optimization_level": "disable_all", "external_threshold": 1024},
+        "members": [
+            {"name": name, "source": f"{name}.onnx", "output": f"out/{name}_ctx.onnx", "external_initializers": None}
+            for name in ("prefill", "decode")
+        ],
+        **changes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("share", "last", "entries"),
+    [
+        (False, True, {}),
+        (True, False, {"ep.share_ep_contexts": "1"}),
+        (True, True, {"ep.share_ep_contexts": "1", "ep.stop_share_ep_contexts": "1"}),
+    ],
+)
+def test_only_the_last_member_of_a_sharing_group_stops_the_sharing(share: bool, last: bool, entries: dict[str, str]) -> None:
+    asked = request(share=share)
+    options = worker.session_options(fake, asked, NPU, last)
+    assert options.entries == {**asked["session_options"], **entries}
+    assert options.providers == [[["NPU"], asked["provider_options"]]]
+
+
+def test_a_provider_that_is_built_in_gets_its_options_by_name() -> None:
+    options = worker.session_options(fake, request(ep={"name": OPENVINO}, share=False), None, True)
+    assert options.providers == [[OPENVINO, {"backend_type": "htp"}]]
+
+
+def test_every_optimization_level_that_a_recipe_may_have_is_known_to_onnxruntime() -> None:
+    assert set(worker.OPTIMIZATION_LEVELS) == set(get_args(GraphOptimization))
+    assert all(hasattr(fake.GraphOptimizationLevel, name) for name in worker.OPTIMIZATION_LEVELS.values())
+
+
+def test_a_toolchain_without_the_eps_package_is_unfit() -> None:
+    with pytest.raises(worker.Unfit, match="the toolchain has no Python package 'no_such_package'"):
+        worker.library_of({"module": "no_such_package"})
+
+
+@pytest.mark.parametrize("script", ["compile", "probe"])
+def test_a_toolchain_needs_nothing_of_epbuild_and_may_have_an_older_python(script: str) -> None:
+    tree = ast.parse((FOLDER / f"{script}.py").read_text(encoding="utf-8"), feature_version=(3, 9))
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in imported} - sys.stdlib_module_names == (
+        {"onnxruntime"} if script == "compile" else set()
+    )
+
+
+class Group:
+    """A staging directory with a request, and the worker's process in it, which meets the fake onnxruntime."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "out").mkdir()
+        packages = folder / "packages"
+        packages.mkdir()
+        (packages / "onnxruntime.py").write_text(Path(fake.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+        package = "def get_library_path(): return 'libqnn.so'\n"
+        (packages / "fake_qnn_package.py").write_text(package, encoding="utf-8")
+        self.code = textwrap.dedent(f"""
+            import runpy, sys
+            sys.path.insert(0, {str(packages)!r})
+            sys.argv = ["compile.py", "request.json"]
+            runpy.run_path({str(FOLDER / "compile.py")!r}, run_name="__main__")
+        """)
+        self.words: list[str] = []
+
+    def compile(self, asked: dict[str, Any], **sources: str) -> Ending:
+        for name in ("prefill", "decode"):
+            (self.folder / f"{name}.onnx").write_text(sources.get(name, "model"), encoding="utf-8")
+        (self.folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
+        return supervise(
+            [sys.executable, "-I", "-c", self.code],
+            self.folder,
+            self.folder / "log",
+            timeout=60,
+            cancelled=threading.Event(),
+            reported=lambda report: None,
+            said=self.words.append,
+        )
+
+    def compiled(self, name: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.folder / "out" / f"{name}_ctx.onnx").read_text(encoding="utf-8"))
+        return document
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Group:
+    return Group(tmp_path)
+
+
+def events(ending: Ending) -> list[str]:
+    return [report["event"] + (f" {report['member']}" if "member" in report else "") for report in ending.reports]
+
+
+def test_a_group_is_compiled_in_order_in_one_process_and_each_member_is_told(group: Group) -> None:
+    ending = group.compile(request())
+    assert (ending.how, ending.status) == ("exited", 0)
+    assert events(ending) == [
+        "started",
+        "device",
+        "member_started prefill",
+        "member_finished prefill",
+        "member_started decode",
+        "member_finished decode",
+        "finished",
+    ]
+    assert ending.reports[0]["onnxruntime"] == "1.99.0"
+    assert ending.reports[1] == {
+        "event": "device",
+        "ep": QNN,
+        "type": "cpu",
+        "vendor": "Acme",
+        "metadata": {"hardware": "1", "library": "libqnn.so"},
+    }
+
+
+def test_each_member_is_compiled_as_the_contract_says(group: Group) -> None:
+    group.compile(request())
+    settings = {"embed_compiled_data_into_model": False, "flags": 1, "graph_optimization_level": 0}
+    for name, entries in {"prefill": {}, "decode": {"ep.stop_share_ep_contexts": "1"}}.items():
+        assert group.compiled(name) == {
+            "entries": {"session.intra_op_thread_affinities": "1", "ep.share_ep_contexts": "1", **entries},
+            "providers": [[["CPU"], {"backend_type": "htp"}]],
+            "source": f"{name}.onnx",
+            "settings": settings,
+        }
+
+
+def test_large_initializers_go_into_a_file_where_that_is_asked_for(group: Group) -> None:
+    asked = request()
+    asked["members"][1]["external_initializers"] = "decode.data"
+    group.compile(asked)
+    external = {"external_initializers_file_path": "decode.data", "external_initializers_size_threshold": 1024}
+    assert external.items() <= group.compiled("decode")["settings"].items()
+    assert not external.keys() & group.compiled("prefill")["settings"].keys()
+
+
+def test_a_virtual_device_is_registered_under_the_name_that_makes_it_one(group: Group) -> None:
+    asked = request()
+    asked["ep"]["registration"] = f"{QNN}.virtual"
+    assert group.compile(asked).status == 0
+
+
+def test_what_an_ep_prints_is_never_taken_for_a_result_and_never_lost(group: Group) -> None:
+    ending = group.compile(request())
+    assert events(ending).count("finished") == 1
+    printed = '{"event": "finished"} natively on standard output'
+    assert group.words == [printed, "words of the EP"] * 2
+
+
+def test_the_first_failure_ends_the_group_with_the_words_of_onnxruntime(group: Group) -> None:
+    ending = group.compile(request(), prefill="fail")
+    assert (ending.status, events(ending)[-2:]) == (1, ["member_started prefill", "failed"])
+    failed = ending.reports[-1]
+    assert (failed["kind"], failed["type"]) == ("error", "RuntimeError")
+    assert "Unable to compile any nodes" in failed["message"]
+    assert not list((group.folder / "out").iterdir())
+
+
+def test_lack_of_memory_is_the_machines_fault_and_told_as_such(group: Group) -> None:
+    failed = group.compile(request(), decode="out of memory").reports[-1]
+    assert (failed["event"], failed["kind"], failed["type"]) == ("failed", "unfit", "MemoryError")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_a_crash_leaves_no_finished_report_behind(group: Group) -> None:
+    ending = group.compile(request(), decode="crash")
+    assert ending.status < 0
+    assert events(ending)[-1] == "member_started decode"
+
+
+@pytest.mark.parametrize(
+    ("ep", "words"),
+    [
+        ({"name": QNN, "kind": "plugin", "module": "not_installed", "registration": QNN}, "no Python package 'not_installed'"),
+        ({"name": QNN, "kind": "plugin", "module": "fake_qnn_package", "registration": "Other"}, "it offers: none"),
+        ({"name": QNN, "kind": "provider"}, f"this onnxruntime has no {QNN}; it has: {OPENVINO}, CPUExecutionProvider"),
+    ],
+)
+def test_a_toolchain_that_cannot_do_it_is_unfit_before_any_model_is_looked_at(
+    group: Group, ep: dict[str, str], words: str
+) -> None:
+    ending = group.compile(request(ep=ep))
+    failed = ending.reports[-1]
+    assert (ending.status, failed["event"], failed["kind"]) == (1, "failed", "unfit")
+    assert words in failed["message"]
+    assert "member_started" not in " ".join(events(ending))
+
+
+def test_a_worker_ends_when_epbuild_is_gone() -> None:
+    code = textwrap.dedent(f"""
+        import runpy, time
+        runpy.run_path({str(FOLDER / "compile.py")!r}, run_name="worker")["follow_parent"]()
+        print("ready", flush=True)
+        time.sleep(60)
+    """)
+    with subprocess.Popen([sys.executable, "-I", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == b"ready"
+        process.stdin.close()
+        assert process.wait(30) == worker.ORPHANED
+
+
+def test_the_memory_that_a_worker_took_is_told_in_bytes() -> None:
+    peak = worker.peak_memory()
+    assert peak is None or 2**20 < peak < 2**40

@@ -1,0 +1,49 @@
+"""What a fingerprint may rely on from the probe: names as package indexes write them, folders without an import, one JSON document."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worker_scripts import FOLDER, load
+
+probe: Any = load("probe")
+
+
+def test_the_probe_says_what_is_in_an_environment() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", str(FOLDER / "probe.py"), "onnx", "no_such_module"], capture_output=True, text=True, check=True
+    )
+    document = json.loads(done.stdout)
+    assert document["python"] == f"cpython-{sys.version_info[0]}.{sys.version_info[1]}"
+    assert "onnx" in document["distributions"]
+    assert document["modules"]["no_such_module"] is None
+    assert Path(document["modules"]["onnx"]).name == "onnx"
+    assert document["host_cpu"]
+
+
+def test_distributions_go_by_the_name_that_requirements_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, version in {"Some_Package.Name": "1.0", "other": "2.0"}.items():
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert probe.distributions() == {"some-package-name": "1.0", "other": "2.0"}
+
+
+def test_a_package_is_found_without_running_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "probed_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert probe.folder_of("probed_package") == str(package.resolve())
+
+
+def test_a_module_that_is_one_file_has_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "probed_module.py").write_text("", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert probe.folder_of("probed_module") is None
