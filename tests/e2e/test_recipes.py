@@ -1,0 +1,48 @@
+"""Every recipe that is checked in builds, and with the results that it is there to show."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from conftest import RECIPES, Project, compiled
+
+
+def _checked_in(project: Project, name: str) -> Project:
+    shutil.copytree(RECIPES / "models", project.folder / "models")
+    shutil.copy(RECIPES / name, project.recipe)
+    return project
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECIPES.glob("*.yaml")))
+def test_every_recipe_is_valid(project: Project, name: str) -> None:
+    done = _checked_in(project, name).epbuild("validate")
+    assert done.returncode == 0, done.stderr
+
+
+def test_one_build_uses_two_toolchains_that_cannot_share_an_environment(project: Project) -> None:
+    _checked_in(project, "two-toolchains.yaml").build()
+    found = {
+        path.parent.name: json.loads(path.read_text(encoding="utf-8"))["toolchain"]["distributions"]
+        for path in project.folder.glob("dist/**/manifest.json")
+    }
+    assert found["snapdragon-x"]["onnxruntime"] == "1.31.1"
+    assert found["intel-cpu"]["onnxruntime-openvino"] == "1.24.1"
+    assert "onnxruntime" not in found["intel-cpu"]
+    names = set(project.files("dist/two-toolchains/vision/intel-cpu"))
+    assert {"classifier_ctx.onnx", "classifier_openvino.bin", "squeezenet_ctx.onnx", "squeezenet_openvino.bin"} <= names
+
+
+def test_a_toolchain_that_nothing_selected_needs_is_left_alone(project: Project) -> None:
+    _checked_in(project, "two-toolchains.yaml").edit("onnxruntime-openvino==1.24.1", "no-such-epbuild-package==1")
+    steps = compiled(project.build("epbuild.yaml", "emit:*/snapdragon-x/*"))
+    assert steps == {"compile:vision/snapdragon-x/classifier", "compile:vision/snapdragon-x/squeezenet"}
+
+
+def test_the_light_models_of_the_onnx_package_compile_whole(project: Project) -> None:
+    _checked_in(project, "light-zoo.yaml").build()
+    manifest = json.loads((project.folder / "dist/light-zoo/snapdragon-8-elite/manifest.json").read_text(encoding="utf-8"))
+    assert {
+        model["name"]: (len(model["ep_context_nodes"]), model["fallback_nodes"]) for model in manifest["models"]
+    } == dict.fromkeys(("squeezenet", "resnet50", "shufflenet", "densenet121"), (1, 0))
