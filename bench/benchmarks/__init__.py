@@ -1,0 +1,17 @@
+"""The benchmarks by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from results import Result
+from workshop import Workshop
+
+from benchmarks import cold_64mb, memory, nothing_to_do, startup
+
+BENCHMARKS: dict[str, Callable[[Workshop, int], Result]] = {
+    "cold-64mb": cold_64mb.measure,
+    "memory": memory.measure,
+    "nothing-to-do": nothing_to_do.measure,
+    "startup": startup.measure,
+}

@@ -1,0 +1,39 @@
+"""Whether the epbuild process holds models in memory: it must not, whatever their size."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from project import PACKAGES, Project
+from results import Result
+from rounds import Contender, interleave
+from workshop import SCRIPTS, Unable, Workshop
+
+ALLOWANCE_MB = 8.0
+_BIG, _SMALL = 2048, 256  # sides of the weights: 64 MB and 1 MB in four layers
+
+
+def measure(workshop: Workshop, rounds: int) -> Result:
+    if sys.platform == "win32":
+        raise Unable("Windows has no getrusage")
+    workshop.provision(PACKAGES)
+
+    def contender(weights: str, side: int) -> Contender:
+        project = Project(workshop, weights.replace(" ", "-"), side=side)
+        answer = project.folder / "peak"
+
+        def peak() -> float:
+            project.reset()
+            workshop.seconds([sys.executable, SCRIPTS / "peak_memory.py", answer, "run", project.recipe])
+            return int(answer.read_text(encoding="utf-8")) / 1e6
+
+        return Contender(f"epbuild run, {weights} of weights", peak)
+
+    big, small = interleave([contender("64 MB", _BIG), contender("1 MB", _SMALL)], rounds, "MB")
+    return Result(
+        "How much memory does epbuild itself need at most, beside the compiler's?",
+        (replace(big, limit=small.median + ALLOWANCE_MB), small),
+        f"The limit is {ALLOWANCE_MB:.0f} MB more than for the small model: memory must not grow with the models. The compiler runs in a "
+        "process of its own, which is not counted.",
+    )

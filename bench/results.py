@@ -1,0 +1,77 @@
+"""What a benchmark found: series of samples, some with a limit, as values and as a JSON file."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+FORMAT = 1
+
+Unit = Literal["s", "MB"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """The samples of one thing that was measured. `limit`, if there is one, is what the median must not exceed."""
+
+    what: str
+    unit: Unit
+    samples: tuple[float, ...]
+    limit: float | None = None
+
+    @property
+    def median(self) -> float:
+        """The middle sample."""
+        return statistics.median(self.samples)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the median is within the limit; so is anything that has none."""
+        return self.limit is None or self.median <= self.limit
+
+
+@dataclass(frozen=True)
+class Result:
+    """One benchmark's answer: what was asked, what was measured, and what a reader has to know to understand it."""
+
+    question: str
+    series: tuple[Series, ...]
+    notes: str
+
+    @property
+    def kept(self) -> bool:
+        """Whether every limit is kept."""
+        return all(series.kept for series in self.series)
+
+
+def save(path: Path, name: str, result: Result, machine: Mapping[str, Any]) -> None:
+    """Write a result to a file, whole or not at all. The file holds no date: it is the latest, and its own dates say of when."""
+    document = {
+        "format": FORMAT,
+        "benchmark": name,
+        "question": result.question,
+        "machine": dict(machine),
+        "kept": result.kept,
+        "series": [
+            {
+                "what": series.what,
+                "unit": series.unit,
+                "median": series.median,
+                "min": min(series.samples),
+                "max": max(series.samples),
+                "limit": series.limit,
+                "kept": series.kept,
+                "samples": list(series.samples),
+            }
+            for series in result.series
+        ],
+        "notes": result.notes,
+    }
+    path.parent.mkdir(exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    draft.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,29 @@
+"""Taking samples: contenders take turns, so that what disturbs the machine disturbs all of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from results import Series, Unit
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something that can be measured again and again; `sample` puts everything in place, does it once, and says what it took."""
+
+    what: str
+    sample: Callable[[], float]
+
+
+def interleave(contenders: Sequence[Contender], rounds: int, unit: Unit = "s") -> list[Series]:
+    """The samples of each contender, in their order: `rounds` of them, after a round that only warms caches."""
+    samples: dict[str, list[float]] = {contender.what: [] for contender in contenders}
+    for number in range(rounds + 1):
+        # Whoever goes first may pay for, or gain from, what the others left behind: every round another one does.
+        first = number % len(contenders)
+        for contender in (*contenders[first:], *contenders[:first]):
+            value = contender.sample()
+            if number > 0:
+                samples[contender.what].append(value)
+    return [Series(what, unit, tuple(values)) for what, values in samples.items()]

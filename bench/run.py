@@ -1,0 +1,68 @@
+"""What epbuild costs, measured: `python bench/run.py [NAME...] [--rounds N]`.
+
+Each benchmark answers a question that a user has, compares epbuild with what the job would cost without it, and, where epbuild makes a
+promise, says whether it is kept. Contenders take turns, round by round, so that a machine that gets slower gets slower for all; the
+first round is not counted; what is judged is the median. The epbuild that is measured is that of the Python which runs this file. All
+work is done in a temporary folder with a store of its own: nothing of the user's is touched. The table goes to standard output, every
+sample to `bench/results/NAME.json`. The exit code is 0 when every limit is kept, 1 when one is missed or a benchmark could not be run.
+A machine that does other work at the same time shows in a wide span between the smallest and the largest sample.
+
+The benchmarks:
+
+    cold-64mb      building one model with 64 MB of weights from nothing, against a bare script that makes the same compiler call
+    memory         the peak memory of the epbuild process itself, with 64 MB of weights against 1 MB (not on Windows)
+    nothing-to-do  `epbuild run` when everything is in place
+    startup        --version, validate and plan
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import BENCHMARKS
+from results import save
+from table import render
+from workshop import Unable, Workshop, machine
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure what epbuild costs.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which benchmarks; default: all of {', '.join(BENCHMARKS)}")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how many samples of everything (default: 5)")
+    given = parser.parse_args()
+    unknown = [name for name in given.names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}")
+    if given.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return given
+
+
+def main() -> int:
+    given = arguments()
+    facts = machine()
+    print(f"epbuild {facts['epbuild']}, Python {platform.python_version()}, {facts['system']}, {facts['cpus']} CPUs")
+    print(f"Rounds: {given.rounds}, after one that is not counted. System load at the start: {facts['load']}.")
+    kept = True
+    for name in given.names or BENCHMARKS:
+        with tempfile.TemporaryDirectory(prefix="epbuild-bench-", ignore_cleanup_errors=True) as folder:
+            try:
+                result = BENCHMARKS[name](Workshop(Path(folder)), given.rounds)
+            except Unable as error:
+                print(f"\n{name}: could not be run: {error}", flush=True)
+                kept = False
+                continue
+        print(f"\n{render(name, result)}", flush=True)
+        save(RESULTS / f"{name}.json", name, result, facts)
+        kept = kept and result.kept
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""`python peak_memory.py FILE ARGUMENTS...`: run epbuild in this process, then write the most memory that it held, in bytes, to FILE."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+from epbuild.__main__ import main
+
+
+def peak() -> int:
+    """The most bytes that this process had resident at once; those that it started are not counted."""
+    if sys.platform != "linux":
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+    # Linux's getrusage begins with what the process had that started this one; this number begins with this program.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv.pop(1))
+    try:
+        main()
+    finally:
+        file.write_text(str(peak()), encoding="utf-8")

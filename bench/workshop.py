@@ -1,0 +1,81 @@
+"""Where a benchmark works: a folder and a store of its own, and the commands that it starts there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from epbuild import __version__
+from epbuild.errors import EpbuildError
+from epbuild.toolchain import Requirements, provision
+
+CHECKOUT = Path(__file__).parent.parent
+SCRIPTS = Path(__file__).parent / "scripts"
+_QUOTED_LINES = 10
+
+
+class Unable(Exception):
+    """A benchmark cannot be run here; says why."""
+
+
+class Workshop:
+    """A folder to work in, in which epbuild finds an empty store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._cache = self.folder / "cache"
+
+    def epbuild(self, *arguments: str | Path) -> list[str]:
+        """The command line of the epbuild that is measured."""
+        return [sys.executable, "-m", "epbuild", *map(str, arguments)]
+
+    def seconds(self, command: Sequence[str | Path], folder: Path | None = None) -> float:
+        """The wall time of a command, from its start to its end. Raises Unable when it fails."""
+        # As users run it: with the bytecode that Python keeps, even where a developer's settings forbid that.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        begin = time.perf_counter()
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=folder or self.folder,
+            env={**environment, "EPBUILD_CACHE_DIR": str(self._cache)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        taken = time.perf_counter() - begin
+        if done.returncode != 0:
+            said = done.stdout.decode("utf-8", "replace").strip().splitlines()[-_QUOTED_LINES:]
+            raise Unable("\n".join([f"{subprocess.list2cmdline(done.args)} exited with {done.returncode}", *said]))
+        return taken
+
+    def provision(self, packages: Sequence[str]) -> Path:
+        """The interpreter of the toolchain that a recipe with these packages will be given here. Raises Unable."""
+        try:
+            return provision(Requirements(tuple(packages)), self._cache, name="bench", where=None)
+        except EpbuildError as error:
+            raise Unable(str(error)) from error
+
+    def forget_results(self) -> None:
+        """Empty the store of everything but toolchains."""
+        for name in ("cas", "actions"):
+            shutil.rmtree(self._cache / name, ignore_errors=True)
+
+
+def machine() -> dict[str, Any]:
+    """What a reader of the numbers has to know of the machine and of what was measured."""
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+    return {
+        "epbuild": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "load": load,
+    }
