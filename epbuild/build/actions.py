@@ -134,7 +134,7 @@ class Actions:
         members = result["measured"]["members"] if built else {}
         for step, member in itertools.zip_longest(group.steps, group.members):
             name = member.name if member else None
-            note, size = _note(result, name)
+            note, size = _note(result, name, group.share)
             self._ended(StepFinished(step, "built" if built else "restored", members.get(name, seconds), note, size))
 
     def _execute(self, group: SessionGroup, status: ActionStatus) -> dict[str, Any]:
@@ -203,13 +203,15 @@ def _record(step: str, key: str, document: Mapping[str, Any], result: Mapping[st
     return StepRecord(step, key, document, result, time.time())
 
 
-def _note(result: Mapping[str, Any], member: str | None) -> tuple[str, int]:
-    """What a finished compile or share step is worth telling, and the bytes that it wrote."""
+def _note(result: Mapping[str, Any], member: str | None, shared: bool) -> tuple[str, int]:
+    """What a finished compile or share step is worth telling, and the bytes that it wrote: a shared binary is the share step's."""
     models = [model for model in result["models"] if member in (None, model["member"])]
-    names = {name for model in models for name in model["binaries"]} | {model["file"] for model in models if member}
-    size = sum(result["artifacts"][name]["size"] for name in names)
+    files = {model["file"] for model in models if member}
+    if member is None or not shared:
+        files |= {name for model in models for name in model["binaries"]}
+    size = sum(result["artifacts"][name]["size"] for name in files)
     if member is None:
-        return f"{len(models)} models share one context binary", size
+        return f"{len(models)} models", size
     nodes, others = len(models[0]["nodes"]), models[0]["fallback_nodes"]
     return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size
 
