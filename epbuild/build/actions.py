@@ -171,8 +171,7 @@ class Actions:
             document, files = self._emit(emission)
             self._workspace.record_steps([_record(emission.id, action_key(document), document, {"files": files})])
         size = sum(file["size"] for file in files.values())
-        folder = emission.directory.relative_to(self._recipe.directory).as_posix()
-        self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, folder, size))
+        self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, _shown(emission.directory), size))
 
     def _emit(self, emission: Emission) -> tuple[dict[str, Any], dict[str, Any]]:
         """The document behind an emission and the files that it wrote; what the store has lost is made again, once."""

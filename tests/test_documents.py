@@ -1,0 +1,28 @@
+"""What the documents say is so: a reader can copy from them, and look every code up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_readme_shows_the_quickstart_as_it_is() -> None:
+    assert f"```yaml\n{_text('recipes/quickstart.yaml')}```" in _text("README.md")
+
+
+def test_every_error_code_is_explained_and_no_other() -> None:
+    raised = {code for path in (ROOT / "epbuild").rglob("*.py") for code in re.findall(r'"(EPB\d{3})"', path.read_text(encoding="utf-8"))}
+    explained = re.findall(r"^\| (EPB\d{3}) \|", _text("docs/errors.md"), re.MULTILINE)
+    assert sorted(explained) == sorted(raised)
+
+
+def test_every_link_of_the_documents_leads_somewhere() -> None:
+    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), f"{document.name}: {target}"
