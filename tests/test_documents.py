@@ -17,7 +17,11 @@ def test_the_readme_shows_the_quickstart_as_it_is() -> None:
 
 
 def test_every_error_code_is_explained_and_no_other() -> None:
-    raised = {code for path in (ROOT / "epbuild").rglob("*.py") for code in re.findall(r'"(EPB\d{3})"', path.read_text(encoding="utf-8"))}
+    raised = {
+        code
+        for path in (ROOT / "epbuild").rglob("*.py")
+        for code in re.findall(r'"(EPB\d{3})"', path.read_text(encoding="utf-8"))
+    }
     explained = re.findall(r"^\| (EPB\d{3}) \|", _text("docs/errors.md"), re.MULTILINE)
     assert sorted(explained) == sorted(raised)
 
