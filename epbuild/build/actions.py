@@ -168,20 +168,28 @@ class Actions:
         self._tell(StepStarted(emission.id, "laying out"))
         name = re.sub(r"[^A-Za-z0-9._-]+", ".", emission.id)
         with lease(self._workspace.directory, name, waiting=lambda: self._wait(emission.id), cancelled=self.cancelled):
-            document, files = self._emit(emission)
+            before = self._workspace.step(emission.id)
+            files = before.result["files"] if before else {}
+            key = action_key(self._document(emission))
+            if before is not None and before.action_key == key and not self._surveyor.damage(emission.directory, files):
+                # Another build has done it since this one looked.
+                self._ended(StepFinished(emission.id, "current", 0.0))
+                return
+            files = self._emit(emission, files)
+            document = self._document(emission)
             self._workspace.record_steps([_record(emission.id, action_key(document), document, {"files": files})])
         size = sum(file["size"] for file in files.values())
         self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, _shown(emission.directory), size))
 
-    def _emit(self, emission: Emission) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The document behind an emission and the files that it wrote; what the store has lost is made again, once."""
-        before = self._workspace.step(emission.id)
-        ours = before.result["files"] if before else {}
+    def _document(self, emission: Emission) -> dict[str, Any]:
+        return emission_document(emission, [self._made[ident] for ident in emission.session_groups], self._recipe.name)
+
+    def _emit(self, emission: Emission, before: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the files; what the store has lost is made again, once."""
         for attempt in range(1, _ATTEMPTS + 1):
             made = [self._made[ident] for ident in emission.session_groups]
-            document = emission_document(emission, made, self._recipe.name)
             try:
-                return document, emit(emission, made, self._recipe.name, self._store, ours, self._surveyor.digests.of)
+                return emit(emission, made, self._recipe.name, self._store, before.keys(), self._surveyor.digests.of)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import json
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
 import onnx
 import pytest
-from conftest import Project
+from conftest import Project, compiled
 from onnx import TensorProto, helper, numpy_helper
 
 RECIPE = """
@@ -103,11 +104,20 @@ def test_a_soc_name_that_the_ep_does_not_understand_is_caught_in_the_binary(two_
 
 
 def test_without_keep_going_nothing_is_started_after_a_failure(two_groups: Project) -> None:
-    _nothing_for_the_npu(two_groups.folder / "bad.onnx")
-    two_groups.epbuild("run", "-j", "1")
-    again = two_groups.epbuild("run", "-j", "1", "epbuild.yaml", "emit:bad/*")
-    assert again.returncode == 1
-    assert "skipped   emit:bad/npu/directory" in again.stdout
+    path = two_groups.folder / "bad.onnx"
+    _nothing_for_the_npu(path)
+    model = onnx.load(path)
+    model.doc_string = "x" * 1_000_000  # the larger model is started first
+    onnx.save(model, path)
+    done = two_groups.epbuild("run", "-j", "1", "--json")
+    assert done.returncode == 1
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert next(event["step"] for event in events if event["event"] == "step_started") == "compile:bad/npu/bad"
+    failure = next(number for number, event in enumerate(events) if event["event"] == "step_failed")
+    assert {event["event"] for event in events[failure + 1 :]} == {"step_finished", "run_finished"}
+    assert {event["step"]: event["outcome"] for event in events if event["event"] == "step_finished"} == dict.fromkeys(
+        ("emit:bad/npu/directory", "compile:good/npu/good", "emit:good/npu/directory"), "skipped"
+    )
 
 
 def test_an_expectation_that_is_not_met_fails_the_step_without_another_compile(two_groups: Project) -> None:
@@ -130,35 +140,50 @@ def test_a_worker_that_hangs_is_stopped_at_its_timeout(two_groups: Project) -> N
     assert "did not end within 0.05 s" in done.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends the interrupt as a POSIX signal")
-def test_an_interrupt_ends_the_build_at_once_and_leaves_no_worker(two_groups: Project) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
+def test_a_build_that_is_stopped_leaves_no_worker_and_costs_only_what_ran(two_groups: Project, kill: signal.Signals) -> None:
     # Without folding its ConstantOfShape nodes, this model falls into 120 parts and takes minutes.
-    two_groups.edit("  good: good.onnx", "  good: package:onnx/backend/test/data/light/light_densenet121.onnx")
-    command, environment = two_groups.command("run", "epbuild.yaml", "emit:good/*")
+    two_groups.edit("  bad: bad.onnx", "  bad: package:onnx/backend/test/data/light/light_densenet121.onnx")
+    command, environment = two_groups.command("run")
     build = subprocess.Popen(
         command, cwd=two_groups.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    _wait_until(lambda: list((two_groups.folder / ".epbuild/tmp").glob("*/request.json")), 60)
+    _wait_until(lambda: (two_groups.folder / "dist/good/manifest.json").exists() and bool(_children(build.pid)))
     workers = _children(build.pid)
-    assert workers
-    build.send_signal(signal.SIGINT)
+    build.send_signal(kill)
     begin = time.monotonic()
     _, told = build.communicate(timeout=30)
     assert time.monotonic() - begin < 5
-    assert build.returncode == 130
-    assert "interrupted" in told
-    assert not [pid for pid in workers if _alive(pid)]
+    if kill == signal.SIGINT:
+        assert build.returncode == 130
+        assert "interrupted" in told
+        assert not list((two_groups.folder / ".epbuild/tmp").glob("*"))
+    _wait_until(lambda: not any(_alive(pid) for pid in workers))
+    assert not (two_groups.folder / "dist/bad").exists()
+    two_groups.edit("  bad: package:onnx/backend/test/data/light/light_densenet121.onnx", "  bad: bad.onnx")
+    assert compiled(two_groups.build()) == {"compile:bad/npu/bad"}
     assert not list((two_groups.folder / ".epbuild/tmp").glob("*"))
 
 
-def _wait_until(condition: object, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if callable(condition) and condition():
-            time.sleep(0.5)  # the request is written before the worker is started
-            return
+def test_two_builds_at_once_compile_each_step_once_between_them(two_groups: Project) -> None:
+    command, environment = two_groups.command("run", "--json")
+    builds = [
+        subprocess.Popen(command, cwd=two_groups.folder, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        for _ in range(2)
+    ]
+    events = [[json.loads(line) for line in build.communicate(timeout=120)[0].splitlines()] for build in builds]
+    assert [build.returncode for build in builds] == [0, 0]
+    steps = [step for one in events for step in compiled(one)]
+    assert sorted(steps) == ["compile:bad/npu/bad", "compile:good/npu/good"]
+    assert two_groups.epbuild("run", "--check").returncode == 0
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 def _children(pid: int) -> list[int]:
@@ -175,7 +200,7 @@ def _children(pid: int) -> list[int]:
 
 def _alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+    except OSError:
         return False
-    return True
+    return state != "Z"

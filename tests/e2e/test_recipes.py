@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from conftest import RECIPES, Project, compiled
+from conftest import RECIPES, Project, compiled, toolchain_python
 
 
 def _checked_in(project: Project, name: str) -> Project:
@@ -32,6 +32,16 @@ def test_one_build_uses_two_toolchains_that_cannot_share_an_environment(project:
     assert "onnxruntime" not in found["intel-cpu"]
     names = set(project.files("dist/two-toolchains/vision/intel-cpu"))
     assert {"classifier_ctx.onnx", "classifier_openvino.bin", "squeezenet_ctx.onnx", "squeezenet_openvino.bin"} <= names
+
+
+def test_an_environment_that_somebody_else_made_gives_the_same_result(project: Project) -> None:
+    _checked_in(project, "quickstart.yaml").build("epbuild.yaml", "emit:classifier/*")
+    before = project.files()
+    project.edit(
+        "    packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]", f"    interpreter: '{toolchain_python('onnxruntime-qnn')}'"
+    )
+    assert compiled(project.build("epbuild.yaml", "emit:classifier/*")) == set()
+    assert project.files() == before
 
 
 def test_a_toolchain_that_nothing_selected_needs_is_left_alone(project: Project) -> None:
