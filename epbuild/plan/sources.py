@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os.path
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -84,6 +85,10 @@ def _location_problem(model: ModelSource, graph: Path, location: str) -> Problem
     if outside or not (data.resolve().is_relative_to(graph.parent.resolve()) or _beside_link(graph, location)):
         message = f"the model '{model.name}' keeps external data outside its own folder: {location}"
         return Problem("EPB204", message, model.path_where, "Move the data beside the model and name it by a relative path.")
+    if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{model.name}.onnx"):
+        # The graph is staged under the model's name.
+        message = f"the external data of the model '{model.name}' is named {location}, as its graph is while it is compiled"
+        return Problem("EPB204", message, model.path_where, "Give the model another name in the recipe.")
     return None
 
 

@@ -94,10 +94,17 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
 def _uv(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     import uv
 
+    try:
+        program = uv.find_uv_bin()
+    except FileNotFoundError as error:
+        hint = "Install it: `pip install --force-reinstall uv`."
+        raise ToolchainError(
+            Problem("EPB301", "the program uv, which makes toolchains, is missing from epbuild's environment", None, hint)
+        ) from error
     environment = {**os.environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
     environment.pop("VIRTUAL_ENV", None)
     return subprocess.run(
-        [uv.find_uv_bin(), *arguments],
+        [program, *arguments],
         capture_output=True,
         text=True,
         encoding="utf-8",

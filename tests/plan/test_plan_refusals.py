@@ -124,6 +124,14 @@ def test_external_data_that_a_link_leads_out_of_the_models_folder_is_refused(wor
     assert codes(problems_of(workshop)) == ["EPB204"]
 
 
+def test_external_data_that_would_be_staged_in_the_graphs_place_is_refused(workshop: Path) -> None:
+    (workshop / "models" / "graph.onnx").write_bytes((workshop / "models" / "decode.onnx").read_bytes())
+    (workshop / "models" / "decode.onnx").write_bytes(bytes(16))
+    write_model(workshop / "models" / "graph.onnx", external={"shared": ("decode.onnx", [4])})
+    text = edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/graph.onnx"))
+    check(workshop, text, ("EPB204", "is named decode.onnx, as its graph is while it is compiled"))
+
+
 def test_a_folder_of_links_into_a_content_store_is_a_model_as_hub_caches_lay_them_out(workshop: Path) -> None:
     blobs = workshop / "blobs"
     blobs.mkdir()
