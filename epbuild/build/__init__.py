@@ -2,6 +2,8 @@
 
 from epbuild.build.events import (
     Event,
+    Fetched,
+    Fetching,
     Listener,
     RunFinished,
     RunStarted,
@@ -19,6 +21,8 @@ from epbuild.build.status import StepStatus, Survey
 
 __all__ = [
     "Event",
+    "Fetched",
+    "Fetching",
     "Listener",
     "Request",
     "RunFinished",

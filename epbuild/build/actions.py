@@ -78,7 +78,7 @@ class Actions:
         measured = self._workspace.measurement(action)
         if measured is not None:
             return measured.seconds
-        files = {path for member in self._plan.session_groups[action].members for path in member.files}
+        files = self._plan.session_groups[action].files
         return 1.0 + sum(path.stat().st_size for path in files) / _BYTES_PER_SECOND
 
     def perform(self, action: str) -> None:
@@ -138,7 +138,7 @@ class Actions:
             self._ended(StepFinished(step, "built" if built else "restored", members.get(name, seconds), note, size))
 
     def _execute(self, group: SessionGroup, status: ActionStatus) -> dict[str, Any]:
-        inputs = {path for member in group.members for path in member.files}
+        inputs = group.files
         log = log_file(self._workspace.directory, group.id)
         log.parent.mkdir(exist_ok=True)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from epbuild.build.supervisor import Ending
+from epbuild.catalog import Limitation
 from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem
 from epbuild.plan import SessionGroup
 
@@ -32,6 +34,12 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
     words = last_words(ending.tail)
     quote = f" The EP said: {words}" if words else ""
     hint = f"The whole log: {log}."
+    said = "\n".join((*ending.tail, str(last.get("message", ""))))
+    out_of_memory = _OUT_OF_MEMORY.search(said) is not None or ending.status == -_SIGKILL
+    limit = _limitation(group, ending)
+    if limit is not None and ending.how == "exited" and not out_of_memory:
+        message = f"{limit[0]} cannot {limit[1].what} here: {limit[1].why}.{quote}"
+        return EnvironmentFailure(Problem("EPB416", message, step, hint))
     if last.get("event") == "failed":
         message = _tidy(str(last["message"])) or str(last["type"])
         if _OUT_OF_MEMORY.search(message):
@@ -40,11 +48,11 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
             return EnvironmentFailure(Problem("EPB411", f"{message}.{quote}", step, hint))
         return BuildError(Problem("EPB401", f"{_subject(group, step)} failed: {message}.{quote}", step, hint))
     if ending.how == "timed out":
-        limit = f"{group.timeout:g} s" if group.timeout else "its limit"
+        allowed = f"{group.timeout:g} s" if group.timeout else "its limit"
         return BuildError(
-            Problem("EPB403", f"{_subject(group, step)} did not end within {limit} and was stopped.{quote}", step, hint)
+            Problem("EPB403", f"{_subject(group, step)} did not end within {allowed} and was stopped.{quote}", step, hint)
         )
-    if _OUT_OF_MEMORY.search("\n".join(ending.tail)) or ending.status == -_SIGKILL:
+    if out_of_memory:
         message = f"the worker was ended from outside or for lack of memory while {_subject(group, step)}.{quote}"
         return EnvironmentFailure(Problem("EPB404", message, step, f"Give it more memory, or run fewer at once (-j). {hint}"))
     if last.get("event") == "finished":
@@ -54,6 +62,18 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
         return BuildError(Problem("EPB402", message, step, hint))
     message = f"the worker {_end(ending.status)} while {_subject(group, step)}.{quote}"
     return BuildError(Problem("EPB402", message, step, hint))
+
+
+def _limitation(group: SessionGroup, ending: Ending) -> tuple[str, Limitation] | None:
+    """A limitation that the catalog knows, and that shows in what was said; with the EP that has it."""
+    said = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
+    for ep in group.target.eps:
+        for limitation in ep.entry.cannot:
+            here = not limitation.platforms or sys.platform in limitation.platforms
+            asked = ep.device.type is None or limitation.device in (None, ep.device.type)
+            if here and asked and limitation.symptom and re.search(limitation.symptom, said):
+                return ep.entry.ep, limitation
+    return None
 
 
 def last_words(lines: Sequence[str]) -> str:

@@ -21,10 +21,10 @@ from epbuild.emit import (
     swap_in,
 )
 from epbuild.onnxfile import relink
-from epbuild.plan import MANIFEST, Emission, SessionGroup
+from epbuild.plan import MANIFEST, Emission, PlannedTarget, SessionGroup
 from epbuild.store import BlobStore
 
-FORMAT = 1
+FORMAT = 2
 Digest = Callable[[Path], str]
 """Gives the SHA-256 of a file."""
 
@@ -47,9 +47,12 @@ def emission_document(emission: Emission, made: Sequence[Made], recipe: str) -> 
         "layout": emission.layout,
         "recipe": recipe,
         "models": dict(emission.models),
-        "context binaries": dict(emission.binaries),
+        "context binaries": {member: dict(names) for member, names in emission.binaries.items()},
         "made": {item.group.id: {"key": item.key, "artifacts": _digests(item.result)} for item in made},
-        "options": {**emission.target.provider_options, **emission.target.session_options},
+        "options": {ep.entry.ep: dict(ep.provider_options) for ep in emission.target.eps},
+        "session_options": dict(emission.target.session_options),
+        "environment": dict(emission.target.environment),
+        "unchecked": list(emission.target.unchecked),
     }
 
 
@@ -94,7 +97,7 @@ def _stored_models(made: Made) -> list[StoredModel]:
         StoredModel(
             member=model["member"],
             model=artifacts[model["file"]],
-            binaries=tuple(artifacts[name] for name in model["binaries"]),
+            binaries=tuple((ep, artifacts[name]) for name, ep in model["binaries"].items()),
             data=tuple(artifacts[name] for name in model["data"]),
         )
         for model in made.result["models"]
@@ -115,12 +118,7 @@ def _manifest(
         recipe=recipe,
         group=emission.group,
         share_weights=made[0].group.share,
-        target={
-            "name": target.name,
-            "ep": target.entry.ep,
-            "provider_options": dict(target.provider_options),
-            "session_options": dict(target.session_options),
-        },
+        target=_target(target),
         toolchain={name: toolchain[name] for name in ("python", "platform", "distributions")},
         models=[
             ManifestModel(
@@ -137,6 +135,16 @@ def _manifest(
         ],
         files=files,
     )
+
+
+def _target(target: PlannedTarget) -> dict[str, Any]:
+    return {
+        "name": target.name,
+        "eps": [{"ep": ep.entry.ep, "provider_options": dict(ep.provider_options)} for ep in target.eps],
+        "session_options": dict(target.session_options),
+        "environment": dict(target.environment),
+        "unchecked_options": list(target.unchecked),
+    }
 
 
 def _source(document: Mapping[str, Any], member: str) -> dict[str, Any]:

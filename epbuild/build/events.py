@@ -38,6 +38,23 @@ class ToolchainReady:
 
 
 @dataclass(frozen=True)
+class Fetching:
+    """A file of a remote model is arriving: `done` bytes are here, of `total` if that is known."""
+
+    model: str
+    address: str
+    done: int
+    total: int | None
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A remote model is here."""
+
+    model: str
+
+
+@dataclass(frozen=True)
 class StepStarted:
     """Work on a step begins; `doing` says what, in a few words."""
 
@@ -93,7 +110,17 @@ class RunFinished:
 
 
 Event = (
-    RunStarted | ToolchainStarted | ToolchainReady | StepStarted | StepOutput | StepFinished | StepFailed | Warned | RunFinished
+    RunStarted
+    | ToolchainStarted
+    | ToolchainReady
+    | Fetching
+    | Fetched
+    | StepStarted
+    | StepOutput
+    | StepFinished
+    | StepFailed
+    | Warned
+    | RunFinished
 )
 Listener = Callable[[Event], None]
 """Takes events from any thread, one at a time."""

@@ -5,30 +5,32 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from epbuild.build.diagnosis import diagnose, last_words, readable
 from epbuild.build.events import Listener, StepOutput, StepStarted
 from epbuild.build.supervisor import Ending, supervise
-from epbuild.errors import EnvironmentFailure, Problem, VerifyError
+from epbuild.errors import BuildError, EnvironmentFailure, Problem, VerifyError
 from epbuild.onnxfile import EPContextNode
-from epbuild.plan import Member, SessionGroup
+from epbuild.plan import Member, PlannedEp, SessionGroup
 from epbuild.store import BlobStore, Cancelled
 from epbuild.toolchain import Environment
-from epbuild.verify import CompiledModel, Expected, check_compiled
+from epbuild.verify import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled
 
-REQUEST_FORMAT = 1
+REQUEST_FORMAT = 2
 _WORKER = Path(__file__).parent.parent / "worker" / "compile.py"
-_INPUT, _OUTPUT = "in", "out"
+_OUTPUT = "out"
 _COMPATIBILITY = "ep_compatibility_info."
 
 
@@ -64,15 +66,19 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     error = diagnose(group, ending, execution.shown_log)
     if error is not None:
         raise error
-    models = _verify(group, execution.staging / _OUTPUT, ending)
+    needed = {member.name: _source_data(group, member, execution.staging) for member in group.members}
+    models = tuple(
+        replace(model, data=tuple(dict.fromkeys((*model.data, *needed[model.member]))))
+        for model in _verify(group, execution.staging / _OUTPUT, ending)
+    )
     execution.recheck()
     with execution.relinking():
-        shutil.rmtree(execution.staging / _INPUT)
+        _unstage(group, execution.staging)
     return _result(models, execution, ending, time.monotonic() - begin)
 
 
 def _stage(group: SessionGroup, staging: Path) -> None:
-    """Lay the sources out under their stable names, as hard links where the file system can: ORT refuses files reached through symlinks."""
+    """Lay the inputs out under their stable names, as hard links where the file system can: ORT refuses files reached through symlinks."""
     (staging / _OUTPUT).mkdir()
     try:
         for member in group.members:
@@ -80,6 +86,8 @@ def _stage(group: SessionGroup, staging: Path) -> None:
             _link(member.graph, source)
             for location, path in member.external.items():
                 _link(path, source.parent / location)
+        for file in group.target.option_files:
+            _link(file.path, staging / file.staged)
         request = json.dumps(_request(group), indent=1, sort_keys=True)
         (staging / "request.json").write_text(request, encoding="utf-8")
     except OSError as error:
@@ -89,50 +97,69 @@ def _stage(group: SessionGroup, staging: Path) -> None:
         ) from error
 
 
+def _unstage(group: SessionGroup, staging: Path) -> None:
+    """Remove the links to the inputs again."""
+    for member in group.members:
+        shutil.rmtree((staging / member.source).parent)
+    for file in group.target.option_files:
+        (staging / file.staged).unlink()
+
+
 def _link(path: Path, staged: Path) -> None:
     staged.parent.mkdir(parents=True, exist_ok=True)
     real = path.resolve()
+    if staged.exists() and staged.samefile(real):
+        return  # one file under two spellings of its name
     try:
+        if sys.platform == "win32" and not os.access(real, os.W_OK):
+            raise PermissionError  # a link to a read-only file could not be removed again
         os.link(real, staged)
     except OSError:
         shutil.copyfile(real, staged)
 
 
 def _request(group: SessionGroup) -> dict[str, Any]:
-    target = group.target
-    virtual = target.device.virtual
     return {
         "format": REQUEST_FORMAT,
-        "ep": {
-            "name": target.entry.ep,
-            "kind": target.entry.kind,
-            "module": target.entry.module,
-            "registration": f"{target.entry.ep}.virtual" if virtual else target.entry.ep,
-        },
-        "device": {
-            "type": target.device.type,
-            "vendor": target.device.vendor,
-            "metadata": dict(target.device.metadata),
-            "virtual": virtual,
-            "prefer": list(target.entry.devices),
-        },
-        "provider_options": dict(target.provider_options),
-        "session_options": dict(target.session_options),
+        "eps": [_ep_request(ep) for ep in group.target.eps],
+        "session_options": dict(group.target.session_options),
         "share": group.share,
-        "compile": {
-            "embed": group.compile.embed,
-            "graph_optimization_level": group.compile.graph_optimization_level,
-            "external_threshold": group.compile.external_threshold,
+        "members": [_member_request(member) for member in group.members],
+    }
+
+
+def _ep_request(ep: PlannedEp) -> dict[str, Any]:
+    return {
+        "name": ep.entry.ep,
+        "kind": ep.entry.kind,
+        "module": ep.entry.module,
+        "library": str(ep.library.resolve()) if ep.library else None,
+        "registration": f"{ep.entry.ep}.virtual" if ep.device.virtual else ep.entry.ep,
+        "device": {
+            "type": ep.device.type,
+            "vendor": ep.device.vendor,
+            "metadata": dict(ep.device.metadata),
+            "virtual": ep.device.virtual,
+            "prefer": list(ep.entry.devices),
         },
-        "members": [
-            {
-                "name": member.name,
-                "source": member.source,
-                "output": member.output,
-                "external_initializers": group.external_file(member),
-            }
-            for member in group.members
-        ],
+        "provider_options": dict(ep.provider_options),
+    }
+
+
+def _member_request(member: Member) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "source": member.source,
+        "output": member.output,
+        "read": member.model.read,
+        "free_dimensions": dict(member.model.free_dimensions),
+        "denoted_dimensions": dict(member.model.denoted_dimensions),
+        "embed": member.compile.embed,
+        "graph_optimization_level": member.compile.graph_optimization_level,
+        "initializers": member.compile.initializers,
+        "external_file": member.external_file,
+        "external_threshold": member.compile.external_threshold,
+        "node_name_prefix": member.compile.node_name_prefix,
     }
 
 
@@ -159,6 +186,7 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
             execution.staging,
             execution.log,
             timeout=group.timeout,
+            environment=group.target.environment,
             cancelled=execution.cancelled,
             reported=reported,
             said=said,
@@ -170,32 +198,50 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
         raise EnvironmentFailure(Problem("EPB413", message, group.id, hint)) from error
 
 
+def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
+    """Put the source's external data beside a compiled model that goes on using it: ONNX Runtime does not copy it.
+
+    That is what a model does whose initializers were left in the source, and one whose EP shares weights through the source's data.
+    """
+    shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
+    if not shared and member.compile.initializers != "source":
+        return ()
+    for location, path in member.external.items():
+        target = (staging / member.output).parent / location
+        if target.exists() and not filecmp.cmp(path, target, shallow=False):
+            message = f"the external data {location} of '{member.name}' has the name of something that the EP wrote"
+            raise BuildError(Problem("EPB417", message, group.id, "Give the data, or the model, another name."))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path.resolve(), target)
+    return tuple(member.external) if shared else ()
+
+
 def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[CompiledModel, ...]:
-    entry = group.target.entry
     expected = Expected(
         step=group.id,
-        ep=entry.ep,
-        sources=entry.sources,
-        embed=group.compile.embed,
-        one_binary=group.share and entry.sharing.binaries == "one",
-        target_pattern=entry.target_pattern,
-        target=group.target.binary_target,
-        ep_context_nodes=group.expect.ep_context_nodes,
-        fallback_nodes=group.expect.fallback_nodes,
+        eps=tuple(
+            ExpectedEp(ep.entry.ep, ep.entry.sources, ep.entry.target_pattern, ep.binary_target) for ep in group.target.eps
+        ),
+        models=tuple(
+            ExpectedModel(
+                member=member.name,
+                file=member.output.removeprefix(f"{_OUTPUT}/"),
+                embed=member.compile.embed,
+                ep_context_nodes=member.expect.ep_context_nodes,
+                fallback_nodes=member.expect.fallback_nodes,
+            )
+            for member in group.members
+        ),
+        one_binary=group.share and group.target.one_binary,
     )
-    models = {member.name: _file_name(member) for member in group.members}
     try:
-        return check_compiled(folder, models, expected)
+        return check_compiled(folder, expected)
     except VerifyError as error:
         words = last_words(ending.tail)
         if not words:
             raise
         said = Problem("EPB610", f"while it compiled, the EP said: {words}", group.id)
         raise VerifyError(*error.problems, said) from error
-
-
-def _file_name(member: Member) -> str:
-    return member.output.removeprefix(f"{_OUTPUT}/")
 
 
 def _result(models: tuple[CompiledModel, ...], execution: Execution, ending: Ending, seconds: float) -> dict[str, Any]:
@@ -210,7 +256,7 @@ def _result(models: tuple[CompiledModel, ...], execution: Execution, ending: End
             {
                 "member": model.member,
                 "file": model.file,
-                "binaries": list(model.binaries),
+                "binaries": dict(model.binaries),
                 "data": list(model.data),
                 "nodes": [_node(node) for node in model.nodes],
                 "fallback_nodes": model.fallback_nodes,

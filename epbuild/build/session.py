@@ -5,20 +5,27 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epbuild.build.actions import Actions
 from epbuild.build.events import Event, Listener, RunStarted, ToolchainReady, ToolchainStarted, Warned
+from epbuild.build.remote import RemoteModels
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.status import Survey, Surveyor
-from epbuild.plan import Plan, make_plan
-from epbuild.recipe import Recipe, load, validation_digest
+from epbuild.errors import RecipeError
+from epbuild.plan import Plan, make_plan, problems_of_the_rest
+from epbuild.recipe import BrokenRecipe, ModelSource, Recipe, load
 from epbuild.store import ActionRecords, BlobStore, Workspace, cache_directory, toolchain_directory
 from epbuild.toolchain import Environment, prepare, ready
 
 WORKSPACE = ".epbuild"
 _VALID = "valid recipe"
+
+
+Fetch = Callable[[RemoteModels, ModelSource], Path]
+"""Brings a remote model here."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +36,28 @@ class Request:
     selection: tuple[str, ...] = ()
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     keep_going: bool = False
+    settings: tuple[str, ...] = ()
+    """Variables of the recipe to set, as `vars.name=value`."""
 
 
-def read_plan(request: Request) -> tuple[Recipe, Plan]:
+def read_plan(request: Request, fetch: Fetch | None = None) -> tuple[Recipe, Plan]:
     """The recipe and its plan; writes nothing but the memory, in a workspace that is there, that the recipe fits its schema.
 
-    Raises RecipeError and PlanError.
+    A remote model that is needed and not here goes through `fetch`; without it, its steps are planned with its files unknown. Raises
+    RecipeError, PlanError, and what `fetch` raises.
     """
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        recipe = load(request.recipe, is_known_valid=lambda digest: workspace.fact(_VALID) == digest)
-        plan = make_plan(recipe, request.selection)
-        digest = validation_digest(request.recipe.read_bytes())
-        if workspace.fact(_VALID) != digest:
-            workspace.record_fact(_VALID, digest)
+        remote = RemoteModels(workspace, BlobStore(cache_directory()))
+        try:
+            recipe = load(
+                request.recipe, is_known_valid=lambda digest: workspace.fact(_VALID) == digest, settings=request.settings
+            )
+        except BrokenRecipe as error:
+            # Told together, so that one run shows all that there is to mend.
+            raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
+        plan = make_plan(recipe, request.selection, remote.known if fetch is None else lambda model: fetch(remote, model))
+        if workspace.fact(_VALID) != recipe.digest:
+            workspace.record_fact(_VALID, recipe.digest)
     return recipe, plan
 
 
@@ -64,8 +80,18 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
     Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are told as events.
     """
     begin = time.monotonic()
-    recipe, plan = read_plan(request)
     tell = _serialised(listener)
+    stop = cancelled or threading.Event()
+
+    def fetch(remote: RemoteModels, model: ModelSource) -> Path:
+        known = remote.known(model)
+        if known is not None:
+            return known
+        # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
+        with Workspace.open(workspace_of(request.recipe)) as workspace:
+            return replace(remote, workspace=workspace).fetched(model, tell, stop)
+
+    recipe, plan = read_plan(request, fetch)
     for warning in plan.warnings:
         tell(Warned(warning))
     cache = cache_directory()
@@ -76,7 +102,7 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         found = surveyor.survey(plan, environments)
         todo = set(found.todo)
         tell(RunStarted(recipe.name, len(plan.steps), sum(step.action in todo for step in plan.steps)))
-        actions = Actions(recipe, found, environments, surveyor, tell, cancelled or threading.Event())
+        actions = Actions(recipe, found, environments, surveyor, tell, stop)
         actions.take_over()
         _drive(actions, found, request)
         ended = actions.finished(time.monotonic() - begin)

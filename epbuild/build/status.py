@@ -63,7 +63,8 @@ class Survey:
         outputs: tuple[str, ...] = ()
         if step.action in self.emissions:
             emission = self.plan.emissions[step.action]
-            names = dict.fromkeys((*emission.models.values(), *emission.binaries.values()))
+            binaries = (name for names in emission.binaries.values() for name in names.values())
+            names = dict.fromkeys((*emission.models.values(), *binaries))
             outputs = tuple((emission.directory / name).as_posix() for name in names)
         return StepStatus(step, status.state, status.reasons, status.key, outputs)
 
@@ -83,7 +84,7 @@ class Surveyor:
 
         Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
         """
-        files = [path for group in plan.session_groups.values() for member in group.members for path in member.files]
+        files = [path for group in plan.session_groups.values() for path in group.files]
         digests = self.digests.of_many(files)
         _check_pins(plan, digests)
         groups = {
@@ -104,16 +105,31 @@ class Surveyor:
 
     def unmet(self, group: SessionGroup, result: Mapping[str, Any]) -> list[Problem]:
         """What of a group's `expect` a result does not meet: it is no part of the key, so any result may be asked again."""
-        counts = [(model["member"], len(model["nodes"]), model["fallback_nodes"]) for model in result["models"]]
-        expect = group.expect
-        return check_expectations(counts, group.steps[-1], group.target.entry.ep, expect.ep_context_nodes, expect.fallback_nodes)
+        expect = {member.name: member.expect for member in group.members}
+        return [
+            problem
+            for model in result["models"]
+            for problem in check_expectations(
+                (model["member"], len(model["nodes"]), model["fallback_nodes"]),
+                group.steps[-1],
+                group.target.title,
+                expect[model["member"]].ep_context_nodes,
+                expect[model["member"]].fallback_nodes,
+            )
+        ]
 
     def _group(self, group: SessionGroup, environment: Environment | None, digests: Mapping[Path, str]) -> ActionStatus:
         before = self.workspace.step(group.id)
+        unfetched = [member.name for member in group.members if not member.fetched]
+        if unfetched:
+            return ActionStatus(
+                "out of date" if before else "new", tuple(f"the model '{name}' is not fetched yet" for name in unfetched)
+            )
         if environment is None:
             reason = f"the toolchain '{group.target.toolchain.name}' is not provisioned yet"
             return ActionStatus("out of date" if before else "new", (reason,))
-        fingerprint = environment.fingerprint.document(host=group.target.entry.output_depends_on_host)
+        depends_on_host = any(ep.entry.output_depends_on_host for ep in group.target.eps)
+        fingerprint = environment.fingerprint.document(host=depends_on_host)
         document = key_document(group, digests, fingerprint)
         key = action_key(document)
         result = self.result(key)
@@ -193,12 +209,16 @@ class Surveyor:
 
 def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
     members = {member.name: member for group in plan.session_groups.values() for member in group.members}
-    wrong = [member for member in members.values() if member.pin and digests[member.graph] != member.pin.lower()]
+    wrong = [
+        member
+        for member in members.values()
+        if member.fetched and member.model.sha256 and digests[member.graph] != member.model.sha256.lower()
+    ]
     problems = [
         Problem(
             "EPB207",
             f"the model '{member.name}' is not the one that the recipe pins: its SHA-256 is {digests[member.graph]}",
-            member.where,
+            member.model.path_where,
             "Put the pinned file back, or change sha256.",
         )
         for member in wrong

@@ -46,11 +46,12 @@ def supervise(
     log: Path,
     *,
     timeout: float | None,
+    environment: Mapping[str, str],
     cancelled: threading.Event,
     reported: Callable[[Mapping[str, Any]], None],
     said: Callable[[str], None],
 ) -> Ending:
-    """Run `command` in `folder` and wait for it.
+    """Run `command` in `folder`, with `environment` beside the little that is inherited, and wait for it.
 
     Every JSON line on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`. After
     `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed; children that outlive it are
@@ -59,7 +60,7 @@ def supervise(
     process = subprocess.Popen(
         list(command),
         cwd=folder,
-        env=_environment(folder),
+        env={**_environment(folder), **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

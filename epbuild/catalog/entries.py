@@ -1,17 +1,16 @@
-"""What is known of each EP, as values read from the data files beside this module: one file per EP, one entry per file."""
+"""What is known of an EP, and of session keys, as values; `read_entry` and `read_session_keys` make them out of a catalog document."""
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
-_DATA = Path(__file__).parent / "data"
-_SESSION = "session"
+OptionType = Literal["text", "choice", "boolean", "integer", "number", "size", "name", "list", "pattern", "file", "folder"]
+Effect = Literal["measured", "documented", "unknown", "none"]
+"""Whether an option changes what a compile writes, and how that is known. What is unknown counts as a change."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +18,64 @@ class Option:
     """One option of an EP, or one session key: what values it takes and whether they change what a compile writes."""
 
     name: str
-    type: Literal["text", "choice", "boolean", "integer", "name", "pattern"]
-    changes_output: bool
+    type: OptionType
+    output: Effect
     meaning: str
+    origin: str
+    """Where this row comes from: `measured`, `doc <where>`, or `string in <library> <version>`."""
     values: tuple[str, ...] = ()
-    minimum: int | None = None
-    maximum: int | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     pattern: str | None = None
     example: str | None = None
+    default: str | None = None
+    since: str | None = None
+    """The first version that knows it: of the EP's distribution, or of onnxruntime for a session key. None: not known, or always."""
+    until: str | None = None
+    """The last version that knows it. None: it is still known."""
+    runtime: bool = False
+    """Only a session that runs the model reads it, so that it has no place in a compile."""
+    inline: str | None = None
+    """For a `file`: values of this form are the content itself, or a name that the EP looks up, and no path."""
+    files_pattern: str | None = None
+    """For a value that holds paths among other things: each match's first group is one."""
+    case: Literal["upper", "lower"] | None = None
+
+    @property
+    def changes_output(self) -> bool:
+        """Whether the option's value belongs in an action key."""
+        return self.output != "none"
+
+    def files(self, value: str) -> tuple[str, ...]:
+        """The paths of the files that `value` names, whose content a compile depends on."""
+        if self.files_pattern is not None:
+            return tuple(match[1] for match in re.finditer(self.files_pattern, value))
+        if self.type != "file" or not value or (self.inline is not None and re.search(self.inline, value)):
+            return ()
+        return (value,)
+
+    def with_files(self, value: str, names: Sequence[str]) -> str:
+        """`value` with other names for its files, in the order of `files`."""
+        if not names:
+            return value
+        if self.files_pattern is None:
+            return names[0]
+        following = iter(names)
+
+        def renamed(match: re.Match[str]) -> str:
+            start, end = match.start(1) - match.start(), match.end(1) - match.start()
+            return match[0][:start] + next(following) + match[0][end:]
+
+        return re.sub(self.files_pattern, renamed, value)
+
+    def known_in(self, version: str) -> bool:
+        """Whether a release knows this option, as far as the catalog can tell; True for a version that cannot be read."""
+        asked = _release(version)
+        if not asked:
+            return True
+        return (self.since is None or asked >= _release(self.since)) and (
+            self.until is None or asked[: len(_release(self.until))] <= _release(self.until)
+        )
 
 
 @dataclass(frozen=True)
@@ -50,6 +99,71 @@ class Sharing:
     binaries: Literal["one", "each"]
     reason: str
     refusals: tuple[SharingRefusal, ...]
+    what: str = ""
+    """What the members share and how, in a sentence."""
+    weights: Literal["binary", "source"] = "binary"
+    """Where shared weights are found: in the context binary, or in the source model's external data, which must be emitted too."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A combination of options that an EP rejects, or accepts and misreads, and why."""
+
+    when: Mapping[str, str]
+    """Option and the regular expression that its canonical value must match."""
+    absent: tuple[str, ...]
+    """Options of which none may be there."""
+    needs: tuple[str, ...]
+    """Options of which at least one must be missing."""
+    reason: str
+    origin: str
+
+    def concerns(self, names: frozenset[str]) -> bool:
+        """Whether options of these names can be this combination, whatever their values."""
+        missing = not self.needs or not names.issuperset(self.needs)
+        return names.issuperset(self.when) and names.isdisjoint(self.absent) and missing
+
+    def matches(self, options: Mapping[str, str]) -> bool:
+        """Whether the canonical `options` are this combination."""
+        return self.concerns(frozenset(options)) and self.has_values(options)
+
+    def has_values(self, options: Mapping[str, str]) -> bool:
+        """Whether `options`, whose names this combination concerns, have the values that it is about."""
+        return all(re.search(pattern, options[name]) for name, pattern in self.when.items())
+
+
+@dataclass(frozen=True)
+class Known:
+    """One value of an option that has a table: its name, the other spellings that stand for it, and what is known of it."""
+
+    name: str
+    canonical: str
+    """What the EP is given for it: its name, or a number where the EP does not know the name."""
+    spellings: tuple[str, ...]
+    facts: Mapping[str, str]
+    origin: str
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """One value of a device's metadata key, such as an NPU's platform number."""
+
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Limitation:
+    """One thing that an EP cannot do, where, and why."""
+
+    what: str
+    why: str
+    platforms: tuple[str, ...]
+    """`linux`, `win32`, `darwin`; none: everywhere."""
+    device: str | None
+    symptom: str | None
+    """A regular expression that finds this limitation in what the EP says when it fails."""
+    origin: str
 
 
 @dataclass(frozen=True)
@@ -74,6 +188,52 @@ class Entry:
     """A regular expression whose first group is the target's name inside a context binary."""
     target_option: str | None
     """The option that says which target was asked for."""
+    description: str = ""
+    distributions: tuple[str, ...] = ()
+    """Every distribution that carries this packaging; `distribution` is the first."""
+    default: bool = True
+    """Whether this packaging is meant when nothing says which of several."""
+    tables: Mapping[str, tuple[Known, ...]] = field(default_factory=dict)
+    """For an option that takes names: all that are known."""
+    refusals: tuple[Refusal, ...] = ()
+    cannot: tuple[Limitation, ...] = ()
+    binary_name: str | None = None
+    """How the EP names a context binary; `{stem}` is the output model's name without its last extension."""
+    virtual_devices: tuple[str, ...] = ()
+    """The types of the virtual devices that the EP offers."""
+    metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
+    """Device metadata that tells an EP's devices apart, and the values that are known."""
+    compatibility_pattern: str | None = None
+    """A regular expression for the EP's `ep_compatibility_info`, with a named group for each field."""
+    user_file: str | None = None
+    """The catalog file that this entry was read from; None for one of epbuild's own."""
+
+    @cached_property
+    def _concerned(self) -> dict[frozenset[str], tuple[Refusal, ...]]:
+        return {}
+
+    def refusals_for(self, names: frozenset[str]) -> tuple[Refusal, ...]:
+        """The refusals that concern options of these names; found once for all the targets that set the same ones."""
+        if names not in self._concerned:
+            self._concerned[names] = tuple(row for row in self.refusals if row.concerns(names))
+        return self._concerned[names]
+
+    def binary_target(self, options: Mapping[str, str]) -> str | None:
+        """What a context binary compiled with these canonical options says that it is for; None where nobody knows."""
+        asked = options.get(self.target_option or "")
+        rows = self.tables.get(self.target_option or "", ())
+        return next((row.facts.get("binary", row.name) for row in rows if row.canonical == asked), None)
+
+    def compatibility(self, text: str) -> Mapping[str, str] | None:
+        """The fields of a compiled model's `ep_compatibility_info`, each option's value in its canonical spelling; None if unreadable."""
+        match = re.search(self.compatibility_pattern, text) if self.compatibility_pattern else None
+        if match is None:
+            return None
+        fields = {name: value for name, value in match.groupdict().items() if value is not None}
+        return {
+            name: ",".join(self.names[name].get(part, part) for part in value.split(",")) if name in self.names else value
+            for name, value in fields.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -83,76 +243,141 @@ class SessionKeys:
     revision: int
     options: Mapping[str, Option]
     reserved: Mapping[str, str]
+    longest_key: int = 1024
+    longest_value: int = 2048
+
+    @cached_property
+    def known(self) -> tuple[str, ...]:
+        """Every key that is known, the reserved ones too, sorted."""
+        return tuple(sorted({*self.options, *self.reserved}))
 
 
-def known_eps() -> tuple[str, ...]:
-    """The names of all EPs that have an entry, sorted."""
-    return tuple(sorted(_by_ep()))
-
-
-def entry(ep: str) -> Entry:
-    """The entry of an EP by its ONNX Runtime name; raises KeyError for one that is not known."""
-    return _read_entry(_by_ep()[ep])
-
-
-@cache
-def session_keys() -> SessionKeys:
-    """What is known of session configuration keys."""
-    document = _read(_SESSION)
-    return SessionKeys(document["revision"], _options(document["options"]), document["reserved"])
-
-
-@cache
-def _by_ep() -> dict[str, str]:
-    names = (path.stem for path in _DATA.glob("*.toml"))
-    return {_read(name)["ep"]: name for name in sorted(names) if name != _SESSION}
-
-
-@cache
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads((_DATA / f"{name}.toml").read_text(encoding="utf-8"))
-
-
-@cache
-def _read_entry(name: str) -> Entry:
-    document = _read(name)
-    sharing, binary = document["sharing"], document["binary"]
+def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> Entry:
+    """The entry that a catalog document describes; the document must satisfy `catalog.schema.json`."""
+    sharing, binary = document.get("sharing", {"possible": False}), document.get("binary", {})
+    origin = document["origin"]
+    distributions = tuple(document.get("distributions", ()))
+    tables = {option: _table(table, origin) for option, table in document.get("names", {}).items()}
     return Entry(
         ep=document["ep"],
         short=document["short"],
-        revision=document["revision"],
+        revision=document.get("revision", 1),
         kind=document["kind"],
-        module=document["module"],
-        distribution=document["distribution"],
-        sources=tuple(document["sources"]),
-        devices=tuple(document["devices"]),
-        output_depends_on_host=document["output_depends_on_host"],
-        booleans=(document["booleans"][0], document["booleans"][1]),
+        module=document.get("module", "onnxruntime" if document["kind"] == "provider" else ""),
+        distribution=distributions[0] if distributions else "",
+        sources=tuple(document.get("sources", (document["ep"],))),
+        devices=tuple(document.get("devices", ())),
+        output_depends_on_host=document.get("output_depends_on_host", True),
+        booleans=_pair(document.get("booleans", ("0", "1"))),
         sharing=Sharing(
             possible=sharing["possible"],
-            binaries=sharing["binaries"],
-            reason=sharing.get("reason", ""),
+            binaries=sharing.get("binaries", "each"),
+            reason=sharing.get(
+                "reason", "" if sharing["possible"] else "the catalog does not say that this EP can share weights"
+            ),
             refusals=tuple(SharingRefusal(**row) for row in sharing.get("refused_values", ())),
+            what=sharing.get("what", ""),
+            weights=sharing.get("weights", "binary"),
         ),
-        options=_options(document["options"]),
-        names=document.get("names", {}),
+        options=read_options(document.get("options", {}), origin),
+        names={option: _spellings(rows) for option, rows in tables.items()},
         target_pattern=binary.get("target_pattern"),
         target_option=binary.get("target_option"),
+        description=document.get("description", ""),
+        distributions=distributions,
+        default=document.get("default", True),
+        tables=tables,
+        refusals=(*_refusals(document.get("refuse", ()), origin), *_disagreements(document.get("names", {}), tables)),
+        cannot=tuple(_limitation(row, origin) for row in document.get("cannot", ())),
+        binary_name=binary.get("name"),
+        virtual_devices=tuple(document.get("virtual_devices", ())),
+        metadata={key: tuple(Metadata(**row) for row in rows) for key, rows in document.get("metadata", {}).items()},
+        compatibility_pattern=document.get("compatibility", {}).get("pattern"),
+        user_file=user_file,
     )
 
 
-def _options(table: Mapping[str, Any]) -> dict[str, Option]:
+def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
+    """What a document of session keys says."""
+    limits = document["limits"]
+    options = read_options(document["options"], document["origin"])
+    return SessionKeys(document["revision"], options, document["reserved"], limits["key"], limits["value"])
+
+
+def read_options(table: Mapping[str, Any], origin: str) -> dict[str, Option]:
+    """The options of a table; `origin` is that of rows which do not say."""
     return {
         name: Option(
             name=name,
             type=row["type"],
-            changes_output=row["output"],
+            output=row["output"],
             meaning=row["meaning"],
+            origin=row.get("origin", origin),
             values=tuple(row.get("values", ())),
             minimum=row.get("minimum"),
             maximum=row.get("maximum"),
             pattern=row.get("pattern"),
             example=row.get("example"),
+            default=row.get("default"),
+            since=row.get("since"),
+            until=row.get("until"),
+            runtime=row.get("runtime", False),
+            inline=row.get("inline"),
+            files_pattern=row.get("files_pattern"),
+            case=row.get("case"),
         )
         for name, row in table.items()
     }
+
+
+def _table(table: Mapping[str, Any], origin: str) -> tuple[Known, ...]:
+    words = {"name", "canonical", "spellings", "origin"}
+    return tuple(
+        Known(
+            row["name"],
+            row.get("canonical", row["name"]),
+            tuple(row.get("spellings", ())),
+            {key: value for key, value in row.items() if key not in words},
+            row.get("origin", table.get("origin", origin)),
+        )
+        for row in table["rows"]
+    )
+
+
+def _spellings(rows: Iterable[Known]) -> dict[str, str]:
+    return {spelling: row.canonical for row in rows for spelling in (row.name, *row.spellings)}
+
+
+def _refusals(rows: Iterable[Mapping[str, Any]], origin: str) -> Iterable[Refusal]:
+    for row in rows:
+        absent, needs = tuple(row.get("absent", ())), tuple(row.get("needs", ()))
+        yield Refusal(row["when"], absent, needs, row["reason"], row.get("origin", origin))
+
+
+def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[Known, ...]]) -> Iterable[Refusal]:
+    """A refusal for each known name and each option that must agree with what its table says of it, such as a SoC and its architecture."""
+    for option, table in tables.items():
+        for other, rule in table.get("implies", {}).items():
+            for row in known[option]:
+                if rule["fact"] not in row.facts:
+                    continue
+                right = row.facts[rule["fact"]]
+                allowed = "|".join(re.escape(value) for value in (right, *rule.get("neutral", ())))
+                reason = f"{row.name} has {other} {right}; {rule['reason']}"
+                yield Refusal(
+                    {option: f"^{re.escape(row.canonical)}$", other: f"^(?!(?:{allowed})$)"}, (), (), reason, row.origin
+                )
+
+
+def _limitation(row: Mapping[str, Any], origin: str) -> Limitation:
+    platforms = tuple(row.get("platforms", ()))
+    return Limitation(row["what"], row["why"], platforms, row.get("device"), row.get("symptom"), row.get("origin", origin))
+
+
+def _pair(words: Any) -> tuple[str, str]:
+    return (words[0], words[1])
+
+
+def _release(version: str) -> tuple[int, ...]:
+    match = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

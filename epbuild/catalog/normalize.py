@@ -5,30 +5,91 @@ ONNX Runtime takes strings only, and EPs read a string that they do not understa
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
-from epbuild.catalog.entries import Option
+from epbuild.catalog.entries import Entry, Option
+from epbuild.errors import nearest
 
+_Number = TypeVar("_Number", int, float)
 _TRUE = {"true", "1", "yes", "on"}
 _FALSE = {"false", "0", "no", "off"}
 _LONGEST_INTEGER = 20
+_LONGEST_QUOTE = 60
+_LONGEST_LIST, _FEW = 24, 12
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "b": 1}
+_SIZE = re.compile(r"([0-9]{1,20}) ?([A-Za-z]{0,3})")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 class BadValue(ValueError):
-    """An option's value is none that the EP understands; the text says which are."""
+    """An option's value is none that the EP understands; the text says which are, and `hint` which is nearest."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(f"{message}. {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
 
 
-def normalize(option: Option, value: object, *, booleans: tuple[str, str], names: Mapping[str, str]) -> str:
+class UnknownName(ValueError):
+    """An option or session key that is not known, or not the recipe's to set; `hint` says what to write instead."""
+
+    def __init__(self, message: str, hint: str | None = None, *, reserved: bool = False) -> None:
+        super().__init__(f"{message}. {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
+        self.reserved = reserved
+
+
+def normalize(option: Option, value: object, *, booleans: tuple[str, str], names: Mapping[str, str], strict: bool = True) -> str:
     """The one string that stands for `value`.
 
     `booleans` are the EP's words for false and true; `names` maps other spellings of this option's values to the canonical one.
+    Without `strict`, names and choices that the catalog does not know are passed on, for EPs newer than it.
     Raises BadValue, whose text completes the sentence "option X: ...".
     """
     text = _plain(value)
     if option.type == "boolean":
         return _boolean(option, text, booleans)
-    return _RULES[option.type](option, text, names)
+    if option.type == "name":
+        return _name(option, text, names, strict=strict)
+    if option.type == "choice" and not strict and text.lower() not in _spellings(option.values):
+        return text
+    return _RULES[option.type](option, text)
+
+
+def normalize_option(entry: Entry, name: str, value: object, *, strict: bool = True) -> str:
+    """The canonical string of one provider option. Raises UnknownName or BadValue."""
+    option = find_option(entry, name)
+    return normalize(option, value, booleans=entry.booleans, names=entry.names.get(name, {}), strict=strict)
+
+
+def find_option(entry: Entry, name: str) -> Option:
+    """The option of that name; raises UnknownName, which names the nearest one."""
+    if name not in entry.options:
+        raise UnknownName(f"{entry.ep} has no option '{name}'", nearest(name, entry.options))
+    return entry.options[name]
+
+
+def refusals(entry: Entry, options: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
+    """The combinations among canonical `options` that the EP rejects or misreads: the options' names, and the reason."""
+    rows = entry.refusals_for(frozenset(options))
+    return [((*row.when, *row.needs), row.reason) for row in rows if row.has_values(options)]
+
+
+def check_metadata(entry: Entry, key: str, value: str) -> None:
+    """Raise BadValue if a device's metadata key or value is one that the EP does not have."""
+    if not entry.metadata:
+        return
+    if key not in entry.metadata:
+        message = f"'{key}' is no device metadata of {entry.ep}, which has {', '.join(entry.metadata)}"
+        raise BadValue(message, nearest(key, entry.metadata))
+    known = [row.value for row in entry.metadata[key]]
+    if value not in known:
+        raise _not_one_of(value, known)
 
 
 def plain_text(value: object) -> str:
@@ -46,57 +107,160 @@ def _plain(value: object) -> str:
     return str(value).strip()
 
 
+def _quote(text: str) -> str:
+    return f"'{text[:_LONGEST_QUOTE]}…'" if len(text) > _LONGEST_QUOTE else f"'{text}'"
+
+
+def _not_one_of(text: str, known: Iterable[str]) -> BadValue:
+    values = list(known)
+    shown = ", ".join(values)
+    if len(values) > _LONGEST_LIST:
+        near = difflib.get_close_matches(text[:_LONGEST_QUOTE].upper(), values, n=_FEW, cutoff=0)
+        shown = f"{', '.join(near)} and {len(values) - len(near)} others"
+    return BadValue(f"{_quote(text)} is not one of {shown}", _nearest(text, values))
+
+
+def _nearest(text: str, values: Iterable[str]) -> str | None:
+    """The hint for a wrong value, whatever its capitals; long texts are nothing's neighbours."""
+    if len(text) > _LONGEST_QUOTE:
+        return None
+    spellings = _spellings(values)
+    hint = nearest(text.lower(), spellings)
+    return re.sub(r"'(.*)'", lambda match: f"'{spellings[match[1]]}'", hint) if hint else None
+
+
+def _spellings(values: Iterable[str]) -> dict[str, str]:
+    return {value.lower(): value for value in values}
+
+
 def _boolean(option: Option, text: str, booleans: tuple[str, str]) -> str:
     word = text.lower()
     if word in _TRUE:
         return booleans[1]
     if word in _FALSE:
         return booleans[0]
-    raise BadValue(f"'{text}' is not a switch; write true or false")
+    raise BadValue(f"{_quote(text)} is not a switch; write true or false")
 
 
-def _text(option: Option, text: str, names: Mapping[str, str]) -> str:
+def _text(option: Option, text: str) -> str:
     return text
 
 
-def _choice(option: Option, text: str, names: Mapping[str, str]) -> str:
-    spellings = {value.lower(): value for value in option.values}
+def _path(option: Option, text: str) -> str:
+    if not text:
+        raise BadValue(f"'' is no path of a {option.type}")
+    if "\0" in text or "\n" in text:
+        raise BadValue(f"{_quote(text)} is no path of a {option.type}")
+    return text
+
+
+def _choice(option: Option, text: str) -> str:
+    spellings = _spellings(option.values)
     if text.lower() not in spellings:
-        raise BadValue(f"'{text}' is not one of {', '.join(option.values)}")
+        raise _not_one_of(text, option.values)
     return spellings[text.lower()]
 
 
-def _integer(option: Option, text: str, names: Mapping[str, str]) -> str:
+def _integer(option: Option, text: str) -> str:
+    if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]{1,2}", text):
+        text = _whole(text)
     if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise BadValue(f"'{text}' is not a whole number")
+        raise BadValue(f"{_quote(text)} is not a whole number{_range(option)}")
     if len(text) > _LONGEST_INTEGER:
         raise BadValue(f"'{text[:_LONGEST_INTEGER]}…' is too large a number")
-    number = int(text)
+    return str(_bounded(option, int(text)))
+
+
+def _whole(text: str) -> str:
+    """A number such as 1e9 in digits, where it is a whole one."""
+    from decimal import Decimal
+
+    number = Decimal(text)
+    return str(int(number)) if number == number.to_integral_value() else text
+
+
+def _number(option: Option, text: str) -> str:
+    if not _NUMBER.fullmatch(text):
+        raise BadValue(f"{_quote(text)} is not a number{_range(option)}")
+    number = float(text)
+    if not math.isfinite(number):
+        raise BadValue(f"{_quote(text)} is too large a number")
+    _bounded(option, number)
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
+
+
+def _size(option: Option, text: str) -> str:
+    match = _SIZE.fullmatch(text)
+    unit = match[2].lower() if match else ""
+    if match is None and re.fullmatch(r"[0-9.]+[eE][0-9]{1,2}", text):
+        return _integer(option, text)
+    if match is None or unit not in _UNITS:
+        raise BadValue(f"{_quote(text)} is not a size; write bytes, or a number with KiB, MiB or GiB")
+    return str(_bounded(option, int(match[1]) * _UNITS[unit]))
+
+
+def _bounded(option: Option, number: _Number) -> _Number:
     if option.minimum is not None and number < option.minimum:
-        raise BadValue(f"{number} is less than {option.minimum}")
+        raise BadValue(f"{number} is less than {_bound(option.minimum)}")
     if option.maximum is not None and number > option.maximum:
-        raise BadValue(f"{number} is more than {option.maximum}")
-    return str(number)
+        raise BadValue(f"{number} is more than {_bound(option.maximum)}")
+    return number
 
 
-def _name(option: Option, text: str, names: Mapping[str, str]) -> str:
-    """Numbers become names where the table knows them, and a list stays a list; a name that the table lacks is left to the EP."""
+def _range(option: Option) -> str:
+    low, high = option.minimum, option.maximum
+    if low is not None and high is not None:
+        return f" from {_bound(low)} to {_bound(high)}"
+    if low is not None:
+        return f" of at least {_bound(low)}"
+    return f" of at most {_bound(high)}" if high is not None else ""
+
+
+def _bound(number: float) -> str:
+    return str(int(number)) if float(number).is_integer() else repr(number)
+
+
+def _name(option: Option, text: str, names: Mapping[str, str], *, strict: bool) -> str:
+    """Every spelling that the table knows becomes the name that stands for it, and a list stays a list."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
-        raise BadValue(f"'{text}' is neither a name nor a number")
-    return ",".join(names.get(part, part.upper()) for part in parts)
+        raise BadValue(f"{_quote(text)} is neither a name nor a number")
+    canonical = [names.get(part, names.get(part.upper(), "")) for part in parts]
+    if strict and names and not all(canonical):
+        unknown = parts[canonical.index("")]
+        raise _not_one_of(unknown, [name for name in names if not name.isdigit()] or names)
+    return ",".join(name or part.upper() for name, part in zip(canonical, parts, strict=True))
 
 
-def _pattern(option: Option, text: str, names: Mapping[str, str]) -> str:
-    if not re.fullmatch(option.pattern or "", text):
-        raise BadValue(f"'{text}' is not of the form that it takes: {option.example}")
-    return text
+def _list(option: Option, text: str) -> str:
+    parts = [part.strip() for part in text.split(",")]
+    spellings = _spellings(option.values)
+    for part in parts:
+        if option.values and part.lower() not in spellings:
+            raise _not_one_of(part, option.values)
+        if option.pattern is not None and not re.fullmatch(option.pattern, part):
+            raise BadValue(f"{_quote(part)} is not of the form that it takes: {option.example}")
+        if not part:
+            raise BadValue(f"{_quote(text)} is a list with nothing between two commas")
+    return ",".join(spellings.get(part.lower(), part) for part in parts)
 
 
-_RULES: Mapping[str, Callable[[Option, str, Mapping[str, str]], str]] = {
+def _pattern(option: Option, text: str) -> str:
+    cased = {"upper": text.upper(), "lower": text.lower(), None: text}[option.case]
+    if not re.fullmatch(option.pattern or "", cased):
+        hint = _nearest(text, (option.example or "").split(", "))
+        raise BadValue(f"{_quote(text)} is not of the form that it takes: {option.example}", hint)
+    return cased
+
+
+_RULES: Mapping[str, Callable[[Option, str], str]] = {
     "text": _text,
     "choice": _choice,
     "integer": _integer,
-    "name": _name,
+    "number": _number,
+    "size": _size,
+    "list": _list,
     "pattern": _pattern,
+    "file": _path,
+    "folder": _path,
 }

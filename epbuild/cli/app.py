@@ -18,11 +18,13 @@ INTERRUPTED = 130
 USAGE = 2
 _ENVIRONMENT = 3
 _COMMANDS = {
+    "init": "Write a recipe to start from.",
     "validate": "Check a recipe and the models that it names.",
     "plan": "Show the steps, the state of each, and why it would run.",
     "run": "Build what is out of date.",
     "inspect": "Show what is inside an EPContext model.",
     "log": "Print what the EP said while a step was compiled.",
+    "schema": "Print a JSON Schema, for editors and for checks of one's own.",
 }
 
 
@@ -60,9 +62,10 @@ def execute(arguments: Sequence[str]) -> int:
     try:
         outcome = _application.main(list(arguments) or ["--help"], prog_name="epbuild", standalone_mode=False)
     except EpbuildError as error:
-        from epbuild.report import tell_problems
+        from epbuild.report import tell_count, tell_problems
 
         tell_problems(error.problems)
+        tell_count(error.problems)
         return _failed(error.exit_code, arguments)
     except click.ClickException as error:
         _say(f"error: {error.format_message().rstrip('.')}. See `epbuild --help`.")
@@ -78,6 +81,9 @@ def execute(arguments: Sequence[str]) -> int:
         place = f"{error.filename}: " if error.filename else ""
         _say(f"error: {place}{error.strerror or error}")
         return _failed(_ENVIRONMENT, arguments)
+    except Exception as error:  # noqa: BLE001 - a mistake of epbuild's own is no reason to show a user its insides unasked
+        _say(f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows.")
+        return _failed(1, arguments)
     return outcome if isinstance(outcome, int) else 0
 
 

@@ -14,3 +14,10 @@ recipe_option = click.option(
 )
 steps = click.argument("steps", nargs=-1)
 json = click.option("--json", is_flag=True, help="Print JSON only.")
+settings = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="vars.NAME=VALUE",
+    help="Give a variable of the recipe another value, for this run.",
+)

@@ -20,8 +20,18 @@ from epbuild.report import plan_document, print_json, print_plan, reporter
 @click.option("--keep-going", "-k", is_flag=True, help="After a failure, go on with what does not depend on it.")
 @click.option("--dry-run", "-n", is_flag=True, help="Show what would be made, and make nothing.")
 @click.option("--check", is_flag=True, help="Make nothing; exit with 1 if anything is out of date.")
+@arguments.settings
 @arguments.json
-def run(recipe: Path, steps: tuple[str, ...], jobs: int | None, keep_going: bool, dry_run: bool, check: bool, json: bool) -> int:
+def run(
+    recipe: Path,
+    steps: tuple[str, ...],
+    jobs: int | None,
+    keep_going: bool,
+    dry_run: bool,
+    check: bool,
+    settings: tuple[str, ...],
+    json: bool,
+) -> int:
     r"""Build what is out of date in RECIPE (epbuild.yaml): provision toolchains, compile, verify, lay the artifacts out.
 
     STEPS are globs over step ids, such as 'emit:decoder/*': only these, and what they need.
@@ -34,7 +44,7 @@ def run(recipe: Path, steps: tuple[str, ...], jobs: int | None, keep_going: bool
       3    the environment is: toolchain, device, permissions, disk
       130  interrupted; what was finished is kept
     """
-    request = Request(recipe, steps, jobs or os.cpu_count() or 1, keep_going)
+    request = Request(recipe, steps, jobs or os.cpu_count() or 1, keep_going, settings)
     if not dry_run and not check:
         with reporter(json=json) as listener:
             return build(request, listener)

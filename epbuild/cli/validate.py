@@ -16,14 +16,15 @@ _FORMAT = 1
 
 @click.command()
 @arguments.recipe
+@arguments.settings
 @arguments.json
-def validate(recipe: Path, json: bool) -> int:
+def validate(recipe: Path, settings: tuple[str, ...], json: bool) -> int:
     """Check RECIPE (epbuild.yaml) and the models that it names; build nothing.
 
     Every mistake is told at once, with its file, line and column. Exit code 0: it can be built. 2: it cannot.
     """
     try:
-        loaded, plan = read_plan(Request(recipe))
+        loaded, plan = read_plan(Request(recipe, settings=settings))
     except EpbuildError as error:
         if not json:
             raise

@@ -21,11 +21,11 @@ class Stored:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """An EPContext model with everything that it refers to."""
+    """An EPContext model with everything that it refers to; each binary comes with the EP that made it."""
 
     member: str
     model: Stored
-    binaries: tuple[Stored, ...]
+    binaries: tuple[tuple[str, Stored], ...]
     data: tuple[Stored, ...]
 
 
@@ -40,27 +40,25 @@ class Placed:
 
 
 def arrange(
-    models: Sequence[StoredModel], names: Mapping[str, str], binaries: Mapping[str, str], reserved: str, step: str
+    models: Sequence[StoredModel],
+    names: Mapping[str, str],
+    binaries: Mapping[str, Mapping[str, str]],
+    reserved: str,
+    step: str,
 ) -> tuple[Placed, ...]:
-    """Where each artifact goes: `names` and `binaries` give the model's and the context binary's path by member, `reserved` one for none.
+    """Where each artifact goes: `names` gives the model's path by member, `binaries` the context binary's by member and EP.
 
-    External data keeps its location beside its model, since the model names it. Raises BuildError when a model has several context
-    binaries, for which the recipe has one name, or when two artifacts would get one path.
+    `reserved` is a path for none of them. External data keeps its location beside its model, since the model names it. Raises BuildError
+    when a model has several context binaries by one EP, for which the recipe has one name, or when two artifacts would get one path.
     """
     placed: dict[str, Placed] = {reserved.casefold(): Placed(reserved, "reserved", Stored("", "", 0))}
     for model in models:
         path = names[model.member]
         folder = posixpath.dirname(path)
-        if len(model.binaries) > 1:
-            found = ", ".join(binary.name for binary in model.binaries)
-            raise BuildError(
-                Problem(
-                    "EPB421", f"the model '{model.member}' has several context binaries ({found}) and one name for them", step
-                )
-            )
+        _check_one_each(model, step)
         renames = {}
-        for binary in model.binaries:
-            target = binaries[model.member]
+        for ep, binary in model.binaries:
+            target = binaries[model.member][ep]
             renames[binary.name] = posixpath.relpath(target, folder or ".")
             _place(placed, Placed(target, "context-binary", binary), step)
         for data in model.data:
@@ -69,6 +67,14 @@ def arrange(
         _place(placed, Placed(path, "model", model.model, changed), step)
     del placed[reserved.casefold()]
     return tuple(sorted(placed.values(), key=lambda item: PurePosixPath(item.path).parts))
+
+
+def _check_one_each(model: StoredModel, step: str) -> None:
+    eps = [ep for ep, _ in model.binaries]
+    if len(set(eps)) < len(eps):
+        found = ", ".join(binary.name for _, binary in model.binaries)
+        message = f"the model '{model.member}' has several context binaries ({found}) and one name for them"
+        raise BuildError(Problem("EPB421", message, step))
 
 
 def _place(placed: dict[str, Placed], item: Placed, step: str) -> None:

@@ -2,14 +2,18 @@
 
 from epbuild.plan.key import action_key, differences, key_document
 from epbuild.plan.outputs import MANIFEST
-from epbuild.plan.planner import make_plan
-from epbuild.plan.steps import Emission, Member, Plan, PlannedTarget, SessionGroup, Step
+from epbuild.plan.planner import make_plan, problems_of_the_rest
+from epbuild.plan.sources import Locate
+from epbuild.plan.steps import Emission, Member, OptionFile, Plan, PlannedEp, PlannedTarget, SessionGroup, Step
 
 __all__ = [
     "MANIFEST",
     "Emission",
+    "Locate",
     "Member",
+    "OptionFile",
     "Plan",
+    "PlannedEp",
     "PlannedTarget",
     "SessionGroup",
     "Step",
@@ -17,4 +21,5 @@ __all__ = [
     "differences",
     "key_document",
     "make_plan",
+    "problems_of_the_rest",
 ]

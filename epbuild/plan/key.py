@@ -13,9 +13,9 @@ from typing import Any
 
 from epbuild.canonical import canonical_json
 from epbuild.catalog import session_keys
-from epbuild.plan.steps import SessionGroup
+from epbuild.plan.steps import Member, PlannedEp, SessionGroup
 
-FORMAT = 1
+FORMAT = 2
 CONTRACT = 1
 """Raised when the worker or the session group contract changes what a compile writes."""
 
@@ -29,34 +29,52 @@ def key_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Ma
     return {
         "format": FORMAT,
         "contract": CONTRACT,
-        "members": [
-            {
-                "name": member.name,
-                "graph": digests[member.graph],
-                "external": {location: digests[path] for location, path in member.external.items()},
-                "source": member.source,
-                "output": member.output,
-                "external_initializers": group.external_file(member),
-            }
-            for member in group.members
-        ],
+        "members": [_member(member, digests) for member in group.members],
         "share_weights": group.share,
-        "ep": target.entry.ep,
-        "device": {
-            "type": target.device.type,
-            "vendor": target.device.vendor,
-            "metadata": dict(target.device.metadata),
-            "virtual": target.device.virtual,
-        },
-        "provider_options": _loud(target.provider_options, target.silent_options),
-        "session_options": _loud(target.session_options, target.silent_options),
-        "compile": {
-            "embed": group.compile.embed,
-            "graph_optimization_level": group.compile.graph_optimization_level,
-            "external_threshold": group.compile.external_threshold if group.compile.external_file else None,
-        },
-        "catalog": {target.entry.ep: target.entry.revision, "session": session_keys().revision},
+        "eps": [_ep(ep, digests) for ep in target.eps],
+        "session_options": _loud(target.session_options, target.silent),
+        "session_files": {name: digests[file.path] for name, file in target.session_files.items() if name not in target.silent},
+        "environment": dict(target.environment),
+        "catalog": {"session": session_keys().revision},
         "toolchain": toolchain,
+    }
+
+
+def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
+    settings = member.compile
+    return {
+        "name": member.name,
+        "graph": digests[member.graph],
+        "external": {location: digests[path] for location, path in member.external.items()},
+        "source": member.source,
+        "output": member.output,
+        "read": member.model.read,
+        "free_dimensions": dict(member.model.free_dimensions),
+        "denoted_dimensions": dict(member.model.denoted_dimensions),
+        "compile": {
+            "embed": settings.embed,
+            "graph_optimization_level": settings.graph_optimization_level,
+            "initializers": settings.initializers,
+            "external_file": member.external_file,
+            "external_threshold": settings.external_threshold if settings.external_file else None,
+            "node_name_prefix": settings.node_name_prefix,
+        },
+    }
+
+
+def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
+    return {
+        "name": ep.entry.ep,
+        "catalog": ep.catalog,
+        "device": {
+            "type": ep.device.type,
+            "vendor": ep.device.vendor,
+            "metadata": dict(ep.device.metadata),
+            "virtual": ep.device.virtual,
+        },
+        "library": digests[ep.library] if ep.library else None,
+        "options": _loud(ep.provider_options, ep.silent),
+        "files": {name: digests[file.path] for name, file in ep.files.items() if name not in ep.silent},
     }
 
 
@@ -70,10 +88,14 @@ def facts(document: Any, place: tuple[str, ...] = ()) -> dict[tuple[str, ...], A
     if isinstance(document, Mapping):
         children = [(str(name), value) for name, value in document.items()]
     elif isinstance(document, list):
-        children = [(str(item["name"]) if isinstance(item, Mapping) else str(i), item) for i, item in enumerate(document)]
+        children = [(_name_of(item, str(number)), item) for number, item in enumerate(document)]
     else:
         return {place: document}
     return {leaf: value for name, child in children for leaf, value in facts(child, (*place, name)).items()}
+
+
+def _name_of(item: Any, otherwise: str) -> str:
+    return str(item.get("name", otherwise)) if isinstance(item, Mapping) else otherwise
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -88,8 +110,10 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         elif before[place] != after[place]:
             sentences.append(f"{_subject(place)} changed: {_shown(before[place])} -> {_shown(after[place])}")
     if not sentences and canonical_json(old) != canonical_json(new):
-        names = [", ".join(member["name"] for member in document.get("members", [])) for document in (old, new)]
-        sentences.append(f"member order changed: {names[0]} -> {names[1]}")
+        for what, part in (("member", "members"), ("EP", "eps")):
+            names = [", ".join(item["name"] for item in document.get(part, [])) for document in (old, new)]
+            if names[0] != names[1]:
+                sentences.append(f"{what} order changed: {names[0]} -> {names[1]}")
     return sentences
 
 
@@ -99,10 +123,18 @@ def _subject(place: tuple[str, ...]) -> str:
             return f"model {name}"
         case ("members", name, "external", location):
             return f"model {name}: external data {location}"
+        case ("members", name, "free_dimensions" | "denoted_dimensions" as kind, dimension):
+            return f"model {name}: {kind.replace('_', ' ')} {dimension}"
         case ("members", name, *rest):
             return f"model {name}: {' '.join(rest).replace('_', ' ')}"
-        case ("provider_options", name):
-            return f"option {name}"
+        case ("eps", ep, "options", name):
+            return f"option {name} of {ep}"
+        case ("eps", ep, "files", name):
+            return f"the file of option {name} of {ep}"
+        case ("eps", ep, *rest):
+            return f"{ep}: {' '.join(rest)}"
+        case ("environment", name):
+            return f"environment variable {name}"
         case ("session_options", name):
             return f"session key {name}"
         case ("toolchain", "distributions", name):

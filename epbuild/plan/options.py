@@ -2,77 +2,225 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PureWindowsPath
 
-from epbuild.catalog import BadValue, Entry, Option, entry, known_eps, normalize, plain_text, session_keys
-from epbuild.errors import Problem, nearest
-from epbuild.plan.steps import PlannedTarget
-from epbuild.recipe import Setting, Target, Toolchain
+from epbuild.catalog import (
+    BadValue,
+    Catalog,
+    Entry,
+    Option,
+    UnknownName,
+    check_metadata,
+    find_option,
+    find_session_key,
+    normalize,
+    plain_text,
+    refusals,
+)
+from epbuild.errors import Position, Problem
+from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
+from epbuild.recipe import EpChoice, Setting, Target, Toolchain
+
+_RELATIVE = "Paths are relative to the recipe."
+_OWN_NAME = re.compile(r"exec.*$", re.IGNORECASE)
 
 
-def plan_target(target: Target, toolchain: Toolchain, problems: list[Problem]) -> PlannedTarget | None:
-    """`target` with its options as ONNX Runtime takes them; None for an unknown EP. What is wrong is added to `problems`."""
-    if target.ep.name not in known_eps():
-        known = ", ".join(known_eps())
-        hint = nearest(target.ep.name, known_eps()) or f"Known EPs: {known}."
-        problems.append(Problem("EPB210", f"unknown EP '{target.ep.name}'", target.ep.where, hint))
-        return None
-    found = entry(target.ep.name)
-    keys = session_keys()
-    for name, setting in target.session_options.items():
-        if name in keys.reserved:
-            message = f"the session key '{name}' is set by epbuild itself: {keys.reserved[name]}"
-            problems.append(Problem("EPB213", message, setting.name_where))
-    session = {name: setting for name, setting in target.session_options.items() if name not in keys.reserved}
-    return PlannedTarget(
-        name=target.name,
-        toolchain=toolchain,
-        entry=found,
-        device=target.device,
-        provider_options=_canonical(found, found.options, target.provider_options, "option", target, problems),
-        session_options=_canonical(found, keys.options, session, "session key", target, problems),
-        silent_options=frozenset(
-            name
-            for options, used in ((found.options, target.provider_options), (keys.options, target.session_options))
-            for name in used
-            if name in options and not options[name].changes_output
-        ),
-    )
+@dataclass
+class TargetPlanner:
+    """Plans targets with one catalog; files that options name are relative to `base`. What is wrong is added to `problems`."""
+
+    catalog: Catalog
+    base: Path
+    problems: list[Problem]
+    _digests: dict[int, str] = field(default_factory=dict)
+
+    def plan(self, target: Target, toolchain: Toolchain) -> PlannedTarget | None:
+        """`target` as ONNX Runtime takes it; None when one of its EPs is not known."""
+        strict = not target.allow_unknown_session_keys
+        session = _Checked("session key", strict, "allow_unknown_session_keys", self.problems)
+        session.check(target.session_options, find_session_key, lambda option, value: self._session_value(option, value, strict))
+        files, staged = self._files(target.session_options, session, "session")
+        self._check_once(target)
+        planned = [self._ep(choice, target, toolchain) for choice in target.eps]
+        eps = tuple(ep for ep, _ in filter(None, planned))
+        if len(eps) < len(planned):
+            return None
+        return PlannedTarget(
+            name=target.name,
+            toolchain=toolchain,
+            eps=eps,
+            session_options={**session.values, **staged},
+            session_files=files,
+            silent=session.silent,
+            environment={name: plain_text(setting.value) for name, setting in target.environment.items()},
+            unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
+        )
+
+    @staticmethod
+    def _session_value(option: Option, value: object, strict: bool) -> str:
+        return normalize(option, value, booleans=("0", "1"), names={}, strict=strict)
+
+    def _ep(self, choice: EpChoice, target: Target, toolchain: Toolchain) -> tuple[PlannedEp, list[str]] | None:
+        """An EP, and the options that went unchecked."""
+        name, known = choice.ep.name, self.catalog.known_eps()
+        if name not in known:
+            hint = _nearest_ep(name, known) or f"Known EPs: {', '.join(known)}. A file under `catalogs` can add one."
+            self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
+            return None
+        found = self.catalog.entry(name, toolchain.packages)
+        strict = not target.allow_unknown_options
+
+        def canonical(option: Option, value: object) -> str:
+            names = found.names.get(option.name, {})
+            return normalize(option, value, booleans=found.booleans, names=names, strict=strict)
+
+        checked = _Checked("option", strict, "allow_unknown_options", self.problems)
+        checked.check(choice.provider_options, lambda option: find_option(found, option), canonical)
+        # What is said of values that are wrong themselves would be noise.
+        for options, reason in refusals(found, checked.values) if strict and not checked.failed else ():
+            at = next(
+                (choice.provider_options[option].where for option in options if option in choice.provider_options),
+                choice.ep.where,
+            )
+            self.problems.append(Problem("EPB214", f"{found.ep}: {reason}", at))
+        self._check_device(choice, found)
+        files, staged = self._files(choice.provider_options, checked, found.short)
+        planned = PlannedEp(
+            entry=found,
+            catalog=self._digest(found),
+            device=choice.device,
+            provider_options={**checked.values, **staged},
+            files=files,
+            library=self._library(choice, found),
+            silent=checked.silent,
+        )
+        return planned, checked.unchecked
+
+    def _digest(self, found: Entry) -> str:
+        """The entry's digest; the catalog gives every target of an EP the same entry."""
+        if id(found) not in self._digests:
+            self._digests[id(found)] = self.catalog.digest(found)
+        return self._digests[id(found)]
+
+    def _check_device(self, choice: EpChoice, found: Entry) -> None:
+        if choice.device.virtual and not found.virtual_devices:
+            message = f"{found.ep} offers no virtual device"
+            self.problems.append(Problem("EPB218", message, choice.ep.where, "Leave `virtual` out of the target's device."))
+        for key, value in choice.device.metadata.items():
+            try:
+                check_metadata(found, key, value)
+            except BadValue as error:
+                self.problems.append(Problem("EPB218", f"device metadata '{key}': {error.message}", choice.ep.where, error.hint))
+
+    def _check_once(self, target: Target) -> None:
+        seen: set[str] = set()
+        for choice in target.eps:
+            if choice.ep.name in seen:
+                message = f"the target '{target.name}' names {choice.ep.name} twice"
+                self.problems.append(Problem("EPB219", message, choice.ep.where, "A session takes an EP once."))
+            seen.add(choice.ep.name)
+
+    def _files(
+        self, settings: Mapping[str, Setting], checked: _Checked, owner: str
+    ) -> tuple[dict[str, OptionFile], dict[str, str]]:
+        """The files that options name, by option and place, and these options' values with the staged names in their place."""
+        files: dict[str, OptionFile] = {}
+        staged: dict[str, str] = {}
+        for name, option in checked.options.items():
+            value = checked.values[name]
+            names = []
+            for number, path in enumerate(option.files(value)):
+                # Relative to the file that the option stands in, which may be one that the recipe includes.
+                here = Path(settings[name].where.file).parent / path
+                if not here.is_file():
+                    message = f"the option '{name}' names a file that does not exist: {path}"
+                    self.problems.append(Problem("EPB215", message, settings[name].where, _RELATIVE))
+                names.append(f"options/{owner}/{name}/{number}/{PureWindowsPath(path).name}")
+                files[name if number == 0 else f"{name} {number + 1}"] = OptionFile(here, names[-1])
+            if names:
+                staged[name] = option.with_files(value, names)
+        return files, staged
+
+    def _library(self, choice: EpChoice, found: Entry) -> Path | None:
+        if choice.library is None:
+            return None
+        named, where = str(choice.library.value), choice.library.where
+        path = self.base / named
+        with contextlib.suppress(RuntimeError):  # a `~name` of nobody here
+            path = self.base / Path(named).expanduser()
+        if found.kind != "plugin":
+            self.problems.append(Problem("EPB216", f"{found.ep} is built into its ONNX Runtime and takes no library", where))
+        elif not path.is_file():
+            self.problems.append(Problem("EPB215", f"the plugin library does not exist: {named}", where, _RELATIVE))
+        return path
+
+
+def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
+    """The known EP whose own name is close: what all their names end in must not make strangers look alike."""
+    own = {_OWN_NAME.sub("", ep).lower(): ep for ep in known}
+    close = difflib.get_close_matches(_OWN_NAME.sub("", name).lower(), own, n=1)
+    return f"Did you mean '{own[close[0]]}'?" if close else None
+
+
+@dataclass
+class _Checked:
+    """Settings of one kind, checked and in their canonical spelling; without `strict` what the catalog does not know is let through."""
+
+    kind: str
+    strict: bool
+    escape: str
+    problems: list[Problem]
+    values: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Option] = field(default_factory=dict)
+    failed: bool = False
+    unchecked: list[str] = field(default_factory=list)
+    silent: frozenset[str] = frozenset()
+
+    def check(
+        self, settings: Mapping[str, Setting], find: Callable[[str], Option], canonical: Callable[[Option, object], str]
+    ) -> None:
+        for name, setting in settings.items():
+            try:
+                option = find(name)
+                self.values[name] = canonical(option, setting.value)
+                self.options[name] = option
+                if not option.changes_output:
+                    self.silent |= {name}
+            except UnknownName as error:
+                self._unknown(name, setting, error)
+            except BadValue as error:
+                self._problem("EPB212", f"{self.kind} '{name}': {error.message}", setting.where, error.hint)
+
+    def _unknown(self, name: str, setting: Setting, error: UnknownName) -> None:
+        if error.reserved:
+            self._problem("EPB213", error.message, setting.name_where, error.hint)
+        elif self.strict:
+            hint = error.hint or f"Set {self.escape} on the target to pass it on unchecked."
+            self._problem("EPB211", error.message, setting.name_where, hint)
+        else:
+            self.values[name] = plain_text(setting.value)
+            self.unchecked.append(name)
+
+    def _problem(self, code: str, message: str, where: Position, hint: str | None) -> None:
+        self.failed = True
+        self.problems.append(Problem(code, message, where, hint))
 
 
 def sharing_refusals(target: PlannedTarget) -> list[str]:
     """Why weights cannot be shared for `target`: sentences, none when they can."""
-    sharing = target.entry.sharing
-    if not sharing.possible:
-        return [sharing.reason]
-    return [
-        f"{refusal.option} is '{target.provider_options[refusal.option]}', and {refusal.reason}"
-        for refusal in sharing.refusals
-        if refusal.matches(target.provider_options.get(refusal.option, ""))
-    ]
-
-
-def _canonical(
-    found: Entry,
-    options: Mapping[str, Option],
-    settings: Mapping[str, Setting],
-    kind: str,
-    target: Target,
-    problems: list[Problem],
-) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for name, setting in settings.items():
-        option = options.get(name)
-        if option is None:
-            if target.allow_unknown_options:
-                values[name] = plain_text(setting.value)
-            else:
-                hint = nearest(name, options) or "Set allow_unknown_options on the target to pass it on unchecked."
-                problems.append(Problem("EPB211", f"{found.ep} has no {kind} '{name}'", setting.name_where, hint))
+    reasons = []
+    for ep in target.compiling or target.eps:
+        sharing = ep.entry.sharing
+        if not sharing.possible:
+            reasons.append(sharing.reason)
             continue
-        try:
-            booleans = found.booleans if kind == "option" else ("0", "1")
-            values[name] = normalize(option, setting.value, booleans=booleans, names=found.names.get(name, {}))
-        except BadValue as error:
-            problems.append(Problem("EPB212", f"{kind} '{name}': {error}", setting.where))
-    return values
+        for refusal in sharing.refusals:
+            value = ep.provider_options.get(refusal.option, "")
+            if refusal.matches(value):
+                reasons.append(f"{refusal.option} is '{value}', and {refusal.reason}")
+    return reasons

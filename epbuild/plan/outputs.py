@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import os.path
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from epbuild.errors import Position, Problem
 from epbuild.plan.steps import Emission, PlannedTarget, SessionGroup
 from epbuild.recipe import Group, Output, TemplateError, substitute
 
 MANIFEST = "manifest.json"
+_DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def plan_emission(
@@ -27,30 +30,34 @@ def plan_emission(
     What is wrong is added to `problems`: a path that leaves its folder, or two files with one name, where upper and lower case count as one
     because some file systems do.
     """
-    names = {"group": group.name, "target": target.name, "ep": target.entry.ep, "ep.short": target.entry.short}
+    names = {"group": group.name, "target": target.name}
     found = len(problems)
-    directory = _relative(output.path, names, output.path_where, problems)
+    main = target.eps[0].entry
+    directory = _relative(output.path, {**names, "ep": main.ep, "ep.short": main.short}, output.path_where, problems)
     models: dict[str, str] = {}
-    binaries: dict[str, str] = {}
+    binaries: dict[str, dict[str, str]] = {}
     taken: dict[str, str] = {MANIFEST: "the manifest"}
     for session in groups:
-        one_binary = session.share and target.entry.sharing.binaries == "one"
         for member in session.members:
-            first = session.members[0].name if one_binary else member.name
+            first = session.members[0].name if session.share and target.one_binary else member.name
             mine = {**names, "model": member.name, "first_model": first}
-            models[member.name] = _relative(output.model, mine, output.model_where, problems)
-            _take(taken, models[member.name], f"the model '{member.name}'", output.model_where, problems)
-            if session.compile.embed:
+            path = _relative(output.model, {**mine, "ep": main.ep, "ep.short": main.short}, output.model_where, problems)
+            models[member.name] = path
+            _take(taken, path, f"the model '{member.name}'", output.model_where, problems)
+            if member.external_file:
+                beside = posixpath.join(posixpath.dirname(path), member.external_file)
+                _take(taken, beside, f"the external initializers of '{member.name}'", group.where, problems)
+            if member.compile.embed:
                 continue
             shared = {**mine, "model": first}  # one file has one name, whichever member names it
-            binary = binaries[member.name] = _relative(output.context_binary, shared, output.context_binary_where, problems)
-            if first == member.name:
-                _take(taken, binary, f"the context binary of '{member.name}'", output.context_binary_where, problems)
-            _check_reach(models[member.name], binary, output, problems)
-            external = session.external_file(member)
-            if external:
-                beside = str(PurePosixPath(models[member.name]).parent / external)
-                _take(taken, beside, f"the external initializers of '{member.name}'", group.where, problems)
+            for entry in (ep.entry for ep in target.compiling):
+                names_of_ep = {**shared, "ep": entry.ep, "ep.short": entry.short}
+                binary = _relative(output.context_binary, names_of_ep, output.context_binary_where, problems)
+                binaries.setdefault(member.name, {})[entry.ep] = binary
+                if first == member.name:
+                    what = f"the context binary of '{member.name}' by {entry.ep}"
+                    _take(taken, binary, what, output.context_binary_where, problems)
+                _check_reach(path, binary, output, problems)
     _check_nesting(taken, output, problems)
     if len(problems) > found:
         return None
@@ -70,19 +77,25 @@ def plan_emission(
 def collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
     """Outputs that would write into one folder, or one inside another's folder."""
     problems: list[Problem] = []
-    owners: dict[tuple[str, ...], Emission] = {}
+    owners: dict[str, Emission] = {}
     for emission in emissions.values():
-        parts = tuple(part.casefold() for part in emission.directory.parts)
-        owner = owners.setdefault(parts, emission)
+        owner = owners.setdefault(str(emission.directory).casefold(), emission)
         if owner is not emission:
             message = f"two outputs have one path, {emission.directory.name}: {owner.id} and {emission.id}"
             problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
-    for parts, emission in owners.items():
-        outer = next((owners[parts[:length]] for length in range(len(parts) - 1, 0, -1) if parts[:length] in owners), None)
+    for folder, emission in owners.items():
+        outer = next((owners[parent] for parent in _parents(folder, os.sep) if parent in owners), None)
         if outer is not None:
             message = f"the output {emission.id} lies inside the output {outer.id}"
             problems.append(Problem("EPB222", message, emission.where, "Give each output a folder of its own."))
     return problems
+
+
+def _parents(path: str, separator: str) -> Iterator[str]:
+    """The folders that a path lies in, the innermost first. Plain text, since a plan may have ten thousand of them."""
+    while separator in path:
+        path = path.rpartition(separator)[0]
+        yield path
 
 
 def _relative(template: str, names: Mapping[str, str], where: Position, problems: list[Problem]) -> str:
@@ -93,9 +106,8 @@ def _relative(template: str, names: Mapping[str, str], where: Position, problems
         problems.append(Problem("EPB220", error.message, where, error.hint))
         return ""
     path = text.replace("\\", "/")
-    absolute = PurePosixPath(path).is_absolute() or PureWindowsPath(path).drive or PureWindowsPath(path).root
-    normal = os.path.normpath(path).replace("\\", "/")
-    if absolute or normal == ".." or normal.startswith("../"):
+    normal = posixpath.normpath(path)
+    if path.startswith("/") or _DRIVE.match(path) or normal == ".." or normal.startswith("../"):
         problems.append(
             Problem("EPB221", f"the output path '{text}' leaves the recipe's folder", where, "Write a path below the recipe.")
         )
@@ -113,14 +125,14 @@ def _take(taken: dict[str, str], name: str, what: str, where: Position, problems
         return
     other = taken.setdefault(name.casefold(), what)
     if other != what:
-        hint = "Put ${model} into the name of a model, ${first_model} into the name of a context binary."
+        hint = "Put ${model} into the name of a model, ${first_model} and ${ep.short} into that of a context binary."
         problems.append(Problem("EPB222", f"{other} and {what} would both be written to '{name}'", where, hint))
 
 
 def _check_nesting(taken: Mapping[str, str], output: Output, problems: list[Problem]) -> None:
     """A name cannot be a file's and a folder's."""
     for name, what in taken.items():
-        for folder in map(str, PurePosixPath(name).parents):
+        for folder in _parents(name, "/"):
             if folder in taken:
                 message = f"'{folder}' would be {taken[folder]} and the folder of {what}"
                 problems.append(Problem("EPB222", message, output.where, "Give files and folders different names."))
@@ -128,7 +140,7 @@ def _check_nesting(taken: Mapping[str, str], output: Output, problems: list[Prob
 
 def _check_reach(model: str, binary: str, output: Output, problems: list[Problem]) -> None:
     """EPs follow a reference only downwards from the model's own folder."""
-    folder = PurePosixPath(model).parent
-    if model and binary and not PurePosixPath(binary).is_relative_to(folder):
+    folder = posixpath.dirname(model)
+    if model and binary and folder and not binary.startswith(f"{folder}/"):
         message = f"the context binary '{binary}' does not lie below the folder of its model '{model}', where EPs look for it"
         problems.append(Problem("EPB223", message, output.context_binary_where, "Put it beside the model or into a subfolder."))

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import PureWindowsPath
+from pathlib import Path, PureWindowsPath
 
+from epbuild.catalog import BadCatalog, Catalog
 from epbuild.errors import PlanError, Problem, nearest
 from epbuild.onnxfile import ModelHeader
-from epbuild.plan.options import plan_target, sharing_refusals
+from epbuild.plan.options import TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, plan_emission
-from epbuild.plan.sources import SourceModel, find_source
+from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Emission, Member, Plan, PlannedTarget, SessionGroup, Step
-from epbuild.recipe import Group, Recipe
+from epbuild.recipe import Group, GroupMember, Recipe
 
 
-def make_plan(recipe: Recipe, selection: Sequence[str] = ()) -> Plan:
+def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
     """The plan of `recipe`, or of the steps whose ids match a glob in `selection` and what these need.
+
+    `locate` is asked for the remote models that are needed, and for no others.
 
     Raises PlanError with every problem found. The files of a model that no selected step needs are not looked at.
     """
@@ -30,7 +33,7 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = ()) -> Plan:
         # Otherwise it may be a wrong target or output that keeps the wanted steps out of the plan.
         work.problems += unmatched
     kept = {step.action for step in steps}
-    work.resolve(kept)
+    work.resolve(kept, locate)
     if work.problems:
         raise PlanError(*dict.fromkeys(work.problems))
     return Plan(
@@ -39,6 +42,17 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = ()) -> Plan:
         emissions={ident: emission for ident, emission in work.emissions.items() if ident in kept},
         warnings=tuple(dict.fromkeys(work.warnings)),
     )
+
+
+def problems_of_the_rest(recipe: Recipe) -> list[Problem]:
+    """What is wrong with the targets and models of a recipe that is broken elsewhere, as far as each can be judged alone."""
+    work = _Work(recipe)
+    for model in recipe.models.values():
+        try:
+            find_source(model, recipe.directory, lambda model: None)
+        except PlanError as error:
+            work.problems += error.problems
+    return work.problems
 
 
 @dataclass
@@ -54,16 +68,28 @@ class _Work:
 
     def __post_init__(self) -> None:
         self.targets: dict[str, PlannedTarget] = {}
+        planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
-            planned = plan_target(target, self.recipe.toolchains[target.toolchain.name], self.problems)
+            toolchain = self.recipe.toolchains.get(target.toolchain.name)  # one that is broken itself is told elsewhere
+            planned = planner.plan(target, toolchain) if toolchain else None
             if planned is not None:
                 self.targets[target.name] = planned
 
+    def _catalog(self) -> Catalog:
+        """The built-in catalog, with the user's own files where they can be read."""
+        paths: list[Path] = []
+        for reference in self.recipe.catalogs:
+            try:
+                Catalog.with_files([*paths, self.recipe.directory / reference.name])
+            except (BadCatalog, OSError) as error:
+                self.problems.append(
+                    Problem("EPB217", f"the catalog file '{reference.name}' cannot be used: {error}", reference.where)
+                )
+            else:
+                paths.append(self.recipe.directory / reference.name)
+        return Catalog.with_files(paths)
+
     def add_group(self, group: Group) -> None:
-        if group.share_weights and group.compile.embed:
-            where = group.compile.embed_where or group.where
-            message = f"the group '{group.name}' shares weights and embeds: an embedded context cannot be shared"
-            self.problems.append(Problem("EPB230", message, where, "Set compile.embed to false, or share_weights to false."))
         self._check_members(group)
         for reference in group.targets:
             target = self.targets.get(reference.name)
@@ -80,34 +106,41 @@ class _Work:
 
     def _check_members(self, group: Group) -> None:
         seen: set[str] = set()
-        for reference in group.models:
-            if reference.name in seen:
-                message = f"the group '{group.name}' names the model '{reference.name}' twice"
-                self.problems.append(Problem("EPB232", message, reference.where, "Name each model once."))
-            seen.add(reference.name)
-        external = group.compile.external_file
-        if external and (PureWindowsPath(external).name != external or external == ".."):
-            message = f"the external initializers of the group '{group.name}' would be written to '{external}', which is a path"
-            self.problems.append(Problem("EPB221", message, group.where, "Write the name of a file: it lies beside the model."))
-        if external and len(group.models) > 1 and "${model}" not in external:
-            message = (
-                f"the models of the group '{group.name}' would write their external initializers into one file, '{external}'"
-            )
-            self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
+        for member in group.members:
+            name, settings = member.model.name, member.compile
+            if name in seen:
+                message = f"the group '{group.name}' names the model '{name}' twice"
+                self.problems.append(Problem("EPB232", message, member.model.where, "Name each model once."))
+            seen.add(name)
+            if group.share_weights and settings.embed:
+                where = settings.embed_where or group.where
+                message = f"the group '{group.name}' shares weights and embeds: an embedded context cannot be shared"
+                self.problems.append(Problem("EPB230", message, where, "Set compile.embed to false, or share_weights to false."))
+            external = settings.external_file
+            if external and (PureWindowsPath(external).name != external or external == ".."):
+                message = (
+                    f"the external initializers of the group '{group.name}' would be written to '{external}', which is a path"
+                )
+                self.problems.append(
+                    Problem("EPB221", message, group.where, "Write the name of a file: it lies beside the model.")
+                )
+            if external and len(group.members) > 1 and "${model}" not in external:
+                message = f"the models of '{group.name}' would write their external initializers into one file, '{external}'"
+                self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
 
     def _add_steps(self, group: Group, target: PlannedTarget) -> None:
         place = f"{group.name}/{target.name}"
-        names = list(dict.fromkeys(reference.name for reference in group.models))
-        compiles = [f"compile:{place}/{name}" for name in names]
+        members = list({member.model.name: member for member in group.members}.values())
+        compiles = [f"compile:{place}/{member.model.name}" for member in members]
         share = f"share:{place}"
         if group.share_weights:
-            self._add_session(share, group, target, names, (*compiles, share))
+            self._add_session(share, group, target, members, (*compiles, share))
             self.steps += [Step(ident, "compile", (), share) for ident in compiles]
             self.steps.append(Step(share, "share", tuple(compiles), share))
             sessions: list[str] = [share]
         else:
-            for name, ident in zip(names, compiles, strict=True):
-                self._add_session(ident, group, target, [name], (ident,))
+            for member, ident in zip(members, compiles, strict=True):
+                self._add_session(ident, group, target, [member], (ident,))
                 self.steps.append(Step(ident, "compile", (), ident))
             sessions = compiles
         counts: dict[str, int] = {}
@@ -120,39 +153,47 @@ class _Work:
                 self.emissions[ident] = emission
                 self.steps.append(Step(ident, "emit", tuple(sessions), ident))
 
-    def _add_session(self, ident: str, group: Group, target: PlannedTarget, names: list[str], steps: tuple[str, ...]) -> None:
-        sources = (self.recipe.models[name] for name in names)
+    def _add_session(
+        self, ident: str, group: Group, target: PlannedTarget, members: Sequence[GroupMember], steps: tuple[str, ...]
+    ) -> None:
+        models = self.recipe.models
         self.groups[ident] = SessionGroup(
             id=ident,
             group=group.name,
             target=target,
             # The files are found once it is known which groups are wanted.
-            members=tuple(Member(source.name, self.recipe.file, {}, source.sha256, source.path_where) for source in sources),
+            members=tuple(
+                Member(member.model.name, self.recipe.file, {}, models[member.model.name], member.compile, member.expect)
+                for member in members
+            ),
             share=group.share_weights,
-            compile=group.compile,
-            expect=group.expect,
             timeout=group.timeout,
+            memory=group.memory,
             steps=steps,
         )
 
-    def resolve(self, actions: set[str]) -> None:
+    def resolve(self, actions: set[str], locate: Locate) -> None:
         """Find the files of every model that an action needs; each model is read once, however many groups use it."""
         wanted = {member.name for ident, group in self.groups.items() if ident in actions for member in group.members}
         found: dict[str, SourceModel] = {}
         for name in (name for name in self.recipe.models if name in wanted):
             try:
-                found[name] = find_source(self.recipe.models[name], self.recipe.directory)
+                source = find_source(self.recipe.models[name], self.recipe.directory, locate)
             except PlanError as error:
                 self.problems += error.problems
+            else:
+                if source is not None:
+                    found[name] = source
         for ident, group in self.groups.items():
-            if all(member.name in found for member in group.members):
-                members = tuple(
-                    replace(member, graph=found[member.name].graph, external=found[member.name].external)
-                    for member in group.members
-                )
-                self.groups[ident] = replace(group, members=members)
-                if group.share and ident in actions:
-                    self.warnings += _lonely(group, {member.name: found[member.name].header for member in members})
+            members = tuple(
+                replace(member, graph=found[member.name].graph, external=found[member.name].external, fetched=True)
+                if member.name in found
+                else member
+                for member in group.members
+            )
+            self.groups[ident] = replace(group, members=members)
+            if group.share and ident in actions and all(member.fetched for member in members):
+                self.warnings += _lonely(group, {member.name: found[member.name].header for member in members})
 
 
 def _select(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step], list[Problem]]:
@@ -190,5 +231,5 @@ def _lonely(group: SessionGroup, headers: dict[str, ModelHeader]) -> list[Proble
         others = set().union(*(mine for name, mine in weights.items() if name != member.name))
         if len(weights) > 1 and not weights[member.name] & others:
             message = f"the model '{member.name}' has no weight in common with the others of '{group.group}': it shares nothing"
-            problems.append(Problem("EPB233", message, member.where))
+            problems.append(Problem("EPB233", message, member.model.path_where))
     return problems

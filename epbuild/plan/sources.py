@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os.path
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -23,13 +24,24 @@ class SourceModel:
     header: ModelHeader
 
 
-def find_source(model: ModelSource, base: Path) -> SourceModel:
-    """The files of `model`, relative to the recipe's folder `base`.
+Locate = Callable[[ModelSource], Path | None]
+"""Where a remote model's graph is on this machine; None while it has not been fetched."""
+
+
+def is_remote(model: ModelSource) -> bool:
+    """Whether the model lies at an address, to be fetched."""
+    return "://" in model.path
+
+
+def find_source(model: ModelSource, base: Path, locate: Locate) -> SourceModel | None:
+    """The files of `model`, relative to the recipe's folder `base`; None for a remote one that has not been fetched.
 
     Raises PlanError with every problem of the model: it is missing, damaged, already compiled, or its external data is missing or
     lies where ONNX Runtime would refuse to follow.
     """
-    graph = _graph_path(model, base)
+    graph = locate(model) if is_remote(model) else _graph_path(model, base)
+    if graph is None:
+        return None
     if not _is_file(graph):
         raise _error(
             "EPB201", model, f"the model '{model.name}' does not exist: {model.path}", "Paths are relative to the recipe."

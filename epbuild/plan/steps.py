@@ -16,7 +16,7 @@ from typing import Literal
 
 from epbuild.catalog import Entry
 from epbuild.errors import Position, Problem
-from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, Toolchain, substitute
+from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain, substitute
 
 StepKind = Literal["compile", "share", "emit"]
 
@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Member:
-    """One source model of a session group: its files, and the names under which it is staged and compiled.
+    """One source model of a session group: its files, the names under which it is staged and compiled, and how it is compiled.
 
     EPs write the staged names into their output, so they are part of the contract and of the key.
     """
@@ -42,8 +42,11 @@ class Member:
     graph: Path
     external: Mapping[str, Path]
     """Each external data file by the location that the graph names."""
-    pin: str | None
-    where: Position
+    model: ModelSource
+    compile: CompileSettings
+    expect: Expectation
+    fetched: bool = False
+    """Whether the files are known: those of a remote model are once it has been fetched."""
 
     @property
     def source(self) -> str:
@@ -58,28 +61,88 @@ class Member:
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file that the model consists of."""
-        return (self.graph, *self.external.values())
+        return (self.graph, *self.external.values()) if self.fetched else ()
+
+    @property
+    def external_file(self) -> str | None:
+        """The name of the file that receives the model's large initializers, beside its EPContext model; None: there is none."""
+        name = self.compile.external_file
+        return str(substitute(name, {"model": self.name})) if name else None
 
 
 @dataclass(frozen=True)
-class PlannedTarget:
-    """A target whose options have become the strings that ONNX Runtime takes."""
+class OptionFile:
+    """A file that an option names, and the name under which the EP is given it."""
 
-    name: str
-    toolchain: Toolchain
+    path: Path
+    staged: str
+
+
+@dataclass(frozen=True)
+class PlannedEp:
+    """One EP of a target, whose options have become the strings that ONNX Runtime takes."""
+
     entry: Entry
+    catalog: str
+    """What names the catalog's knowledge of how this EP is driven."""
     device: DeviceChoice
     provider_options: Mapping[str, str]
-    session_options: Mapping[str, str]
-    silent_options: frozenset[str]
-    """The options and session keys that do not change what a compile writes, and so stay out of the key."""
+    files: Mapping[str, OptionFile]
+    """The files that options name, by option; these options' values are the staged names."""
+    library: Path | None
+    """The plugin library to register; None: the one of the EP's package."""
+    silent: frozenset[str]
+    """The options that do not change what a compile writes, and so stay out of the key."""
 
     @property
     def binary_target(self) -> str | None:
         """What the context binary should say that it was made for, where the catalog knows how to ask; else None."""
-        option = self.entry.target_option
-        asked = self.provider_options.get(option) if option else None
-        return asked if asked and not asked.isdigit() and "," not in asked else None
+        asked = self.provider_options.get(self.entry.target_option or "", "")
+        unknown = asked if asked and not asked.isdigit() and "," not in asked else None
+        return self.entry.binary_target(self.provider_options) or unknown
+
+
+@dataclass(frozen=True)
+class PlannedTarget:
+    """A target whose EPs, in order of preference, and session keys are known to be what ONNX Runtime takes."""
+
+    name: str
+    toolchain: Toolchain
+    eps: tuple[PlannedEp, ...]
+    session_options: Mapping[str, str]
+    session_files: Mapping[str, OptionFile]
+    """The files that session keys name, by key."""
+    silent: frozenset[str]
+    """The session keys that do not change what a compile writes."""
+    environment: Mapping[str, str]
+    unchecked: tuple[str, ...]
+    """The options and session keys that the catalog does not know, and that the recipe lets through."""
+
+    @property
+    def title(self) -> str:
+        """The EPs' names, for messages."""
+        return ", ".join(ep.entry.ep for ep in self.eps)
+
+    @property
+    def one_binary(self) -> bool:
+        """Whether the members of a sharing group have one context binary between them."""
+        return all(ep.entry.sharing.binaries == "one" for ep in self.compiling)
+
+    @property
+    def compiling(self) -> tuple[PlannedEp, ...]:
+        """The EPs that leave compiled parts behind; the CPU EP is there to run what they do not take."""
+        return tuple(ep for ep in self.eps if ep.entry.sources)
+
+    @property
+    def option_files(self) -> tuple[OptionFile, ...]:
+        """Every file that an option or a session key names."""
+        return (*(file for ep in self.eps for file in ep.files.values()), *self.session_files.values())
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that the target's options name, and every plugin library of the user's own."""
+        named = (file.path for file in self.option_files)
+        return (*named, *(ep.library for ep in self.eps if ep.library))
 
 
 @dataclass(frozen=True)
@@ -91,15 +154,14 @@ class SessionGroup:
     target: PlannedTarget
     members: tuple[Member, ...]
     share: bool
-    compile: CompileSettings
-    expect: Expectation
     timeout: float | None
+    memory: int | None
     steps: tuple[str, ...]
 
-    def external_file(self, member: Member) -> str | None:
-        """The name of the file that receives `member`'s large initializers, beside its EPContext model; None: they stay inline."""
-        name = self.compile.external_file
-        return str(substitute(name, {"model": member.name})) if name else None
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that the result depends on, each once."""
+        return tuple(dict.fromkeys((*(path for member in self.members for path in member.files), *self.target.files)))
 
 
 @dataclass(frozen=True)
@@ -114,8 +176,8 @@ class Emission:
     session_groups: tuple[str, ...]
     models: Mapping[str, str]
     """The EPContext model's name, by member."""
-    binaries: Mapping[str, str]
-    """The context binary's name, by member; members that share a binary have the same name here."""
+    binaries: Mapping[str, Mapping[str, str]]
+    """The context binary's name, by member and then by the EP that makes it; members that share one have the same name here."""
     where: Position
 
 
@@ -132,8 +194,8 @@ class Plan:
         """The toolchains that the plan's session groups run in, each with the EPs that it has to hold."""
         found: dict[str, tuple[Toolchain, tuple[Entry, ...]]] = {}
         for group in self.session_groups.values():
-            toolchain, entry = group.target.toolchain, group.target.entry
+            toolchain = group.target.toolchain
             entries = found.get(toolchain.name, (toolchain, ()))[1]
-            if entry not in entries:
-                found[toolchain.name] = (toolchain, (*entries, entry))
+            more = tuple(ep.entry for ep in group.target.eps if ep.library is None and ep.entry not in entries)
+            found[toolchain.name] = (toolchain, (*entries, *more))
         return found

@@ -1,11 +1,13 @@
 """The recipe: YAML text in, a `Recipe` out, and every mistake told with its file, line and column."""
 
-from epbuild.recipe.load import load, validation_digest
+from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import (
     CompileSettings,
     DeviceChoice,
+    EpChoice,
     Expectation,
     Group,
+    GroupMember,
     ModelSource,
     Output,
     Recipe,
@@ -19,10 +21,13 @@ from epbuild.recipe.template import OUTPUT_NAMES, TemplateError, substitute
 
 __all__ = [
     "OUTPUT_NAMES",
+    "BrokenRecipe",
     "CompileSettings",
     "DeviceChoice",
+    "EpChoice",
     "Expectation",
     "Group",
+    "GroupMember",
     "ModelSource",
     "Output",
     "Recipe",
@@ -34,5 +39,4 @@ __all__ = [
     "Toolchain",
     "load",
     "substitute",
-    "validation_digest",
 ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from epbuild.errors import Position, Problem
-from epbuild.recipe.expand import Matrix, clash_problems, matching, name_problem, resolved, unknown
+from epbuild.recipe.address import address_problem, is_address
+from epbuild.recipe.compose import rebased
+from epbuild.recipe.expand import Matrix, Row, clash_problems, is_glob, matching, name_problem, resolved, unknown
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.model import (
     CompileSettings,
     DeviceChoice,
+    EpChoice,
     Expectation,
     Group,
+    GroupMember,
     ModelSource,
     Output,
     Recipe,
@@ -24,60 +27,69 @@ from epbuild.recipe.model import (
     Target,
     Toolchain,
 )
-from epbuild.recipe.problems import BAD_NAME, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
-from epbuild.recipe.source import MAX_NODES, Entry, KeyPath, MappingNode, Node, ScalarNode
-from epbuild.recipe.template import OUTPUT_NAMES, TemplateError, substitute
+from epbuild.recipe.overrides import Override
+from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
+from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, merged, without
+from epbuild.recipe.template import OUTPUT_NAMES, Names, TemplateError, render, substitute
 
-_GROUP_LATER = {"file": ("model",)}
+MAX_EXPANDED = 500_000
+"""How many values the targets may have once every row of a matrix is written out, and the groups once every glob is."""
+
+_MOST_SUGGESTIONS = 50
+_GROUP_LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
 _OUTPUT_LATER = dict.fromkeys(("path", "model", "context_binary"), OUTPUT_NAMES)
 _DEFAULT_MODEL = "${model}_ctx.onnx"
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
 
 
-def assemble(file: Path, root: MappingNode, broken: Collection[KeyPath]) -> tuple[Recipe, list[Problem]]:
+def assemble(
+    file: Path,
+    root: MappingNode,
+    broken: Collection[KeyPath],
+    environment: Mapping[str, str],
+    overrides: Mapping[str, Override],
+) -> tuple[Recipe, list[Problem]]:
     """The recipe, and what is wrong with it; only a recipe without problems is fit to be used.
 
-    What lies under a `broken` path has been found wrong before: it is left out, and nothing is said of it again.
+    What lies under a `broken` path has been found wrong before: it is left out, and nothing is said of it again. `overrides` are
+    variables from the command line.
     """
-    assembler = _Assembler(root, broken)
-    recipe = assembler.recipe(file)
+    assembler = _Assembler(file, root, broken, environment)
+    recipe = assembler.recipe(overrides)
     return recipe, list(dict.fromkeys(assembler.problems))
 
 
 class _Assembler:
-    def __init__(self, root: MappingNode, broken: Collection[KeyPath]) -> None:
+    def __init__(self, file: Path, root: MappingNode, broken: Collection[KeyPath], environment: Mapping[str, str]) -> None:
         self.problems: list[Problem] = []
+        self._file = file
         self._root = Fields(root, self.problems)
         # A definition is the smallest thing that is left out: `targets.x`, or a whole section that is missing or no mapping.
         self._broken = {path[:2] for path in broken}
+        self._environment = environment
         self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
         self._written_out = 0
 
-    def recipe(self, file: Path) -> Recipe:
+    def recipe(self, overrides: Mapping[str, Override]) -> Recipe:
         name = self._root_text("name")
         if name and (problem := name_problem(name, self._root.where_of("name"))):
             self.problems.append(problem)
-        names: dict[str, Scalar] = {"recipe.name": name, **self._vars()}
+        names = Names(self._environment, {"recipe.name": name, **self._vars(overrides)})
         targets = self._targets(names)
         return Recipe(
-            file=file,
+            file=self._file,
             name=name,
             description=self._root_text("description", may_be_empty=True),
-            toolchains={
-                key: self._toolchain(key, entry.name_where, fields)
-                for key, entry, fields in self._definitions("toolchains", names)
-            },
+            toolchains=dict(self._toolchains(names)),
             models={
                 key: self._model(key, entry.name_where, node)
                 for key, entry in self._entries("models")
                 if (node := self._resolved(entry.node, names)) is not None
             },
             targets=targets,
-            groups={
-                key: self._group(key, entry.name_where, fields, targets)
-                for key, entry, fields in self._definitions("groups", names, _GROUP_LATER)
-            },
+            groups=dict(self._groups(names, targets)),
             outputs=tuple(self._outputs(names)),
+            catalogs=tuple(self._catalogs(names)),
         )
 
     # -- Sections ------------------------------------------------------------------------------------------------------
@@ -99,14 +111,6 @@ class _Assembler:
                 self.problems.append(problem)
             yield name, entry
 
-    def _definitions(
-        self, section: str, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
-    ) -> Iterator[tuple[str, Entry, Fields]]:
-        for name, entry in self._entries(section):
-            node = self._resolved(entry.node, names, later)
-            if node is not None:
-                yield name, entry, Fields(node, self.problems)
-
     def _resolved(
         self, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
     ) -> Node | None:
@@ -115,146 +119,259 @@ class _Assembler:
         self.problems += problems
         return None if problems else result
 
-    def _vars(self) -> dict[str, Scalar]:
+    def _path(self, text: str | None, where: Position) -> str | None:
+        """A path relative to the recipe, whichever file it was written in."""
+        return rebased(text, where, self._file) if text else text
+
+    def _vars(self, overrides: Mapping[str, Override]) -> dict[str, Scalar]:
         """The variables, by the names that templates know them by. A broken one is there, so that no reference to it is blamed."""
+        section = self._section("vars")
         found: dict[str, Scalar] = {}
-        for name, entry in self._section("vars").items():
+        for name, entry in section.items():
             node = entry.node
             value = node.value if isinstance(node, ScalarNode) and node.value is not None else ""
+            where: Position | str = node.where
+            if name in overrides:
+                value, where = overrides[name].value, overrides[name].where
             if isinstance(value, str):
                 try:
-                    value = substitute(value, {})
+                    value = substitute(value, Names(self._environment))
                 except TemplateError as error:
-                    self.problems.append(_var_problem(error, node.where))
+                    self.problems.append(_var_problem(error, where))
             found[f"vars.{name}"] = value
+        if ("vars",) not in self._broken:
+            for name in overrides.keys() - section.keys():
+                self._unknown("variable", name, section, overrides[name].where)
         return found
 
     # -- Definitions ---------------------------------------------------------------------------------------------------
 
-    def _toolchain(self, name: str, where: Position, fields: Fields) -> Toolchain:
-        return Toolchain(
-            name=name,
-            where=where,
-            python=fields.text("python"),
-            packages=tuple(text for text, _ in fields.texts("packages")),
-            interpreter=fields.text("interpreter"),
-        )
+    def _toolchains(self, names: Names) -> Iterator[tuple[str, Toolchain]]:
+        for name, entry in self._entries("toolchains"):
+            node = self._resolved(entry.node, names)
+            if node is None:
+                continue
+            fields = Fields(node, self.problems)
+            yield (
+                name,
+                Toolchain(
+                    name=name,
+                    where=entry.name_where,
+                    python=fields.text("python"),
+                    packages=tuple(text for text, _ in fields.texts("packages")),
+                    interpreter=self._path(fields.text("interpreter"), fields.where_of("interpreter")),
+                ),
+            )
 
     def _model(self, name: str, where: Position, node: Node) -> ModelSource:
-        if isinstance(node, ScalarNode):
-            # The short form is the long one with a path only.
-            node = MappingNode(node.where, {"path": Entry(node.where, node)}, 2, 1)
-        fields = Fields(node, self.problems)
+        fields = Fields(_long_form(node, "path"), self.problems)
+        path, path_where = fields.text("path") or "", fields.where_of("path")
         sha256 = fields.text("sha256")
+        if is_address(path):
+            problem = address_problem(path, path_where, pinned=sha256 is not None)
+            self.problems += [problem] if problem else []
+        else:
+            path = self._path(path, path_where) or ""
+        pins, sizes = fields.mapping("data_sha256"), fields.mapping("free_dimensions")
+        read: Any = fields.text("read") or ModelSource.read
         return ModelSource(
             name=name,
             where=where,
-            path=fields.text("path") or "",
-            path_where=fields.where_of("path"),
+            path=path,
+            path_where=path_where,
             sha256=sha256.lower() if sha256 else None,
+            data_sha256={file: (pins.text(file) or "").lower() for file in pins.entries},
+            free_dimensions=_dimensions(sizes.mapping("by_name")),
+            denoted_dimensions=_dimensions(sizes.mapping("by_denotation")),
+            read=read,
         )
 
-    def _targets(self, names: Mapping[str, Scalar]) -> dict[str, Target]:
+    def _catalogs(self, names: Names) -> Iterator[Reference]:
+        if any(path[:1] == ("catalogs",) for path in self._broken):
+            return
+        for item in self._root.items("catalogs"):
+            node = self._resolved(item, names)
+            text = self._root.text_of(node) if node else None
+            if text:
+                yield Reference(rebased(text, item.where, self._file), item.where)
+
+    def _targets(self, names: Names) -> dict[str, Target]:
         found: dict[str, Target] = {}
         for base, entry in self._entries("targets"):
-            for name, node in self._rows(base, entry, names):
+            for row, node in self._rows(entry, names):
+                name = base + row.suffix
+                where = row.where or entry.name_where
                 if name in found:
                     message = f"A row of {quoted(base)} has the name of the target {quoted(name)}."
-                    self.problems.append(Problem(BAD_NAME, message, entry.name_where))
-                elif name != base and (problem := name_problem(name, entry.name_where)):
+                    self.problems.append(Problem(BAD_NAME, message, where))
+                elif row.suffix and (problem := name_problem(name, where)):
                     self.problems.append(problem)
                 found[name] = self._target(name, entry.name_where, Fields(node, self.problems))
         self.problems += clash_problems((name, target.where) for name, target in found.items())
         return found
 
-    def _rows(self, base: str, entry: Entry, names: Mapping[str, Scalar]) -> Iterator[tuple[str, Node]]:
+    def _rows(self, entry: Entry, names: Names) -> Iterator[tuple[Row, Node]]:
         """The targets that a definition stands for: itself, or one for each row of its matrix."""
-        node = entry.node
-        if not isinstance(node, MappingNode) or "matrix" not in node.entries:
-            result = self._resolved(node, names)
+        pattern, rows = entry.node, [Row("", {})]
+        if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
+            matrix = pattern.entries["matrix"].node
+            pattern = without(pattern, ("matrix",))
+            rows = self._matrix_rows(matrix, pattern.size, names)
+        for row in rows:
+            mine = names.with_values({f"matrix.{axis}": value for axis, value in row.values.items()}) if row.values else names
+            result = self._resolved(pattern, mine)
             if result is not None:
-                yield base, result
-            else:
-                self._all_targets_known = False
-            return
-        axes = self._resolved(node.entries["matrix"].node, names)
-        matrix = Matrix(axes) if axes is not None else None
-        if matrix is None or matrix.problems:
-            self._all_targets_known = False
-            self.problems += matrix.problems if matrix else []
-            return
-        self._written_out += len(matrix) * node.size
-        if self._written_out > MAX_NODES:
-            self._all_targets_known = False
-            message = f"This matrix has {len(matrix):,} rows; with it, the targets pass {MAX_NODES:,} values."
-            self.problems.append(Problem(TOO_LARGE, message, matrix.where))
-            return
-        rest = {key: value for key, value in node.entries.items() if key != "matrix"}
-        pattern = dataclasses.replace(node, entries=rest)
-        for row in matrix.rows():
-            values = {f"matrix.{axis}": value for axis, value in row.values.items()}
-            result = self._resolved(pattern, {**names, **values})
-            if result is not None:
-                yield base + row.suffix, result
+                yield row, result
             else:
                 self._all_targets_known = False
 
+    def _matrix_rows(self, node: Node, size: int, names: Names) -> list[Row]:
+        """A matrix's rows, each of which is a target of `size` values; none when something is wrong with it."""
+        axes = self._resolved(node, names)
+        rows: list[Row] = []
+        if axes is not None:
+            matrix = Matrix(axes)
+            if not matrix.problems and self._affords(len(matrix) * size):
+                rows = matrix.rows()
+            elif not matrix.problems:
+                message = f"This matrix has {len(matrix):,} rows; with it, the targets pass {MAX_EXPANDED:,} values."
+                self.problems.append(Problem(TOO_LARGE, message, matrix.where))
+            self.problems += matrix.problems
+        if not rows:
+            self._all_targets_known = False
+        return rows
+
+    def _affords(self, values: int) -> bool:
+        """Count values that are written out, unless they are too many."""
+        if self._written_out + values > MAX_EXPANDED:
+            return False
+        self._written_out += values
+        return True
+
     def _target(self, name: str, where: Position, fields: Fields) -> Target:
-        device = fields.mapping("device")
-        kind: Any = device.text("type")
-        metadata = device.mapping("metadata")
         toolchain = Reference(fields.text("toolchain") or "", fields.where_of("toolchain"))
         self._follow(toolchain, "toolchain", "toolchains")
+        listed = [Fields(item, self.problems) for item in fields.items("eps")]
         return Target(
             name=name,
             where=where,
             toolchain=toolchain,
-            ep=Reference(fields.text("ep") or "", fields.where_of("ep")),
-            device=DeviceChoice(
-                type=kind,
-                vendor=device.text("vendor"),
-                metadata={key: metadata.text(key, may_be_empty=True) or "" for key in metadata.entries},
-                virtual=device.flag("virtual"),
-            ),
-            provider_options=_settings(fields, "provider_options"),
+            eps=tuple(self._ep(choice) for choice in listed or [fields]),
             session_options=_settings(fields, "session_options"),
+            environment=_settings(fields, "environment"),
             allow_unknown_options=fields.flag("allow_unknown_options"),
+            allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
         )
 
+    def _ep(self, fields: Fields) -> EpChoice:
+        library = self._path(fields.text("library"), fields.where_of("library"))
+        return EpChoice(
+            ep=Reference(fields.text("ep") or "", fields.where_of("ep")),
+            device=_device(fields.mapping("device")) if "device" in fields.entries else DeviceChoice(),
+            provider_options=_settings(fields, "provider_options"),
+            library=Setting(library, fields.where_of("library"), fields.entries["library"].name_where) if library else None,
+        )
+
+    def _groups(self, names: Names, targets: Mapping[str, Target]) -> Iterator[tuple[str, Group]]:
+        for name, entry in self._entries("groups"):
+            node = self._resolved(entry.node, names.with_values({"group": name}), _GROUP_LATER)
+            if node is not None:
+                yield name, self._group(name, entry.name_where, Fields(node, self.problems), targets)
+
     def _group(self, name: str, where: Position, fields: Fields, targets: Mapping[str, Target]) -> Group:
-        models = tuple(Reference(text, place) for text, place in fields.texts("models"))
-        for model in models:
-            self._follow(model, "model", "models")
         timeout = fields.number("timeout")
         if timeout is not None and timeout <= 0:
             problem = Problem(WRONG_VALUE, "This must be more than 0.", fields.where_of("timeout"))
             self.problems.append(problem)
+        memory = fields.size("memory")
+        fields.at_least(1, "memory", memory)
         return Group(
             name=name,
             where=where,
-            models=models,
+            members=self._members(fields),
             targets=self._matched(fields, targets),
             share_weights=fields.flag("share_weights"),
-            compile=_compile_settings(fields.mapping("compile")),
-            expect=_expectation(fields),
             timeout=timeout,
+            memory=memory,
         )
+
+    def _members(self, group: Fields) -> tuple[GroupMember, ...]:
+        """A group's members in order. A glob stands for the models that no other entry names, each at the first glob that matches it."""
+        known = self._section("models")
+        entries = [Fields(_long_form(item, "model"), self.problems) for item in group.items("models")]
+        named = [entry.text("model") or "" for entry in entries]
+        taken = set(named)
+        found: list[GroupMember] = []
+        for name, entry in zip(named, entries, strict=True):
+            model = Reference(name, entry.where_of("model"))
+            if not is_glob(name):
+                self._follow(model, "model", "models")
+                found.append(self._member(model, group, entry))
+                continue
+            matches = matching(name, known)
+            if not matches and ("models",) not in self._broken:
+                self._unknown("model", name, known, model.where)
+            if not self._can_hold(matches, model.where):
+                continue
+            found += [self._member(Reference(match, model.where), group, entry) for match in matches if match not in taken]
+            taken.update(matches)
+        return tuple(found)
+
+    def _member(self, model: Reference, group: Fields, own: Fields) -> GroupMember:
+        settings = self._compile_settings(_overlaid(group, own, "compile", self.problems), model.name)
+        return GroupMember(model, settings, _expectation(_overlaid(group, own, "expect", self.problems)))
+
+    def _compile_settings(self, fields: Fields | None, model: str) -> CompileSettings:
+        if fields is None:
+            return CompileSettings()
+        initializers = fields.mapping("initializers")
+        store: Any = initializers.text("store") or CompileSettings.initializers
+        level: Any = fields.text("graph_optimization_level") or CompileSettings.graph_optimization_level
+        file, threshold = initializers.text("file"), initializers.whole("threshold")
+        if store == "external" and file is None:
+            self.problems.append(Problem(MISSING_KEY, "External initializers need a 'file'.", initializers.where))
+        return CompileSettings(
+            embed=fields.flag("embed"),
+            graph_optimization_level=level,
+            initializers=store,
+            external_file=file if store == "external" else None,
+            external_threshold=CompileSettings.external_threshold if threshold is None else threshold,
+            node_name_prefix=self._prefix(fields, model),
+            embed_where=fields.where_of("embed") if "embed" in fields.entries else None,
+        )
+
+    def _prefix(self, fields: Fields, model: str) -> str | None:
+        text = fields.text("node_name_prefix")
+        return render(substitute(text, {"model": model})) if text else None
+
+    def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | str) -> None:
+        self.problems.append(unknown(kind, name, known, where, suggest=len(self.problems) < _MOST_SUGGESTIONS))
 
     def _follow(self, reference: Reference, kind: str, section: str) -> None:
         known = self._section(section)
         if (section,) not in self._broken and reference.name and reference.name not in known:
-            self.problems.append(unknown(kind, reference.name, known, reference.where))
+            self._unknown(kind, reference.name, known, reference.where)
 
     def _matched(self, fields: Fields, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
         """A group's targets, each once, at the first pattern that matches it."""
         found: dict[str, Reference] = {}
         for pattern, where in fields.texts("targets"):
             names = matching(pattern, targets)
+            if not self._can_hold(names, where):
+                continue
             if not names and self._all_targets_known:
-                self.problems.append(unknown("target", pattern, targets, where))
+                self._unknown("target", pattern, targets, where)
             for name in names:
                 found.setdefault(name, Reference(name, where))
         return tuple(found.values())
+
+    def _can_hold(self, names: Collection[str], where: Position) -> bool:
+        """Whether a glob's matches may be written out: a recipe of many globs over many targets is otherwise without a bound."""
+        if self._affords(len(names)):
+            return True
+        message = f"With this pattern, the recipe passes {MAX_EXPANDED:,} values."
+        self.problems.append(Problem(TOO_LARGE, message, where))
+        return False
 
     def _outputs(self, names: Mapping[str, Scalar]) -> Iterator[Output]:
         if ("outputs",) in self._broken:
@@ -283,28 +400,47 @@ def _settings(fields: Fields, key: str) -> dict[str, Setting]:
     return {name: Setting(value, entry.node.where, entry.name_where) for name, (value, entry) in fields.scalars(key).items()}
 
 
-def _compile_settings(fields: Fields) -> CompileSettings:
-    initializers = fields.mapping("initializers")
-    level: Any = fields.text("graph_optimization_level") or CompileSettings.graph_optimization_level
-    threshold = initializers.whole("threshold")
-    return CompileSettings(
-        embed=fields.flag("embed"),
-        graph_optimization_level=level,
-        external_file=initializers.text("file"),
-        external_threshold=CompileSettings.external_threshold if threshold is None else threshold,
-        embed_where=fields.where_of("embed") if "embed" in fields.entries else None,
+def _device(fields: Fields) -> DeviceChoice:
+    kind: Any = fields.text("type")
+    metadata = fields.mapping("metadata")
+    return DeviceChoice(
+        type=kind,
+        vendor=fields.text("vendor"),
+        metadata={key: metadata.text(key, may_be_empty=True) or "" for key in metadata.entries},
+        virtual=fields.flag("virtual"),
     )
 
 
-def _expectation(group: Fields) -> Expectation:
-    if "expect" not in group.entries:
+def _dimensions(fields: Fields) -> dict[str, int]:
+    found = {name: fields.whole(name) or 0 for name in fields.entries}
+    for name, size in found.items():
+        fields.at_least(1, name, size)
+    return found
+
+
+def _expectation(fields: Fields | None) -> Expectation:
+    if fields is None:
         return Expectation()
-    fields = group.mapping("expect")
     return Expectation(fields.whole("ep_context_nodes"), fields.whole("fallback_nodes"), fields.where)
 
 
-def _var_problem(error: TemplateError, where: Position) -> Problem:
-    if error.name is None:
+def _long_form(node: Node, key: str) -> Node:
+    """A short form is the long one with one key only."""
+    return MappingNode(node.where, {key: Entry(node.where, node)}, 2, 1) if isinstance(node, ScalarNode) else node
+
+
+def _overlaid(group: Fields, own: Fields, key: str, problems: list[Problem]) -> Fields | None:
+    """A group's settings with a member's own over them, key by key; None when neither has any."""
+    nodes = [fields.entries[key].node for fields in (group, own) if key in fields.entries]
+    match nodes:
+        case [MappingNode() as base, MappingNode() as over]:
+            return Fields(merged(base, over), problems)
+        case _:
+            return Fields(nodes[-1], problems) if nodes else None
+
+
+def _var_problem(error: TemplateError, where: Position | str) -> Problem:
+    if error.name is None or error.name.startswith("env."):
         return error.problem(where)
     message = f"A variable cannot refer to another: {quoted('${' + error.name + '}')}."
     return Problem(TEMPLATE, message, where, "Write '$${' for a literal '${'.")

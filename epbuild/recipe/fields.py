@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from fractions import Fraction
 
 from epbuild.errors import Position, Problem
 from epbuild.recipe.model import Scalar
-from epbuild.recipe.problems import WRONG_VALUE
+from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.schema import wrong_type
 from epbuild.recipe.source import Entry, MappingNode, Node, ScalarNode, SequenceNode
+
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?) ?({'|'.join(_UNITS)})")
 
 
 class Fields:
@@ -31,7 +36,16 @@ class Fields:
     def text(self, key: str, *, may_be_empty: bool = False) -> str | None:
         """A string; the schema has seen one that was written empty, but not one that a template made empty."""
         entry = self.entries.get(key)
-        return self._text(entry.node, may_be_empty=may_be_empty) if entry else None
+        return self.text_of(entry.node, may_be_empty=may_be_empty) if entry else None
+
+    def text_of(self, node: Node, *, may_be_empty: bool = False) -> str | None:
+        """The string that a node is."""
+        if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
+            self._problems.append(wrong_type(node, "string"))
+            return None
+        if not node.value and not may_be_empty:
+            self._problems.append(Problem(WRONG_VALUE, "This must not be empty.", node.where))
+        return node.value
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         """A boolean."""
@@ -61,11 +75,31 @@ class Fields:
         self._problems.append(wrong_type(node, "integer"))
         return None
 
+    def size(self, key: str) -> int | None:
+        """A number of bytes, or a text of a number and a unit such as `8 GB`."""
+        entry = self.entries.get(key)
+        if entry is None:
+            return None
+        value = entry.node.value if isinstance(entry.node, ScalarNode) else None
+        if not isinstance(value, str):
+            return self.whole(key)
+        amount = _SIZE.fullmatch(value)
+        if amount is None:
+            hint = f"Write a number and one of: {', '.join(_UNITS)}."
+            self._problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is no size.", entry.node.where, hint))
+            return None
+        return int(Fraction(amount[1]) * _UNITS[amount[2]])
+
+    def at_least(self, least: int, key: str, value: float | None) -> None:
+        """Note a number, read from `key`, that is too small: the schema has not seen one that a template gave."""
+        if value is not None and value < least:
+            self._problems.append(Problem(WRONG_VALUE, f"This must be at least {least}.", self.where_of(key)))
+
     def texts(self, key: str) -> list[tuple[str, Position]]:
         """A list's strings, each with its place."""
         found = []
         for item in self.items(key):
-            text = self._text(item)
+            text = self.text_of(item)
             if text is not None:
                 found.append((text, item.where))
         return found
@@ -94,14 +128,6 @@ class Fields:
             return entry.node.items
         self._problems.append(wrong_type(entry.node, "array"))
         return ()
-
-    def _text(self, node: Node, *, may_be_empty: bool = False) -> str | None:
-        if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
-            self._problems.append(wrong_type(node, "string"))
-            return None
-        if not node.value and not may_be_empty:
-            self._problems.append(Problem(WRONG_VALUE, "This must not be empty.", node.where))
-        return node.value
 
     def _scalar(self, key: str) -> tuple[Scalar | None, Node | None]:
         entry = self.entries.get(key)

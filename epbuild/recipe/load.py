@@ -1,73 +1,86 @@
-"""A recipe's file, read into a `Recipe`; everything that is wrong with it is told at once."""
+"""A recipe's files, read into a `Recipe`; everything that is wrong with them is told at once."""
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from epbuild.errors import Problem, RecipeError
+from epbuild.errors import RecipeError
 from epbuild.recipe.assemble import assemble
+from epbuild.recipe.compose import compose
 from epbuild.recipe.model import Recipe
-from epbuild.recipe.problems import CANNOT_READ, WRONG_VALUE
+from epbuild.recipe.overrides import read_overrides
 from epbuild.recipe.schema import violations
-from epbuild.recipe.source import MAX_BYTES, MappingNode, ScalarNode, read
 from epbuild.schemas import schema_text
 
-_VERSION = 1
+
+class BrokenRecipe(RecipeError):
+    """A recipe whose text is wrong in some places; `rest` is what could be made of the others, to look for more that is wrong."""
+
+    rest: Recipe
 
 
-def load(path: Path, *, is_known_valid: Callable[[str], bool] | None = None) -> Recipe:
-    """The recipe in the file at `path`; its positions name the file as `path` does.
+def load(
+    path: Path,
+    *,
+    is_known_valid: Callable[[str], bool] | None = None,
+    environment: Mapping[str, str] | None = None,
+    settings: Sequence[str] = (),
+) -> Recipe:
+    """The recipe in the file at `path`, with the files that it extends and includes; its positions name the file as `path` does.
 
-    `is_known_valid` is asked, with a `validation_digest`, whether the schema has been satisfied before, and saves the time of asking
-    it again when it answers True. The digest may be remembered as valid once `load` has returned.
+    Paths in the result are relative to the folder of `path`, whichever file they were written in: a path in another file is
+    relative to that file, and is rewritten (with forward slashes). Outputs alone always are relative to the folder of `path`.
 
-    Raises RecipeError with every problem that was found.
+    `is_known_valid` is asked, with the recipe's `digest`, whether the schema has been satisfied before, and saves the time of asking
+    it again when it answers True. The digest may be remembered as valid once `load` has returned. `environment` is what
+    `${env.NAME}` reads (default: this process's), `settings` are the texts of `--set`: `vars.<name>=<YAML scalar>`, the last wins.
+
+    Raises RecipeError with every problem that was found: a BrokenRecipe where something could be made of the rest.
     """
-    content = _content(path)
-    source = read(content, str(path))
-    _check_version(source.root)
+    with _uncollected():
+        return _load(path, is_known_valid, os.environ if environment is None else environment, settings)
+
+
+def _load(
+    path: Path, is_known_valid: Callable[[str], bool] | None, environment: Mapping[str, str], settings: Sequence[str]
+) -> Recipe:
+    composition = compose(path)
+    digest = _digest(*composition.contents)
     found = []
-    if is_known_valid is None or not is_known_valid(validation_digest(content)):
-        found = violations(source.root)
-    recipe, problems = assemble(path, source.root, [violation.path for violation in found])
-    problems = [*source.problems, *(violation.problem for violation in found), *problems]
+    if is_known_valid is None or not is_known_valid(digest):
+        found = violations(composition.root)
+    overrides, refused = read_overrides(settings)
+    recipe, problems = assemble(path, composition.root, [violation.path for violation in found], environment, overrides)
+    problems = [*composition.problems, *(violation.problem for violation in found), *refused, *problems]
     if problems:
-        raise RecipeError(*dict.fromkeys(problems))
-    return recipe
+        broken = BrokenRecipe(*dict.fromkeys(problems))
+        broken.rest = recipe
+        raise broken
+    return dataclasses.replace(recipe, files=composition.files, digest=digest)
 
 
-def validation_digest(content: bytes) -> str:
-    """The SHA-256, in hex, of the recipe schema and a recipe's bytes: what the schema's verdict depends on."""
-    digest = hashlib.sha256(schema_text("recipe").encode())
-    digest.update(b"\0")
-    digest.update(content)
-    return digest.hexdigest()
-
-
-def _content(path: Path) -> bytes:
-    """The file's bytes, or the first of them when it is larger than a recipe may be."""
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Reading makes many small objects and no garbage to speak of: looking for some takes half of a large recipe's time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        hint = "Name the recipe's file, or run epbuild in the folder that holds it."
-        problem = Problem(CANNOT_READ, "There is no such recipe.", str(path), hint)
-    except OSError as error:
-        if path.is_dir():
-            problem = Problem(CANNOT_READ, "This is a folder.", str(path), "Name the recipe's file in it.")
-        else:
-            problem = Problem(CANNOT_READ, f"The recipe cannot be read: {error.strerror}.", str(path))
-    raise RecipeError(problem)
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
-def _check_version(root: MappingNode) -> None:
-    """Stop at a recipe for another epbuild: what else is said of it would be noise."""
-    entry = root.entries.get("epbuild")
-    if entry is None or not isinstance(entry.node, ScalarNode):
-        return
-    version = entry.node.value
-    if isinstance(version, int) and not isinstance(version, bool) and version != _VERSION:
-        message = f"The recipe is in version {version} of the language; this epbuild reads version {_VERSION}."
-        raise RecipeError(Problem(WRONG_VALUE, message, entry.node.where))
+def _digest(*contents: bytes) -> str:
+    """The SHA-256, in hex, of the recipe schema and the bytes of a recipe's files: what the schema's verdict depends on."""
+    digest = hashlib.sha256(schema_text("recipe").encode())
+    for content in contents:
+        digest.update(b"\0")
+        digest.update(hashlib.sha256(content).digest())
+    return digest.hexdigest()

@@ -48,13 +48,21 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A source model as written: a path relative to the recipe, or `package:<package>/<file>`."""
+    """A source model as written: a path relative to the recipe, `package:<package>/<file>`, or the address of a remote file."""
 
     name: str
     where: Position
     path: str
     path_where: Position
     sha256: str | None = None
+    data_sha256: Mapping[str, str] = field(default_factory=dict)
+    """For a remote model: the SHA-256 of each external data file, by the location that the graph names."""
+    free_dimensions: Mapping[str, int] = field(default_factory=dict)
+    """Sizes for symbolic dimensions, by their name."""
+    denoted_dimensions: Mapping[str, int] = field(default_factory=dict)
+    """Sizes for symbolic dimensions, by their denotation, such as DATA_BATCH."""
+    read: Literal["file", "bytes"] = "file"
+    """How ONNX Runtime is given the graph: by path, or as bytes with the folder of its external data."""
 
 
 @dataclass(frozen=True)
@@ -68,27 +76,44 @@ class DeviceChoice:
 
 
 @dataclass(frozen=True)
+class EpChoice:
+    """One EP of a target's session: from an installed package, or from a plugin `library` (a path relative to the recipe)."""
+
+    ep: Reference
+    device: DeviceChoice
+    provider_options: Mapping[str, Setting]
+    library: Setting | None = None
+
+
+@dataclass(frozen=True)
 class Target:
-    """An EP, a device and options in one toolchain; a matrix has already been expanded into one target per row."""
+    """EPs in order of preference, and options, in one toolchain; a matrix has already been expanded into one target per row."""
 
     name: str
     where: Position
     toolchain: Reference
-    ep: Reference
-    device: DeviceChoice
-    provider_options: Mapping[str, Setting]
+    eps: tuple[EpChoice, ...]
     session_options: Mapping[str, Setting]
+    environment: Mapping[str, Setting] = field(default_factory=dict)
+    """Environment variables for the worker."""
     allow_unknown_options: bool = False
+    allow_unknown_session_keys: bool = False
 
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """How an EPContext model is to be written. `external_file`, when set, receives initializers of at least `external_threshold` bytes."""
+    """How an EPContext model is to be written.
+
+    `initializers` says where those of nodes outside the EP go: into the model, into `external_file` (a template that may hold `${model}`)
+    when they have at least `external_threshold` bytes, or where the source keeps them.
+    """
 
     embed: bool = False
     graph_optimization_level: GraphOptimization = "disable_all"
+    initializers: Literal["inline", "external", "source"] = "inline"
     external_file: str | None = None
     external_threshold: int = 1024
+    node_name_prefix: str | None = None
     embed_where: Position | None = None
 
 
@@ -102,18 +127,27 @@ class Expectation:
 
 
 @dataclass(frozen=True)
+class GroupMember:
+    """A model in a group, with the group's settings or its own in their place."""
+
+    model: Reference
+    compile: CompileSettings
+    expect: Expectation
+
+
+@dataclass(frozen=True)
 class Group:
     """Models that are built together for some targets, in order; globs have been expanded."""
 
     name: str
     where: Position
-    models: tuple[Reference, ...]
+    members: tuple[GroupMember, ...]
     targets: tuple[Reference, ...]
     share_weights: bool
-    compile: CompileSettings
-    expect: Expectation
     timeout: float | None = None
     """Seconds that one session group may take; None: no limit."""
+    memory: int | None = None
+    """Bytes of memory that one session group is expected to need; None: it is estimated."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +176,12 @@ class Recipe:
     targets: Mapping[str, Target]
     groups: Mapping[str, Group]
     outputs: tuple[Output, ...]
+    catalogs: tuple[Reference, ...] = ()
+    """Catalog files of the user's own, for EPs that epbuild does not know; paths relative to the recipe."""
+    files: tuple[Path, ...] = ()
+    """Every file that the recipe was read from: its own first, then those that it extends and includes."""
+    digest: str = ""
+    """The digest of the recipe schema and of all those files: what may be remembered as known to be valid."""
 
     @property
     def directory(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -16,6 +17,9 @@ BAD_NAME: Final = "EPB107"
 UNKNOWN_REFERENCE: Final = "EPB108"
 TEMPLATE: Final = "EPB109"
 TOO_LARGE: Final = "EPB110"
+
+UNUSABLE: Final = re.compile(r"[\0\uD800-\uDFFF]")
+"""What no file name and no JSON document can hold."""
 
 _LONGEST_QUOTE = 80
 _LONGEST_LIST = 30

@@ -40,9 +40,21 @@ def violations(root: MappingNode) -> list[Violation]:
     # jsonschema takes longer to import than a whole build with nothing to do.
     from jsonschema import Draft202012Validator
 
-    validator = Draft202012Validator(schema("recipe"))
+    document = schema("recipe")
+    validator = Draft202012Validator(_written_out(document, document["$defs"]))
     found = dict.fromkeys(violation for error in validator.iter_errors(plain(root)) for violation in _translated(error, root))
     return sorted(found, key=lambda violation: _place(violation.problem))
+
+
+def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
+    """The schema with definitions in the place of their references, which no definition has to itself: following one takes long."""
+    if isinstance(part, list):
+        return [_written_out(item, definitions) for item in part]
+    if not isinstance(part, dict):
+        return part
+    if part.keys() == {"$ref"}:
+        return _written_out(definitions[part["$ref"].removeprefix("#/$defs/")], definitions)
+    return {key: _written_out(value, definitions) for key, value in part.items()}
 
 
 def wrong_type(node: Node, types: str | list[str]) -> Problem:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +18,7 @@ from epbuild.recipe.problems import (
     DUPLICATE_KEY,
     SYNTAX,
     TOO_LARGE,
+    UNUSABLE,
     WRONG_TYPE,
     WRONG_VALUE,
     quoted,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 """The size of the largest text that is read."""
 
-MAX_NODES = 100_000
-"""How many values a recipe may have once every alias, and every row of a matrix, is written out."""
+MAX_NODES = 250_000
+"""How many values a recipe may have once every alias is written out."""
 
 MAX_DEPTH = 50
 """How deep values may be nested."""
@@ -125,6 +126,23 @@ def locate(root: Node, path: KeyPath) -> Node:
     return node
 
 
+def merged(base: MappingNode, over: MappingNode) -> MappingNode:
+    """`over` on top of `base`: mappings merge key by key, in the order of `base`; lists and scalars are replaced."""
+    entries = dict(base.entries)
+    for key, entry in over.entries.items():
+        below = entries.get(key)
+        entries[key] = entry
+        if below and isinstance(below.node, MappingNode) and isinstance(entry.node, MappingNode):
+            entries[key] = Entry(entry.name_where, merged(below.node, entry.node))
+    return MappingNode(over.where, entries, *_extent([entry.node for entry in entries.values()]))
+
+
+def without(node: MappingNode, keys: Collection[str]) -> MappingNode:
+    """The mapping less some of its keys."""
+    entries = {key: entry for key, entry in node.entries.items() if key not in keys}
+    return MappingNode(node.where, entries, *_extent([entry.node for entry in entries.values()]))
+
+
 def _decode(content: bytes, file: str) -> str:
     body = content.removeprefix(codecs.BOM_UTF8)
     hint = "Save the file as UTF-8."
@@ -144,9 +162,8 @@ def _decode(content: bytes, file: str) -> str:
     return text
 
 
-# What YAML calls non-printable, and what a file name or JSON document could not hold.
+# What YAML calls non-printable.
 _CONTROL = re.compile(r"[^\t\n\r\x20-\x7E\x85\xA0-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
-_UNUSABLE = re.compile(r"[\0\uD800-\uDFFF]")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
@@ -294,9 +311,9 @@ class _Reader:
 
     def _scalar(self, event: yaml.ScalarEvent) -> ScalarNode:
         text: str = event.value
-        if unusable := _UNUSABLE.search(text):
+        if unusable := UNUSABLE.search(text):
             self._note(WRONG_VALUE, f"A text cannot hold the character {_code_point(unusable[0])} here.", event)
-            text = _UNUSABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+            text = UNUSABLE.sub("\N{REPLACEMENT CHARACTER}", text)
         return ScalarNode(self._where(event), _plain_scalar(text) if event.implicit[0] else text, text)
 
     def _sequence(self, event: yaml.NodeEvent, depth: int) -> SequenceNode:

@@ -1,4 +1,7 @@
-"""`${name}` in texts: a closed set of names, `$${` for a literal `${`, and nothing that computes."""
+"""`${name}` in texts: a closed set of names, `$${` for a literal `${`, and nothing that computes.
+
+A variable of the environment may say what it is when it is unset or empty: `${env.NAME:-default}`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 from epbuild.errors import Position, Problem, nearest
 from epbuild.recipe.model import Scalar
-from epbuild.recipe.problems import TEMPLATE, one_of, quoted
+from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
 
 OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short")
 """The names that only an emit step gives: an output's templates keep them until `substitute` is called with their values."""
@@ -26,9 +29,44 @@ class TemplateError(ValueError):
         self.hint = hint
         self.name = name
 
-    def problem(self, where: Position) -> Problem:
+    def problem(self, where: Position | str) -> Problem:
         """The error as the problem of the template that stands at `where`."""
         return Problem(TEMPLATE, self.message, where, self.hint)
+
+
+class Names(Mapping[str, Scalar]):
+    """The names that a recipe's texts may use: those that it defines, and `env.<NAME>` for the variables of an environment.
+
+    A value of the environment is always a text. Iterating tells what the recipe defines, and `env.<NAME>` once, for all of them.
+    """
+
+    def __init__(self, environment: Mapping[str, str], *values: Mapping[str, Scalar]) -> None:
+        self._environment = environment
+        self._values = values
+
+    def with_values(self, values: Mapping[str, Scalar]) -> Names:
+        """These names and more; the new ones win."""
+        return Names(self._environment, values, *self._values)
+
+    def __getitem__(self, name: str) -> Scalar:
+        if not name.startswith(_ENVIRONMENT):
+            for values in self._values:
+                if name in values:
+                    return values[name]
+            raise KeyError(name)
+        if not _VARIABLE.fullmatch(name):
+            raise KeyError(name)
+        value = self._environment[name.removeprefix(_ENVIRONMENT)]
+        if UNUSABLE.search(value):
+            raise TemplateError(f"The value of {quoted('${' + name + '}')} is no text that a recipe can hold.")
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys(name for values in reversed(self._values) for name in values)
+        yield f"{_ENVIRONMENT}<NAME>"
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
@@ -38,13 +76,8 @@ def substitute(text: str, names: Mapping[str, Scalar]) -> Scalar:
     """
     if "${" not in text:
         return text
-    pieces = list(_pieces(text))
-    for piece in pieces:
-        if isinstance(piece, _Name):
-            _check(piece.name, names)
-    if len(pieces) == 1 and isinstance(pieces[0], _Name):
-        return names[pieces[0].name]
-    return _bounded("".join(render(names[p.name]) if isinstance(p, _Name) else p for p in pieces))
+    pieces = [_value(piece, names) if isinstance(piece, _Name) else piece for piece in _pieces(text)]
+    return pieces[0] if len(pieces) == 1 else _bounded("".join(map(render, pieces)))
 
 
 def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[str]) -> str:
@@ -60,8 +93,7 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
         if isinstance(piece, str):
             literal += piece
         elif piece.name not in later:
-            _check(piece.name, [*names, *later])
-            literal += render(names[piece.name])
+            literal += render(_value(piece, names, later))
         else:
             if literal.endswith("$"):
                 # The two together would read as an escape when the rest is substituted.
@@ -81,8 +113,11 @@ def render(value: Scalar) -> str:
 @dataclass(frozen=True)
 class _Name:
     name: str
+    default: str | None = None
 
 
+_ENVIRONMENT = "env."
+_VARIABLE = re.compile(r"env\.[^\s=${}:<>]+")
 _MARKER = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 
 
@@ -102,18 +137,39 @@ def _pieces(text: str) -> Iterator[str | _Name]:
             if literal:
                 yield literal
             literal = ""
-            yield _Name(marker[1])
+            yield _name(marker[1])
     literal += text[end:]
     if literal:
         yield literal
 
 
-def _check(name: str, known: Collection[str]) -> None:
-    if name not in known:
-        allowed = f"Allowed here: {one_of(known)}."
-        close = nearest(name, known)
-        message = f"{quoted('${' + name + '}')} refers to an unknown name."
-        raise TemplateError(message, f"{close} {allowed}" if close else allowed, name)
+def _name(inside: str) -> _Name:
+    """What stands between the braces: a name, or a variable of the environment with what it is when it is unset or empty."""
+    name, has_default, default = inside.partition(":-")
+    if not has_default:
+        return _Name(inside)
+    if not _VARIABLE.fullmatch(name):
+        raise TemplateError(f"{quoted('${' + inside + '}')} has a default.", "Only ${env.<NAME>:-default} can have one.")
+    if "${" in default:
+        raise TemplateError(f"The default in {quoted('${' + inside + '}')} cannot refer to a name.", "Write it out.")
+    return _Name(name, default)
+
+
+def _value(piece: _Name, names: Mapping[str, Scalar], later: Collection[str] = ()) -> Scalar:
+    name = piece.name
+    value = names.get(name)
+    if piece.default is not None and value in (None, ""):
+        return piece.default
+    if value is not None:
+        return value
+    if _VARIABLE.fullmatch(name):
+        message = f"The environment variable {quoted(name.removeprefix(_ENVIRONMENT))} is not set."
+        raise TemplateError(message, f"Set it, or write a default: '${{{name}:-…}}'.", name)
+    known = [*names, *later]
+    allowed = f"Allowed here: {one_of(known)}."
+    close = nearest(name, known)
+    message = f"{quoted('${' + name + '}')} refers to an unknown name."
+    raise TemplateError(message, f"{close} {allowed}" if close else allowed, name)
 
 
 def _escaped(text: str) -> str:

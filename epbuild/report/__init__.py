@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 from epbuild.report.documents import JsonLines, plan_document, print_json, problem_document
+from epbuild.report.problems import tell_count, tell_problems
 from epbuild.report.progress import LiveRows, PlainLines
-from epbuild.report.text import print_inspection, print_line, print_plan, tell_problems
+from epbuild.report.text import print_inspection, print_line, print_plan
 
 __all__ = [
     "plan_document",
@@ -16,6 +17,7 @@ __all__ = [
     "print_plan",
     "problem_document",
     "reporter",
+    "tell_count",
     "tell_problems",
 ]
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from epbuild.build import (
     Event,
+    Fetched,
+    Fetching,
     RunFinished,
     RunStarted,
     StepFailed,
@@ -22,14 +24,23 @@ from epbuild.build import (
     ToolchainStarted,
     Warned,
 )
-from epbuild.report.text import nothing_to_do, print_line, tell_problems
+from epbuild.report.problems import tell_problems
+from epbuild.report.text import nothing_to_do, print_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 HEARTBEAT_SECONDS = 30
 _LONGEST_WORDS = 100
-_STYLES = {"built": "green", "emitted": "green", "ready": "green", "restored": "cyan", "failed": "red", "skipped": "yellow"}
+_STYLES = {
+    "built": "green",
+    "emitted": "green",
+    "ready": "green",
+    "fetched": "green",
+    "restored": "cyan",
+    "failed": "red",
+    "skipped": "yellow",
+}
 _LABEL_WIDTH = max(map(len, _STYLES))
 
 
@@ -64,8 +75,11 @@ class PlainLines:
             case StepOutput(step, text):
                 started = self._running.get(step, (time.monotonic(), ""))[0]
                 self._running[step] = (started, text)
-            case ToolchainReady() | StepFinished() | StepFailed():
-                self._running.pop(event.toolchain if isinstance(event, ToolchainReady) else event.step, None)
+            case Fetching(model):
+                started = self._running.get(model, (time.monotonic(), ""))[0]
+                self._running[model] = (started, _arriving(event))
+            case ToolchainReady(name) | Fetched(name) | StepFinished(name) | StepFailed(name):
+                self._running.pop(name, None)
                 tell_end(event, _say)
             case Warned(problem):
                 tell_problems([problem], "warning")
@@ -107,7 +121,9 @@ class LiveRows:
                 self._row(name, text)
             case StepOutput(name, text):
                 self._row(name, text)
-            case ToolchainReady(name):
+            case Fetching(name):
+                self._row(name, _arriving(event))
+            case ToolchainReady(name) | Fetched(name):
                 self._drop(name)
                 tell_end(event, self._say)
             case StepFinished(name) | StepFailed(name):
@@ -189,11 +205,13 @@ def summary(event: RunFinished) -> str:
     return f"{told} ({event.seconds:.2f} s)"
 
 
-def tell_end(event: ToolchainReady | StepFinished | StepFailed, say: Callable[[str], None]) -> None:
+def tell_end(event: ToolchainReady | Fetched | StepFinished | StepFailed, say: Callable[[str], None]) -> None:
     """What is worth a line of something that ended: nothing, for a step that was up to date."""
     match event:
         case ToolchainReady(name, version, seconds):
             say(_line("ready", seconds, f"toolchain {name}", f"onnxruntime {version}"))
+        case Fetched(model):
+            say(_line("fetched", None, f"model {model}"))
         case StepFailed(step, problems):
             say(_line("failed", None, step))
             tell_problems(problems)
@@ -207,6 +225,10 @@ def tell_end(event: ToolchainReady | StepFinished | StepFailed, say: Callable[[s
 def _line(label: str, seconds: float | None, *parts: str) -> str:
     took = "" if seconds is None else f"{seconds:.1f} s"
     return f"{label:<{_LABEL_WIDTH}}{took:>8}  " + "  ".join(parts)
+
+
+def _arriving(event: Fetching) -> str:
+    return f"fetching {_decimal(event.done)}" + (f" of {_decimal(event.total)}" if event.total else "")
 
 
 def _decimal(size: int) -> str:

@@ -1,33 +1,21 @@
-"""Words for people: problems on standard error, the plan and an inspection as tables that fit 80 columns."""
+"""Words for people: the plan and an inspection as tables that fit 80 columns."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from epbuild.build import StepStatus, Survey
-from epbuild.errors import Position, Problem
+from epbuild.report.problems import coloured
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_COLOURS = {"current": "dim", "restorable": "cyan", "out of date": "yellow", "new": "green"}
+_DIM = "2"
+_COLOURS = {"current": _DIM, "restorable": "36", "out of date": "33", "new": "32"}
 _MOST_REASONS = 6
-
-
-def tell_problems(problems: Iterable[Problem], kind: Literal["error", "warning"] = "error") -> None:
-    """Each problem as one line on standard error: where, what, what to do. Under GitHub Actions, an annotation as well."""
-    for problem in problems:
-        place = f"{problem.where}: " if problem.where is not None else "epbuild: "
-        line = f"{place}{kind}: {problem.text} [{problem.code}]"
-        colour = {"error": "\x1b[31m", "warning": "\x1b[33m"}[kind]
-        if coloured(sys.stderr):
-            line = line.replace(f"{kind}:", f"{colour}{kind}:\x1b[0m", 1)
-        sys.stderr.write(f"{line}\n")
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            sys.stderr.write(f"{_annotation(problem, kind)}\n")
 
 
 def print_line(text: str) -> None:
@@ -42,19 +30,24 @@ def nothing_to_do(steps: int) -> str:
 
 def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     """The steps with their states, and under each why it would run."""
-    console = wide_console()
+    # Plain writes: a plan may have tens of thousands of lines, and rich takes a quarter of a millisecond for each.
     steps = [status for status in found.steps() if not only_todo or status.state != "current"]
     if not steps:
         print_line(f"{nothing_to_do(len(found.plan.steps))}.")
         return
+    colour = coloured(sys.stdout)
     width = max(len(status.state) for status in steps)
     for status in steps:
-        console.print(f"[{_COLOURS[status.state]}]{status.state:<{width}}[/]  ", end="")
-        console.print(status.step.id, markup=False, highlight=False)
-        for reason in _reasons(status):
-            console.print(f"{'':<{width}}    {reason}", markup=False, highlight=False, style="dim")
-    counts = {state: sum(status.state == state for status in found.steps()) for state in _COLOURS}
-    print_line(f"{len(found.plan.steps)} steps: " + ", ".join(f"{count} {state}" for state, count in counts.items() if count))
+        state = _painted(f"{status.state:<{width}}", _COLOURS[status.state], colour)
+        lines = [f"{state}  {status.step.id}"]
+        lines += [_painted(f"{'':<{width}}    {reason}", _DIM, colour) for reason in _reasons(status)]
+        sys.stdout.write("\n".join(lines) + "\n")
+    counts = Counter[str](status.state for status in found.steps())
+    print_line(f"{len(found.plan.steps)} steps: " + ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state]))
+
+
+def _painted(text: str, code: str, colour: bool) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 
 def print_inspection(found: Mapping[str, Any]) -> None:
@@ -105,11 +98,6 @@ def print_inspection(found: Mapping[str, Any]) -> None:
         line("external data", ", ".join(found["external_data"]))
 
 
-def coloured(stream: Any) -> bool:
-    """Whether colour means anything where `stream` goes: a terminal, and no NO_COLOR."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def wide_console() -> Console:
     """A console on standard output that wraps where the terminal ends, and nowhere else."""
     from rich.console import Console
@@ -120,16 +108,3 @@ def wide_console() -> Console:
 def _reasons(status: StepStatus) -> list[str]:
     left = len(status.reasons) - _MOST_REASONS
     return [*status.reasons[:_MOST_REASONS], *([f"and {left} more"] if left > 0 else [])]
-
-
-def _annotation(problem: Problem, kind: str) -> str:
-    where = problem.where
-    place = ""
-    if isinstance(where, Position):
-        file = _escaped(where.file).replace(":", "%3A").replace(",", "%2C")
-        place = f" file={file},line={where.line},col={where.column}"
-    return f"::{kind}{place}::{_escaped(problem.text)} [{problem.code}]"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -26,6 +26,11 @@ class BlobStore:
         self._drafts = Drafts(root / "cas" / "tmp")
         self._copier = Copier()
 
+    @property
+    def partials(self) -> Path:
+        """The folder for files that grow over several runs, on the file system of the blobs; made by its users."""
+        return self.root / "cas" / "partial"
+
     def add(self, path: Path) -> Blob:
         """Store the content of the file at `path`, which is read once. Raises StoreError."""
         with explained(f"read {path}", elsewhere=None):
@@ -42,6 +47,23 @@ class BlobStore:
             draft.file.write(data)
             self._keep(draft, blob)
         return blob
+
+    def adopt(self, path: Path, blob: Blob) -> None:
+        """Make the file at `path`, which is closed and known to hold `blob`, that blob; it is at `path` no longer.
+
+        The file must lie in `partials`, so that it need not be copied. Raises StoreError; then it stays where it is.
+        """
+        with explained(f"store {path} in {self.root}"), path.open("r+b") as file:
+            self._keep(Draft(path, file), blob)
+        with suppress(OSError):  # the same content was there before
+            discard(path)
+
+    def find(self, digest: str) -> Blob | None:
+        """The blob of that name, of whatever size it has; looks at no content."""
+        try:
+            return Blob(digest, self._place(digest).stat().st_size)
+        except (OSError, MissingBlob):
+            return None
 
     def has(self, digest: str, size: int) -> bool:
         """Whether a blob of that name and size in bytes is there; looks at no content."""

@@ -65,7 +65,7 @@ def prepare(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entr
             f"Add {entry.distribution} to its packages.",
         )
         for entry in entries
-        if entry.distribution not in taken.distributions
+        if not taken.distributions.keys() & set(entry.distributions or (entry.distribution,))
     ]
     if missing:
         raise ToolchainError(*missing)

@@ -1,6 +1,23 @@
 """Checks artifacts: references, sources, targets, counts. Knows nothing of how they are built."""
 
-from epbuild.verify.checks import CompiledModel, Expected, check_compiled, check_expectations, read_target
+from epbuild.verify.checks import (
+    CompiledModel,
+    Expected,
+    ExpectedEp,
+    ExpectedModel,
+    check_compiled,
+    check_expectations,
+    read_target,
+)
 from epbuild.verify.inspection import inspect_model
 
-__all__ = ["CompiledModel", "Expected", "check_compiled", "check_expectations", "inspect_model", "read_target"]
+__all__ = [
+    "CompiledModel",
+    "Expected",
+    "ExpectedEp",
+    "ExpectedModel",
+    "check_compiled",
+    "check_expectations",
+    "inspect_model",
+    "read_target",
+]

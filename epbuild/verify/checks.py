@@ -20,18 +20,43 @@ EMBED_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True)
+class ExpectedEp:
+    """An EP that may have compiled a part: its `source` names, and the target that its binaries should name."""
+
+    name: str
+    sources: tuple[str, ...]
+    target_pattern: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """What one compiled model must be; `file` is its name in the folder."""
+
+    member: str
+    file: str
+    embed: bool = False
+    ep_context_nodes: int | None = None
+    fallback_nodes: int | None = None
+
+
+@dataclass(frozen=True)
 class Expected:
     """What the compiled models of one session group must be."""
 
     step: str
-    ep: str
-    sources: tuple[str, ...]
-    embed: bool
-    one_binary: bool
-    target_pattern: str | None = None
-    target: str | None = None
-    ep_context_nodes: int | None = None
-    fallback_nodes: int | None = None
+    eps: tuple[ExpectedEp, ...]
+    models: tuple[ExpectedModel, ...]
+    one_binary: bool = False
+
+    def ep_of(self, source: str | None) -> ExpectedEp | None:
+        """The EP that a node's `source` names; None for one that was not asked for."""
+        return next((ep for ep in self.eps if source in ep.sources), None)
+
+    @property
+    def title(self) -> str:
+        """The EPs' names, for messages."""
+        return ", ".join(ep.name for ep in self.eps)
 
 
 @dataclass(frozen=True)
@@ -43,56 +68,41 @@ class CompiledModel:
     nodes: tuple[EPContextNode, ...]
     fallback_nodes: int
     metadata: Mapping[str, str]
-    binaries: tuple[str, ...]
+    binaries: Mapping[str, str]
+    """The EP that made each context binary, by the binary's name."""
     data: tuple[str, ...]
 
 
-def check_compiled(folder: Path, models: Mapping[str, str], expected: Expected) -> tuple[CompiledModel, ...]:
-    """Check the EPContext models in `folder`, given by file name for each member in order.
-
-    Raises VerifyError with every problem found.
-    """
+def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...]:
+    """Check the EPContext models in `folder`. Raises VerifyError with every problem found."""
     problems: list[Problem] = []
-    compiled = [
-        found for member, file in models.items() if (found := _check_model(folder, member, file, expected, problems)) is not None
-    ]
-    binaries = list(dict.fromkeys(binary for model in compiled for binary in model.binaries))
-    if expected.one_binary and not problems and len(binaries) != 1:
-        named = ", ".join(binaries) or "none"
-        problems.append(
-            _problem(
-                "EPB607",
-                expected,
-                f"{len(models)} models that share weights must have one context binary; there are {len(binaries)}: {named}",
+    compiled = [found for model in expected.models if (found := _check_model(folder, model, expected, problems)) is not None]
+    if not problems:
+        binaries = list(dict.fromkeys(binary for model in compiled for binary in model.binaries))
+        if expected.one_binary and len(binaries) != 1:
+            named = ", ".join(binaries) or "none"
+            message = (
+                f"{len(compiled)} models that share weights must have one context binary; there are {len(binaries)}: {named}"
             )
-        )
-    if expected.target_pattern and expected.target:
-        for name in binaries or [model.file for model in compiled]:
-            seen = read_target(folder / name, expected.target_pattern)
-            if seen is not None and seen.casefold() != expected.target.casefold():
-                message = f"{name} was compiled for {seen}, not for {expected.target}"
-                problems.append(
-                    _problem(
-                        "EPB608", expected, message, "Check the target's options; the EP ignores what it does not understand."
-                    )
-                )
+            problems.append(_problem("EPB607", expected, message))
+    problems += _check_targets(folder, compiled, expected)
     if problems:
         raise VerifyError(*problems)
     return tuple(compiled)
 
 
 def check_expectations(
-    counts: Sequence[tuple[str, int, int]], step: str, ep: str, ep_context_nodes: int | None, fallback_nodes: int | None
+    counts: tuple[str, int, int], step: str, ep: str, ep_context_nodes: int | None, fallback_nodes: int | None
 ) -> list[Problem]:
     """What is not as the recipe's `expect` says; `counts` has a member's name, its EPContext nodes and its other nodes."""
     problems = []
-    for member, compiled, others in counts:
-        if ep_context_nodes is not None and compiled != ep_context_nodes:
-            message = f"the model '{member}' became {compiled} EPContext nodes; the recipe expects {ep_context_nodes}"
-            problems.append(Problem("EPB609", message, step))
-        if fallback_nodes is not None and others > fallback_nodes:
-            message = f"{others} nodes of the model '{member}' stayed outside {ep}; the recipe expects {fallback_nodes}"
-            problems.append(Problem("EPB609", message, step, "`epbuild inspect` on the output lists what stayed outside."))
+    member, compiled, others = counts
+    if ep_context_nodes is not None and compiled != ep_context_nodes:
+        message = f"the model '{member}' became {compiled} EPContext nodes; the recipe expects {ep_context_nodes}"
+        problems.append(Problem("EPB609", message, step))
+    if fallback_nodes is not None and others > fallback_nodes:
+        message = f"{others} nodes of the model '{member}' stayed outside {ep}; the recipe expects {fallback_nodes}"
+        problems.append(Problem("EPB609", message, step, "`epbuild inspect` on the output lists what stayed outside."))
     return problems
 
 
@@ -105,7 +115,27 @@ def read_target(binary: Path, pattern: str) -> str | None:
         return match[1].decode("ascii", "replace") if match else None
 
 
-def _check_model(folder: Path, member: str, file: str, expected: Expected, problems: list[Problem]) -> CompiledModel | None:
+def _check_targets(folder: Path, compiled: Sequence[CompiledModel], expected: Expected) -> list[Problem]:
+    """Whether each context says that it was made for the target that was asked for; an embedded one says so in its model."""
+    asked: dict[str, ExpectedEp] = {}
+    for model in compiled:
+        for node in model.nodes:
+            ep = expected.ep_of(node.source)
+            if ep is not None and node.main_context:
+                asked[node.reference or model.file] = ep
+    problems = []
+    for name, ep in asked.items():
+        seen = read_target(folder / name, ep.target_pattern) if ep.target_pattern and ep.target else None
+        if seen is not None and ep.target is not None and seen.casefold() != ep.target.casefold():
+            message = f"{name} was compiled for {seen}, not for {ep.target}"
+            problems.append(
+                _problem("EPB608", expected, message, "Check the target's options; the EP ignores what it does not understand.")
+            )
+    return problems
+
+
+def _check_model(folder: Path, model: ExpectedModel, expected: Expected, problems: list[Problem]) -> CompiledModel | None:
+    member, file = model.member, model.file
     path = folder / file
     if not path.is_file():
         problems.append(_problem("EPB601", expected, f"the EP reported success for '{member}' and wrote no {file}"))
@@ -119,11 +149,15 @@ def _check_model(folder: Path, member: str, file: str, expected: Expected, probl
         problems.append(_problem("EPB603", expected, f"{file} holds no EPContext node: nothing of '{member}' was compiled"))
         return None
     found = len(problems)
-    binaries = [_check_node(path, node, expected, problems) for node in header.ep_context_nodes]
+    binaries = {}
+    for node in header.ep_context_nodes:
+        binary, ep = _check_node(path, node, model.embed, expected, problems), expected.ep_of(node.source)
+        if binary is not None and ep is not None:
+            binaries[binary] = ep.name
     data = _check_data(path, header, expected, problems)
     counts = (member, len(header.ep_context_nodes), header.remaining_nodes)
-    problems += check_expectations([counts], expected.step, expected.ep, expected.ep_context_nodes, expected.fallback_nodes)
-    if expected.embed and path.stat().st_size > EMBED_LIMIT:
+    problems += check_expectations(counts, expected.step, expected.title, model.ep_context_nodes, model.fallback_nodes)
+    if model.embed and path.stat().st_size > EMBED_LIMIT:
         problems.append(
             _problem(
                 "EPB606", expected, f"{file} embeds its context and is over 2 GiB, which no reader takes", "Set embed to false."
@@ -137,17 +171,17 @@ def _check_model(folder: Path, member: str, file: str, expected: Expected, probl
         nodes=header.ep_context_nodes,
         fallback_nodes=header.remaining_nodes,
         metadata=header.metadata,
-        binaries=tuple(dict.fromkeys(name for name in binaries if name)),
+        binaries=binaries,
         data=data,
     )
 
 
-def _check_node(path: Path, node: EPContextNode, expected: Expected, problems: list[Problem]) -> str | None:
+def _check_node(path: Path, node: EPContextNode, embed: bool, expected: Expected, problems: list[Problem]) -> str | None:
     """The context binary that a node refers to, if any, by its name in the model's folder."""
-    if node.source not in expected.sources:
-        message = f"an EPContext node of {path.name} comes from '{node.source}', not from {expected.ep}"
+    if expected.ep_of(node.source) is None:
+        message = f"an EPContext node of {path.name} comes from '{node.source}', not from {expected.title}"
         problems.append(_problem("EPB604", expected, message))
-    if bool(node.embed_mode) != expected.embed and node.main_context:
+    if bool(node.embed_mode) != embed and node.main_context:
         mode = "embeds its context" if node.embed_mode else "keeps its context in a file"
         problems.append(_problem("EPB606", expected, f"an EPContext node of {path.name} {mode}, which is not what was asked for"))
     if node.reference is None:

@@ -65,9 +65,11 @@ def peak_memory() -> int | None:
 
 
 def library_of(ep: dict[str, Any]) -> str:
-    """The path of a plugin EP's library, asked of the package that ships it."""
+    """The path of a plugin EP's library: the one that the request names, else asked of the package that ships it."""
     import importlib
 
+    if ep["library"]:
+        return str(ep["library"])
     try:
         package = importlib.import_module(ep["module"])
     except ImportError as error:
@@ -85,8 +87,9 @@ def describe(device: Any) -> dict[str, Any]:
     }
 
 
-def choose_device(onnxruntime: Any, ep: dict[str, Any], wanted: dict[str, Any]) -> Any:
+def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
     """The OrtEpDevice that the request asks for; with no wish, the first of the types that the catalog prefers."""
+    wanted = ep["device"]
     offered = [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep["name"]]
     fitting = []
     for device in offered:
@@ -109,42 +112,74 @@ def choose_device(onnxruntime: Any, ep: dict[str, Any], wanted: dict[str, Any]) 
     return fitting[0][1]
 
 
-def session_options(onnxruntime: Any, request: dict[str, Any], device: Any, last: bool) -> Any:
+def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
+    """Make an EP known to ONNX Runtime; its device, or None for one that is built in and chosen by name."""
+    if ep["kind"] == "plugin":
+        # The registration name becomes the EP's name and is written into its output.
+        onnxruntime.register_execution_provider_library(ep["registration"], library_of(ep))
+        device = choose_device(onnxruntime, ep)
+        channel.send("device", **describe(device))
+        return device
+    if ep["name"] not in onnxruntime.get_available_providers():
+        known = ", ".join(onnxruntime.get_available_providers())
+        raise Unfit(f"this onnxruntime has no {ep['name']}; it has: {known}")
+    return None
+
+
+def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
     """Fresh SessionOptions for one member; the last of a sharing group stops the sharing and so writes the binary."""
     options = onnxruntime.SessionOptions()
-    ep = request["ep"]
-    if device is None:
-        options.add_provider(ep["name"], request["provider_options"])
-    else:
-        options.add_provider_for_devices([device], request["provider_options"])
-    for key, value in request["session_options"].items():
-        options.add_session_config_entry(key, value)
+    for ep, device in zip(request["eps"], devices):  # noqa: B905 - older interpreters
+        if device is None:
+            options.add_provider(ep["name"], ep["provider_options"])
+        else:
+            options.add_provider_for_devices([device], ep["provider_options"])
+    entries = dict(request["session_options"])
     if request["share"]:
-        options.add_session_config_entry("ep.share_ep_contexts", "1")
-        if last:
-            options.add_session_config_entry("ep.stop_share_ep_contexts", "1")
+        entries["ep.share_ep_contexts"] = "1"
+        if member is request["members"][-1]:
+            entries["ep.stop_share_ep_contexts"] = "1"
+    if member["node_name_prefix"]:
+        entries["ep.context_node_name_prefix"] = member["node_name_prefix"]
+    if member["read"] == "bytes":
+        # Relative, as the staged source is: the text is hashed into the output.
+        entries["session.model_external_initializers_file_folder_path"] = member["source"].rpartition("/")[0]
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    for name, size in member["free_dimensions"].items():
+        options.add_free_dimension_override_by_name(name, size)
+    for denotation, size in member["denoted_dimensions"].items():
+        options.add_free_dimension_override_by_denotation(denotation, size)
     return options
 
 
-def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], device: Any, last: bool) -> None:
-    """Compile one model into its EPContext model; raises whatever ORT raises."""
-    settings = request["compile"]
-    external = {}
-    if member.get("external_initializers"):
-        external = {
-            "external_initializers_file_path": member["external_initializers"],
-            "external_initializers_size_threshold": settings["external_threshold"],
+def initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
+    """Where ModelCompiler is to put the initializers of nodes that stay outside the EP."""
+    if member["initializers"] == "external":
+        return {
+            "external_initializers_file_path": member["external_file"],
+            "external_initializers_size_threshold": member["external_threshold"],
         }
+    if member["initializers"] == "source":
+        return {"get_initializer_location_func": lambda name, value, external: external}
+    return {}
+
+
+def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> None:
+    """Compile one model into its EPContext model; raises whatever ORT raises."""
+    source = member["source"]
+    if member["read"] == "bytes":
+        with open(source, "rb") as file:  # noqa: PTH123
+            source = file.read()
+    level = OPTIMIZATION_LEVELS[member["graph_optimization_level"]]
     compiler = onnxruntime.ModelCompiler(
-        session_options(onnxruntime, request, device, last),
-        member["source"],
-        embed_compiled_data_into_model=settings["embed"],
+        session_options(onnxruntime, request, member, devices),
+        source,
+        embed_compiled_data_into_model=member["embed"],
         # Without this flag a backend that fails is a success, and the "compiled" model is the source.
         flags=onnxruntime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
-        graph_optimization_level=getattr(
-            onnxruntime.GraphOptimizationLevel, OPTIMIZATION_LEVELS[settings["graph_optimization_level"]]
-        ),
-        **external,
+        graph_optimization_level=getattr(onnxruntime.GraphOptimizationLevel, level),
+        **initializer_arguments(member),
     )
     compiler.compile_to_file(member["output"])
 
@@ -153,21 +188,12 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
     """Compile the members in order, telling of each; the first failure ends the group."""
     import onnxruntime
 
-    ep = request["ep"]
-    device = None
     channel.send("started", onnxruntime=onnxruntime.__version__)
-    if ep["kind"] == "plugin":
-        # The registration name becomes the EP's name and is written into its output.
-        onnxruntime.register_execution_provider_library(ep["registration"], library_of(ep))
-        device = choose_device(onnxruntime, ep, request["device"])
-        channel.send("device", **describe(device))
-    elif ep["name"] not in onnxruntime.get_available_providers():
-        raise Unfit(f"this onnxruntime has no {ep['name']}; it has: {', '.join(onnxruntime.get_available_providers())}")
-    members = request["members"]
-    for member in members:
+    devices = [open_ep(onnxruntime, ep, channel) for ep in request["eps"]]
+    for member in request["members"]:
         channel.send("member_started", member=member["name"])
         begin = time.monotonic()
-        compile_member(onnxruntime, request, member, device, last=member is members[-1])
+        compile_member(onnxruntime, request, member, devices)
         channel.send("member_finished", member=member["name"], seconds=round(time.monotonic() - begin, 3))
 
 

@@ -1,0 +1,59 @@
+"""Remote models: where they are once fetched, and the fetching, told as events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from epbuild.build.events import Fetched, Fetching, Listener
+from epbuild.errors import PlanError, StoreError
+from epbuild.recipe import ModelSource
+from epbuild.store import BlobStore, Workspace
+
+_TOLD_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class RemoteModels:
+    """What is known of a recipe's remote models; the workspace remembers where they were put."""
+
+    workspace: Workspace
+    store: BlobStore
+
+    def known(self, model: ModelSource) -> Path | None:
+        """Where a model was put when it was last fetched, if it is still there; asks nothing of the network."""
+        remembered = self.workspace.fact(_fact(model))
+        graph = Path(remembered) if remembered else None
+        return graph if graph is not None and graph.is_file() else None
+
+    def fetched(self, model: ModelSource, tell: Listener, cancelled: threading.Event) -> Path:
+        """Where a model is, which is fetched if it is not there. Raises PlanError, FetchError and StoreError."""
+        known = self.known(model)
+        if known is not None:
+            return known
+        from epbuild.fetch import fetch_model
+
+        last = [0.0]
+
+        def progress(address: str, done: int, total: int | None) -> None:
+            if time.monotonic() - last[0] >= _TOLD_SECONDS:
+                last[0] = time.monotonic()
+                tell(Fetching(model.name, address, done, total))
+
+        try:
+            remote = fetch_model(
+                model.path, model.sha256, self.store, pins=model.data_sha256, progress=progress, cancelled=cancelled
+            )
+        except (PlanError, StoreError) as error:
+            kind = PlanError if isinstance(error, PlanError) else StoreError
+            raise kind(*(replace(problem, where=model.path_where) for problem in error.problems)) from error
+        self.workspace.record_fact(_fact(model), str(remote.graph))
+        tell(Fetched(model.name))
+        return remote.graph
+
+
+def _fact(model: ModelSource) -> str:
+    pins = ",".join(f"{name}={digest}" for name, digest in sorted(model.data_sha256.items()))
+    return f"remote {model.path} {model.sha256} {pins}"

@@ -1,0 +1,151 @@
+"""Finding what is known of an EP: epbuild's own data files, each read when it is asked for, and those that a user adds."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from epbuild.canonical import canonical_json
+from epbuild.catalog.entries import Entry, Option, SessionKeys, read_entry, read_session_keys
+from epbuild.catalog.normalize import UnknownName
+from epbuild.catalog.userfile import BadCatalog, load_catalog
+from epbuild.errors import nearest
+
+_DATA = Path(__file__).parent / "data"
+_SESSION = "session"
+_DIGEST_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """epbuild's own entries, and `added` ones, which come first where both know an EP."""
+
+    added: tuple[Entry, ...] = ()
+
+    @classmethod
+    def with_files(cls, paths: Iterable[Path]) -> Catalog:
+        """The catalog with a user's own files; raises BadCatalog."""
+        added: list[Entry] = []
+        for path in paths:
+            new = load_catalog(path)
+            for old in added:
+                if old.ep == new.ep and (
+                    not (old.distributions or new.distributions) or set(old.distributions) & set(new.distributions)
+                ):
+                    raise BadCatalog(path, "ep", f"'{new.ep}' in the same packaging is already described by {old.user_file}")
+            added.append(new)
+        return cls(tuple(added))
+
+    def known_eps(self) -> tuple[str, ...]:
+        """The names of all EPs that have an entry, sorted."""
+        return tuple(sorted({*_stems(), *(entry.ep for entry in self.added)}))
+
+    def entries_for(self, ep: str) -> tuple[Entry, ...]:
+        """Every packaging of an EP, the one that is meant by default first; raises KeyError for an EP that is not known."""
+        added = tuple(entry for entry in self.added if entry.ep == ep)
+        own = _own_entries(ep) if ep in _stems() else ()
+        if not added and not own:
+            raise KeyError(ep)
+        return (*added, *own)
+
+    def entry(self, ep: str, packages: Iterable[str] | None = None) -> Entry:
+        """The entry of an EP by its ONNX Runtime name, in the packaging that `packages`, pip requirements, bring; raises KeyError."""
+        entries = self.entries_for(ep)
+        named = {requirement_name(package) for package in packages or ()}
+        return next((entry for entry in entries if named & set(entry.distributions)), entries[0])
+
+    def digest(self, entry: Entry) -> str:
+        """What names the part of an entry that a result depends on and that no other part of an action key shows.
+
+        Options, their spellings and the SoCs are left out: they reach the EP as canonical strings, which are in the key themselves, so
+        that a new row or a better meaning voids nothing. `revision` is in: it is raised by hand to have everything compiled again.
+        """
+        return _digest(entry)
+
+
+BUILT_IN = Catalog()
+
+
+def known_eps() -> tuple[str, ...]:
+    """The names of all EPs that epbuild itself knows, sorted."""
+    return BUILT_IN.known_eps()
+
+
+def entries_for(ep: str) -> tuple[Entry, ...]:
+    """Every packaging of an EP that epbuild itself knows; raises KeyError for one that it does not."""
+    return BUILT_IN.entries_for(ep)
+
+
+def entry(ep: str, packages: Iterable[str] | None = None) -> Entry:
+    """The entry of an EP by its ONNX Runtime name; raises KeyError for one that is not known."""
+    return BUILT_IN.entry(ep, packages)
+
+
+@cache
+def session_keys() -> SessionKeys:
+    """What is known of session configuration keys."""
+    return read_session_keys(_read(_SESSION))
+
+
+def find_session_key(name: str) -> Option:
+    """The session key of that name; raises UnknownName for one that is not known, or that is not the recipe's to set."""
+    keys = session_keys()
+    if name in keys.options:
+        return keys.options[name]
+    if name in keys.reserved:
+        raise UnknownName(f"the session key '{name}' is set by epbuild itself: {keys.reserved[name]}", reserved=True)
+    namespaced = re.match(r"ep\.([a-z0-9]+executionprovider)\.(.+)", name)
+    if namespaced:
+        message = f"the session key '{name}' is how ONNX Runtime passes a provider option on"
+        raise UnknownName(message, f"Write '{namespaced[2]}' among the target's provider_options.", reserved=True)
+    raise UnknownName(f"ONNX Runtime has no session key '{name}'", nearest(name, keys.known))
+
+
+def requirement_name(requirement: str) -> str:
+    """The distribution that a pip requirement asks for, in the spelling that package indexes compare."""
+    match = re.match(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)", requirement)
+    return re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
+
+
+@cache
+def _stems() -> dict[str, tuple[str, ...]]:
+    """The data files of each EP. Only the first line of each is read: it names the EP."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(_DATA.glob("*.toml")):
+        if path.stem == _SESSION:
+            continue
+        with path.open(encoding="utf-8") as file:
+            found.setdefault(file.readline().partition('"')[2].partition('"')[0], []).append(path.stem)
+    return {ep: tuple(stems) for ep, stems in found.items()}
+
+
+@cache
+def _own_entries(ep: str) -> tuple[Entry, ...]:
+    return tuple(sorted((read_entry(_read(stem)) for stem in _stems()[ep]), key=lambda entry: not entry.default))
+
+
+def _read(stem: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads((_DATA / f"{stem}.toml").read_text(encoding="utf-8"))
+
+
+def _digest(entry: Entry) -> str:
+    document = {
+        "format": _DIGEST_FORMAT,
+        "revision": entry.revision,
+        "ep": entry.ep,
+        "kind": entry.kind,
+        "module": entry.module,
+        "sources": list(entry.sources),
+        "devices": list(entry.devices),
+        "booleans": list(entry.booleans),
+        "output_depends_on_host": entry.output_depends_on_host,
+        "sharing": {key: value for key, value in asdict(entry.sharing).items() if key in {"possible", "binaries", "weights"}},
+    }
+    return hashlib.sha256(canonical_json(document).encode()).hexdigest()

@@ -1,0 +1,215 @@
+"""A user's own catalog file: the same format as epbuild's, checked against its schema and for what a schema cannot say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epbuild.catalog.entries import Entry, read_entry
+from epbuild.catalog.normalize import BadValue, normalize
+from epbuild.errors import nearest
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
+
+class BadCatalog(ValueError):
+    """A catalog file cannot be used: which file, where in it (`options.speed.type`; empty for the file itself), and why."""
+
+    def __init__(self, path: Path, key: str, message: str) -> None:
+        super().__init__(f"{path.name}: {key}: {message}" if key else f"{path.name}: {message}")
+        self.path = path
+        self.key = key
+        self.message = message
+
+
+def load_catalog(path: Path) -> Entry:
+    """The entry that a user's catalog file describes; raises BadCatalog."""
+    import tomllib
+
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadCatalog(path, "", f"the catalog file cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadCatalog(path, "", "the catalog file is not UTF-8 text") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadCatalog(path, "", f"the catalog file is not TOML: {error}") from error
+    for key, message in problems(document):
+        raise BadCatalog(path, key, message)
+    return read_entry(document, user_file=path.name)
+
+
+def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a catalog document, as key paths and sentences: first by its schema, then what a schema cannot say."""
+    import jsonschema
+    from jsonschema.exceptions import best_match
+
+    from epbuild.schemas import schema
+
+    validator = jsonschema.Draft202012Validator(schema("catalog"))
+    errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
+    for error in errors:
+        deepest = best_match([error]) or error
+        yield _key(deepest), _sentence(deepest)
+    if not errors:
+        yield from _contradictions(document)
+
+
+def _key(error: ValidationError) -> str:
+    return ".".join(str(part) for part in error.absolute_path)
+
+
+def _sentence(error: Any) -> str:
+    instance, expected, rule = error.instance, error.validator_value, error.schema
+    if error.validator == "additionalProperties":
+        allowed = list(rule["properties"])
+        unknown = [name for name in instance if name not in allowed]
+        hint = nearest(unknown[0], allowed)
+        return f"unknown key '{unknown[0]}'" + (f". {hint}" if hint else f"; known are {', '.join(allowed)}")
+    if error.validator == "required":
+        return f"'{next(name for name in expected if name not in instance)}' is missing"
+    if error.validator == "enum":
+        hint = nearest(str(instance), map(str, expected))
+        return f"{instance!r} is not one of {', '.join(map(str, expected))}" + (f". {hint}" if hint else "")
+    if error.validator == "type":
+        return f"{instance!r} is not {_ARTICLES.get(str(expected), expected)}"
+    if error.validator == "pattern":
+        what = rule.get("description")
+        return (
+            f"{instance!r} is not {what[0].lower()}{what[1:].rstrip('.')}" if what else f"{instance!r} does not match {expected}"
+        )
+    return str(error.message)
+
+
+_ARTICLES = {
+    "string": "a text",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "integer": "a whole number",
+    "number": "a number",
+}
+
+
+def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    options: Mapping[str, Any] = document.get("options", {})
+    yield from _bad_expressions(document)
+    for place, name in _named_options(document):
+        if name not in options:
+            yield place, f"there is no option '{name}'" + (f". {hint}" if (hint := nearest(name, options)) else "")
+    for name, row in options.items():
+        yield from _bad_row(f"options.{name}", row)
+    for option, table in document.get("names", {}).items():
+        seen: dict[str, str] = {}
+        for number, row in enumerate(table["rows"]):
+            for spelling in (row["name"], *row.get("spellings", ())):
+                if spelling in seen:
+                    yield f"names.{option}.rows.{number}", f"'{spelling}' already stands for {seen[spelling]}"
+                seen[spelling] = row["name"]
+        if option in options and options[option]["type"] != "name":
+            yield (
+                f"names.{option}",
+                f"the option '{option}' is of type {options[option]['type']}; only one of type name has a table of names",
+            )
+    sharing = document.get("sharing", {"possible": True})
+    if not sharing["possible"] and not sharing.get("reason"):
+        yield "sharing", "'reason' is missing: say why weights cannot be shared"
+    if not any(True for _ in _bad_expressions(document)) and all(name in options for _, name in _named_options(document)):
+        yield from _bad_defaults(document)
+
+
+def _bad_row(place: str, row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    kind = row["type"]
+    for word, kinds in _ROW_WORDS.items():
+        if word in row and kind not in kinds:
+            yield f"{place}.{word}", f"an option of type {kind} has no '{word}'"
+    if kind == "choice" and "values" not in row:
+        yield place, "an option of type choice needs its 'values'"
+    if kind == "pattern" and "pattern" not in row:
+        yield place, "an option of type pattern needs its 'pattern'"
+    if "pattern" in row and "example" not in row:
+        yield place, "a pattern needs an 'example', for people"
+    values = [value.lower() for value in row.get("values", ())]
+    if len(set(values)) < len(values):
+        yield f"{place}.values", "a value is there twice; capitals do not count"
+    if row.get("minimum", 0) > row.get("maximum", row.get("minimum", 0)):
+        yield f"{place}.minimum", f"{row['minimum']} is more than the maximum, {row['maximum']}"
+
+
+_NUMBERS = {"integer", "number", "size"}
+_ROW_WORDS = {
+    "values": {"choice", "list"},
+    "minimum": _NUMBERS,
+    "maximum": _NUMBERS,
+    "pattern": {"pattern", "list"},
+    "example": {"pattern", "list", "text", "file", "name"},
+    "inline": {"file"},
+    "case": {"pattern"},
+}
+
+
+def _bad_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    entry = read_entry(document)
+    for name, option in entry.options.items():
+        for word, value in (
+            ("default", option.default),
+            *(("example", text) for text in (option.example or "").split(", ") if option.pattern),
+        ):
+            if not value:
+                continue
+            try:
+                canonical = normalize(option, value, booleans=entry.booleans, names=entry.names.get(name, {}))
+            except BadValue as error:
+                yield f"options.{name}.{word}", str(error)
+            else:
+                if canonical != value:
+                    yield f"options.{name}.{word}", f"'{value}' is not how the EP writes it; write '{canonical}'"
+
+
+def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every place that speaks of an option, and the option."""
+    for name, table in document.get("names", {}).items():
+        yield f"names.{name}", name
+        for other in table.get("implies", {}):
+            yield f"names.{name}.implies.{other}", other
+    for number, row in enumerate(document.get("refuse", ())):
+        for name in (*row["when"], *row.get("absent", ()), *row.get("needs", ())):
+            yield f"refuse.{number}", name
+    for number, row in enumerate(document.get("sharing", {}).get("refused_values", ())):
+        yield f"sharing.refused_values.{number}.option", row["option"]
+    if "target_option" in document.get("binary", {}):
+        yield "binary.target_option", document["binary"]["target_option"]
+
+
+def _bad_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for place, expression in _expressions(document):
+        try:
+            groups = re.compile(expression).groups
+        except re.error as error:
+            yield place, f"not a regular expression: {error}"
+            continue
+        if place in {"binary.target_pattern"} and not groups:
+            yield place, "the expression needs a group, for the target's name"
+        if place.endswith(".files_pattern") and not groups:
+            yield place, "the expression needs a group, for the path"
+
+
+def _expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, row in document.get("options", {}).items():
+        for word in ("pattern", "inline", "files_pattern"):
+            if word in row:
+                yield f"options.{name}.{word}", row[word]
+    for number, row in enumerate(document.get("refuse", ())):
+        for name, expression in row["when"].items():
+            yield f"refuse.{number}.when.{name}", expression
+    for number, row in enumerate(document.get("sharing", {}).get("refused_values", ())):
+        yield f"sharing.refused_values.{number}.pattern", row["pattern"]
+    for number, row in enumerate(document.get("cannot", ())):
+        if "symptom" in row:
+            yield f"cannot.{number}.symptom", row["symptom"]
+    for section, word in (("binary", "target_pattern"), ("compatibility", "pattern")):
+        if word in document.get(section, {}):
+            yield f"{section}.{word}", document[section][word]

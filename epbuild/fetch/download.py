@@ -1,0 +1,155 @@
+"""One remote file into the store: at most once, in as many pieces as the line needs, and only if it is the file that was meant."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import closing
+
+from epbuild.fetch.address import Address, HubAddress, ObjectAddress, WebAddress, is_immutable
+from epbuild.fetch.failures import missing_package, not_pinned, unreachable, wrong_content
+from epbuild.fetch.hub import HubSource
+from epbuild.fetch.objects import ObjectSource
+from epbuild.fetch.partial import Partial
+from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Source
+from epbuild.fetch.web import WebSource, make_opener
+from epbuild.store import ActionRecords, Blob, BlobStore, Cancelled, lease
+
+Progress = Callable[[int, int | None], None]
+"""Is told how many bytes of the file are here, and how many it has in all, if that is known."""
+
+PAUSES_SECONDS = (0.5, 2.0, 5.0)
+"""How long to wait before each new attempt; an attempt that brought something counts as the first again."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_PROGRESS_SECONDS = 0.1
+
+
+def fetch(
+    address: Address,
+    sha256: str | None,
+    store: BlobStore,
+    *,
+    progress: Progress,
+    cancelled: threading.Event,
+    opener: urllib.request.OpenerDirector | None = None,
+) -> Blob:
+    """The content of `address`, in the store: without the network where it is there, else downloaded and checked.
+
+    `sha256` may be left out for a commit of the hub, which names a content itself. Raises PlanError for what nothing pins,
+    FetchError for what cannot be had or is another file, StoreError where the disk fails, and Cancelled.
+    """
+    if sha256 is None and not is_immutable(address):
+        raise not_pinned(address, _pin_advice(address))
+    pin = None if sha256 is None else sha256.lower()
+    if pin is not None and not _DIGEST.fullmatch(pin):
+        raise ValueError(f"not a SHA-256: {sha256!r}")
+    return download(address, _source(address, opener or make_opener()), pin, store, progress=progress, cancelled=cancelled)
+
+
+def download(
+    address: Address, source: Source, pin: str | None, store: BlobStore, *, progress: Progress, cancelled: threading.Event
+) -> Blob:
+    """What `fetch` does, from any source."""
+    name = hashlib.sha256(address.text.encode()).hexdigest()
+    # What an address without a pin led to is remembered: the address is such that it leads there for ever.
+    memory = ActionRecords(store.root / "remote")
+    if known := _known(pin, name, store, memory):
+        return known
+    with lease(store.root, f"fetch-{name}", cancelled=cancelled):
+        if known := _known(pin, name, store, memory):
+            return known
+        with Partial(store.partials / name) as partial:
+            expected = pin
+            if partial.blob.digest != pin:
+                told = _Attempts(address, source, partial, pin, progress, cancelled).run()
+                expected = pin or told
+            blob = partial.blob
+            if expected not in (None, blob.digest):
+                partial.discard()
+                raise wrong_content(address, str(expected), blob.digest)
+            partial.close()
+            store.adopt(partial.path, blob)
+            partial.forget()
+        if pin is None:
+            memory.put(name, {"address": address.text, "sha256": blob.digest})
+        return blob
+
+
+def _known(pin: str | None, name: str, store: BlobStore, memory: ActionRecords) -> Blob | None:
+    digest = pin if pin is not None else (memory.get(name) or {}).get("sha256")
+    return store.find(digest) if isinstance(digest, str) else None
+
+
+class _Attempts:
+    """The attempts to bring in one file: each goes on where the last ended, until one reaches the end or none gets anywhere."""
+
+    def __init__(
+        self, address: Address, source: Source, partial: Partial, pin: str | None, progress: Progress, cancelled: threading.Event
+    ) -> None:
+        self._address = address
+        self._source = source
+        self._partial = partial
+        self._pin = pin
+        self._progress = progress
+        self._cancelled = cancelled
+
+    def run(self) -> str | None:
+        """Fill the partial file to its end; what comes back is the digest that the server gave, if it gave one."""
+        pauses = iter(PAUSES_SECONDS)
+        furthest = self._partial.size
+        while True:
+            try:
+                return self._attempt()
+            except Interrupted as interruption:
+                if self._partial.size > furthest:
+                    furthest, pauses = self._partial.size, iter(PAUSES_SECONDS)
+                pause = next(pauses, None)
+                if pause is None:
+                    raise unreachable(self._address, interruption, self._partial.size) from interruption
+                if self._cancelled.wait(pause):
+                    raise Cancelled(str(self._address)) from interruption
+            except Refused as refusal:
+                raise unreachable(self._address, refusal, self._partial.size) from refusal
+            except MissingPackage as missing:
+                raise missing_package(self._address, missing) from missing
+
+    def _attempt(self) -> str | None:
+        partial = self._partial
+        resumable = partial.size if partial.validator is not None else 0
+        with closing(self._source.open(resumable, partial.validator)) as reply:
+            if self._pin is not None and reply.sha256 not in (None, self._pin):
+                raise wrong_content(self._address, self._pin, str(reply.sha256))
+            if reply.start == 0:
+                partial.restart(reply.validator)
+            self._progress(partial.size, reply.total)
+            told = time.monotonic()
+            for chunk in reply.chunks:
+                partial.append(chunk)
+                if self._cancelled.is_set():
+                    raise Cancelled(str(self._address))
+                if time.monotonic() - told >= _PROGRESS_SECONDS:
+                    told = time.monotonic()
+                    self._progress(partial.size, reply.total)
+            self._progress(partial.size, reply.total)
+            return reply.sha256
+
+
+def _source(address: Address, opener: urllib.request.OpenerDirector) -> Source:
+    match address:
+        case WebAddress():
+            return WebSource(address.url, opener)
+        case ObjectAddress():
+            return ObjectSource(address)
+        case HubAddress():
+            return HubSource(address, opener)
+
+
+def _pin_advice(address: Address) -> str:
+    if isinstance(address, HubAddress):
+        return "Give its sha256, or a whole commit id (40 digits) as the revision."
+    return "Give its sha256."

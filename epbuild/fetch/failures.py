@@ -1,0 +1,63 @@
+"""What can go wrong when a remote file is fetched, told with its address and with what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from epbuild.errors import PlanError, Problem, StoreError
+from epbuild.fetch.address import Address
+from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused
+
+
+class FetchError(StoreError):
+    """A remote file cannot be had, or is not the one that was meant (EPB510 to EPB512)."""
+
+
+def unreachable(address: Address, cause: Interrupted | Refused, kept: int) -> FetchError:
+    """The file cannot be reached, or the server refuses to give it (EPB510)."""
+    going_on = f" The {kept} bytes that have arrived are kept." if kept and isinstance(cause, Interrupted) else ""
+    hint = f"{cause.hint}{going_on}"
+    return FetchError(Problem("EPB510", f"Cannot fetch {address}: {cause}.", hint=hint))
+
+
+def wrong_content(address: Address, expected: str, found: str) -> FetchError:
+    """The file is not the one that its digest names (EPB511)."""
+    message = f"{address} is not the file that the recipe means: its sha256 is {found}, not {expected}."
+    hint = "Find out why it has changed; if that is right, put the new sha256 into the recipe. Nothing of it was kept."
+    return FetchError(Problem("EPB511", message, hint=hint))
+
+
+def missing_package(address: Address, cause: MissingPackage) -> FetchError:
+    """An optional package is needed (EPB512)."""
+    message = f"Fetching {address} needs the package {cause.package}, which is not installed beside epbuild."
+    return FetchError(Problem("EPB512", message, hint=f"Install it: pip install 'epbuild[{cause.extra}]'."))
+
+
+def unwritable(path: Path, error: OSError) -> StoreError:
+    """The disk does not take what has been fetched (EPB503)."""
+    hint = "Free some space there, or set EPBUILD_CACHE_DIR to a directory on another file system."
+    return StoreError(Problem("EPB503", f"Cannot write {path}: {error.strerror or error}.", hint=hint))
+
+
+def not_pinned(address: Address, cure: str) -> PlanError:
+    """Nothing in the recipe says which content of the address is meant (EPB208)."""
+    return PlanError(
+        Problem("EPB208", f"Nothing says which content of {address} is meant: what lies there can change.", hint=cure)
+    )
+
+
+def bad_address(reason: object) -> PlanError:
+    """The recipe's text is no address of a remote file (EPB209)."""
+    return PlanError(Problem("EPB209", str(reason)))
+
+
+def misplaced_data(address: Address, location: str) -> PlanError:
+    """A remote graph keeps its data where it cannot be laid out beside the graph (EPB204)."""
+    message = f"The model {address} keeps external data outside its own folder, or in its own place: {location}."
+    return PlanError(Problem("EPB204", message, hint="Save the model again with its data beside it, named by a relative path."))
+
+
+def unused_pin(address: Address, location: str) -> PlanError:
+    """A digest is given for a file that the graph does not refer to (EPB208)."""
+    message = f"A sha256 is given for {location}, but the model {address} refers to no such file."
+    return PlanError(Problem("EPB208", message, hint="Take it out of the recipe, or name the file as the model does."))

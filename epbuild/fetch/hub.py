@@ -1,0 +1,69 @@
+"""Files in repositories of the Hugging Face Hub: found through huggingface_hub (the extra `hf`), downloaded like any other.
+
+The endpoint and the token are the ones that huggingface_hub takes from its environment.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from dataclasses import replace
+
+from epbuild.fetch.address import HubAddress
+from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Reply
+from epbuild.fetch.web import WebSource
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class HubSource:
+    """The file at `address`. A branch is resolved to its commit once, so that all pieces are of one version."""
+
+    def __init__(self, address: HubAddress, opener: urllib.request.OpenerDirector) -> None:
+        self._address = address
+        self._opener = opener
+        self._found: tuple[WebSource, str | None] | None = None
+
+    def open(self, start: int, validator: str | None) -> Reply:
+        """See Source."""
+        self._found = self._found or self._find()
+        source, sha256 = self._found
+        return replace(source.open(start, validator), sha256=sha256)
+
+    def _find(self) -> tuple[WebSource, str | None]:
+        try:
+            import huggingface_hub
+            from huggingface_hub import errors, utils
+        except ImportError as error:
+            raise MissingPackage("huggingface_hub", "hf") from error
+        address = self._address
+        try:
+            url = huggingface_hub.hf_hub_url(address.repository, address.file, revision=address.revision)
+            found = huggingface_hub.get_hf_file_metadata(url)
+            commit = found.commit_hash or address.revision
+            url = huggingface_hub.hf_hub_url(address.repository, address.file, revision=commit)
+            headers = utils.build_hf_headers()
+        except errors.HfHubHTTPError as error:
+            raise _answered(error) from error
+        except errors.OfflineModeIsEnabled as error:
+            raise Refused("the hub's client is set to stay offline", "Unset HF_HUB_OFFLINE.") from error
+        except ValueError as error:
+            raise Refused(str(error), "Check the address.") from error
+        except Exception as error:  # its HTTP library, and with that what it raises, differs between versions
+            raise Interrupted(str(error) or type(error).__name__) from error
+        if not url.startswith("https://"):
+            raise Refused(f"the hub is at an address that is not https, {url}", "Set HF_ENDPOINT to an address with https.")
+        # Large files carry their SHA-256 as ETag, small ones a SHA-1 of git's.
+        sha256 = found.etag if found.etag and _SHA256.fullmatch(found.etag) else None
+        return WebSource(url, self._opener, headers), sha256
+
+
+def _answered(error: Exception) -> Interrupted | Refused:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None and (status >= 500 or status in (408, 429)):
+        return Interrupted(f"the hub answered {status}")
+    # Its messages begin with a line for a log, and go on with a paragraph of advice.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = next((line for line in lines if "Request ID" not in line), f"the hub answered {status}")
+    hint = "Check the address; a private or gated repository needs a token in HF_TOKEN."
+    return Refused(reason.rstrip("."), hint)

@@ -1,0 +1,135 @@
+"""Remote models as folders: the graph, every external data file that it names, each under its name, so that they read like local ones."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from epbuild.canonical import canonical_json
+from epbuild.fetch.address import Address, BadAddress, file_name, is_immutable, parse_address
+from epbuild.fetch.download import fetch
+from epbuild.fetch.failures import bad_address, misplaced_data, not_pinned, unused_pin, unwritable
+from epbuild.onnxfile import BadReference, MalformedModel, check_reference, read_header
+from epbuild.store import Blob, BlobStore, DamagedBlob, MissingBlob, lease
+
+ModelProgress = Callable[[str, int, int | None], None]
+"""Is told the address of the file that is arriving, how many bytes of it are here, and how many it has, if that is known."""
+
+
+@dataclass(frozen=True)
+class RemoteModel:
+    """A model that has been fetched: its graph file, with its external data beside it, and the digest that each file must have."""
+
+    graph: Path
+    digests: Mapping[Path, str]
+
+
+def fetch_model(
+    text: str,
+    sha256: str | None,
+    store: BlobStore,
+    *,
+    pins: Mapping[str, str] | None = None,
+    progress: ModelProgress,
+    cancelled: threading.Event,
+    opener: urllib.request.OpenerDirector | None = None,
+) -> RemoteModel:
+    """The model at the address `text`, in a folder of the store.
+
+    `pins` holds the SHA-256 of each external data file, by the location that the graph names. Where graph and data are there,
+    nothing is asked of the network. Raises PlanError for a bad address, for what nothing pins, and for data that does not lie
+    beside the graph; else as `fetch` does. A graph that is no model is left for the planner to refuse.
+    """
+    try:
+        address = parse_address(text)
+    except BadAddress as error:
+        raise bad_address(error) from error
+    return _Fetching(address, sha256, dict(pins or {}), store, progress, cancelled, opener).model()
+
+
+@dataclass(frozen=True)
+class _Fetching:
+    address: Address
+    sha256: str | None
+    pins: Mapping[str, str]
+    store: BlobStore
+    progress: ModelProgress
+    cancelled: threading.Event
+    opener: urllib.request.OpenerDirector | None
+
+    def model(self) -> RemoteModel:
+        graph = self._fetch(self.address, self.sha256)
+        identity = {"address": self.address.text, "graph": graph.digest, "pins": self.pins}
+        key = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+        folder = self.store.root / "remote" / key
+        with lease(self.store.root, f"remote-{key}", cancelled=self.cancelled):
+            place = folder / file_name(self.address)
+            self._lay_out(self.address, self.sha256, graph, folder, place)
+            digests = {place: graph.digest}
+            for location in self._locations(place):
+                address, pin = self.address.beside(location), self.pins.get(location)
+                data = self._fetch(address, pin)
+                self._lay_out(address, pin, data, folder, folder / location)
+                digests[folder / location] = data.digest
+        return RemoteModel(place, digests)
+
+    def _locations(self, graph: Path) -> tuple[str, ...]:
+        try:
+            locations = read_header(graph).external_locations
+        except MalformedModel:
+            return ()
+        for location in locations:
+            try:
+                check_reference(location)
+            except BadReference as error:
+                raise misplaced_data(self.address, location) from error
+            if str(PurePosixPath(location)).casefold() == graph.name.casefold():
+                raise misplaced_data(self.address, location)
+            if location not in self.pins and not is_immutable(self.address):
+                raise not_pinned(self.address.beside(location), "Give the sha256 of the model's external data too, by its name.")
+        for location in self.pins:
+            if location not in locations:
+                raise unused_pin(self.address, location)
+        return locations
+
+    def _fetch(self, address: Address, sha256: str | None) -> Blob:
+        def progress(done: int, total: int | None) -> None:
+            self.progress(str(address), done, total)
+
+        return fetch(address, sha256, self.store, progress=progress, cancelled=self.cancelled, opener=self.opener)
+
+    def _lay_out(self, address: Address, sha256: str | None, blob: Blob, folder: Path, place: Path) -> None:
+        """Make `place`, which is below `folder`, a read-only file with the blob's content, unless it is there already."""
+        if _has_size(place, blob.size):
+            return
+        draft = folder.with_suffix(".part")
+        try:
+            _remove(draft)
+            try:
+                self.store.materialise(blob.digest, draft)
+            except (DamagedBlob, MissingBlob):  # it has been set aside, or swept away: the address still has it
+                self.store.materialise(self._fetch(address, sha256).digest, draft)
+            draft.chmod(0o444)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _remove(place)
+            draft.replace(place)
+        except OSError as error:
+            raise unwritable(place, error) from error
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        path.chmod(0o600)  # Windows removes no read-only file
+        path.unlink()

@@ -1,0 +1,98 @@
+"""Objects in S3, Google Cloud Storage and Azure Blob Storage, through obstore (the extra `remote`).
+
+Credentials, regions and endpoints come from the environment, by the names that each cloud's own tools use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from epbuild.fetch.address import ObjectAddress
+from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Reply
+
+_CHUNK_BYTES = 4 * 1024 * 1024
+_TIMEOUT_SECONDS = 60
+_VARIABLES = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION; for a public bucket AWS_SKIP_SIGNATURE=true",
+    "gs": "GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS; for a public bucket GOOGLE_SKIP_SIGNATURE=true",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY; for a public container AZURE_SKIP_SIGNATURE=true",
+}
+
+
+class ObjectSource:
+    """The object at `address`; `bucket` is obstore's store for the bucket that it is in, made on first use."""
+
+    def __init__(self, address: ObjectAddress, bucket: Any = None) -> None:
+        self._address = address
+        self._bucket = bucket
+
+    def open(self, start: int, validator: str | None) -> Reply:
+        """See Source."""
+        try:
+            import obstore
+            from obstore import exceptions
+        except ImportError as error:
+            raise MissingPackage("obstore", "remote") from error
+        try:
+            self._bucket = self._bucket or self._open_bucket()
+            found = obstore.head(self._bucket, self._address.key)
+        except (exceptions.BaseError, OSError) as error:
+            raise self._explained(error) from error
+        version, size = found["e_tag"], found["size"]
+        begin = start if validator == version and start <= size else 0
+        return Reply(begin, size, version, self._chunks(begin, size, version))
+
+    def _chunks(self, at: int, size: int, version: str | None) -> Iterator[bytes]:
+        import obstore
+        from obstore import exceptions
+
+        while at < size:
+            # Whole ranges, each of this version only: an object that is replaced meanwhile is noticed, not mixed in.
+            options = {"range": (at, min(at + _CHUNK_BYTES, size)), "if_match": version}
+            try:
+                chunk = bytes(obstore.get(self._bucket, self._address.key, options=options).bytes())
+            except (exceptions.BaseError, OSError) as error:
+                raise self._explained(error) from error
+            at += len(chunk)
+            yield chunk
+
+    def _explained(self, error: Exception) -> Interrupted | Refused:
+        from obstore import exceptions
+
+        if isinstance(error, exceptions.PreconditionError):
+            return Interrupted("the object was replaced while it was read")
+        if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
+            return Refused("there is no such object", "Check the address.")
+        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
+            return Refused("the server refuses access", f"Check {self._variables}.")
+        if isinstance(error, exceptions.GenericError):
+            return Interrupted(_first_line(error), f"Check the network, and {self._variables}; then run again.")
+        return Refused(_first_line(error), f"Check {self._variables}.")
+
+    @property
+    def _variables(self) -> str:
+        return _VARIABLES[self._address.scheme]
+
+    def _open_bucket(self) -> Any:
+        from obstore import exceptions, store
+
+        kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[self._address.scheme]
+        try:
+            # The caller tries again itself, where it can be cancelled.
+            return kind(
+                self._address.bucket,
+                # Not as `client_options`: those replace what the environment says, such as AWS_ALLOW_HTTP.
+                config={"timeout": f"{_TIMEOUT_SECONDS}s", "connect_timeout": "15s"},
+                retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=_TIMEOUT_SECONDS)},
+            )
+        except (exceptions.BaseError, ValueError) as error:
+            # Nothing was asked of the network yet: what the environment says is wrong or not enough.
+            raise Refused(_first_line(error), f"Set {self._variables}.") from error
+
+
+def _first_line(error: Exception) -> str:
+    """What obstore says, without the error as Rust writes it for debugging."""
+    return re.split(r"\s*\n", str(error).strip())[0].rstrip(".")

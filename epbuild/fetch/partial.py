@@ -1,0 +1,94 @@
+"""A file that is still arriving: what is there of it survives the process, with what tells which version of the file it is of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from epbuild.fetch.failures import unwritable
+from epbuild.store import Blob
+
+_BUFFER_BYTES = 1 << 20
+
+
+class Partial:
+    """The partial file at `path`, for one user at a time (hold a lease). Raises StoreError where the disk does not do its part."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self.validator: str | None = None
+        self._note = path.with_name(f"{path.name}.json")
+        self._hash = hashlib.sha256()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+b")
+            self._take_up()
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def __enter__(self) -> Partial:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        with suppress(OSError):  # after `close` it does nothing; after an error it must not hide that
+            self._file.close()
+        if self.size == 0:
+            self.discard()
+
+    @property
+    def blob(self) -> Blob:
+        """What has arrived, as a content."""
+        return Blob(self._hash.hexdigest(), self.size)
+
+    def restart(self, validator: str | None) -> None:
+        """Drop what has arrived, for the bytes of the version that `validator` names."""
+        self._hash, self.size, self.validator = hashlib.sha256(), 0, validator
+        try:
+            # In this order a kill in between leaves no bytes under the name of another version.
+            self._file.truncate(0)
+            self._note.write_text(json.dumps({"validator": validator}), encoding="utf-8")
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def append(self, chunk: bytes) -> None:
+        """Add what has arrived next."""
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        self._hash.update(chunk)
+        self.size += len(chunk)
+
+    def close(self) -> None:
+        """Hand everything to the disk; nothing can be added any more."""
+        try:
+            self._file.close()
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+
+    def discard(self) -> None:
+        """Remove the file and all that is known of it."""
+        with suppress(OSError):
+            self._file.close()
+        for path in (self.path, self._note):
+            with suppress(OSError):  # it is in nobody's way
+                path.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Remove what is known of a file that has moved on."""
+        with suppress(OSError):
+            self._note.unlink(missing_ok=True)
+
+    def _take_up(self) -> None:
+        with suppress(FileNotFoundError, ValueError):
+            match json.loads(self._note.read_text(encoding="utf-8")):
+                case {"validator": str(validator)}:
+                    self.validator = validator
+        self._file.seek(0)
+        while chunk := self._file.read(_BUFFER_BYTES):
+            self._hash.update(chunk)
+            self.size += len(chunk)

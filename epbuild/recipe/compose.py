@@ -1,0 +1,159 @@
+"""A recipe's files as one tree: what `extends` and `include` name, read and merged, every part still knowing the file it stands in.
+
+A file stands on its base (`extends`, one recipe) and on fragments (`include`, any parts of a recipe, in order): mappings merge key by
+key, the later over the earlier and the file itself over all of them; lists and scalars are replaced.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.errors import Position, Problem, RecipeError
+from epbuild.recipe.fields import Fields
+from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
+from epbuild.recipe.source import MAX_BYTES, MAX_NODES, MappingNode, ScalarNode, merged, read, without
+
+MAX_FILE_DEPTH = 10
+"""How many files deep `extends` and `include` may go."""
+
+_VERSION = 1
+_EXTENDS = "extends"
+_INCLUDE = "include"
+
+
+@dataclass(frozen=True)
+class Composition:
+    """The merged tree, the files it was read from (the recipe first), and what is wrong with them, though they could be read."""
+
+    root: MappingNode
+    files: tuple[Path, ...]
+    contents: tuple[bytes, ...]
+    problems: tuple[Problem, ...]
+
+
+def compose(path: Path) -> Composition:
+    """The recipe in the file at `path`, with everything that it extends and includes.
+
+    Raises RecipeError when a file of it cannot be read: what else would be said of the rest would be noise.
+    """
+    composer = _Composer()
+    root = composer.tree(path, _content(path), ())
+    if composer.stopped:
+        raise RecipeError(*composer.problems, *composer.stopped)
+    return Composition(root, tuple(composer.contents), tuple(composer.contents.values()), tuple(composer.problems))
+
+
+def rebased(text: str, where: Position, main: Path) -> str:
+    """A path that is written at `where`, relative to its own file, as a path relative to the folder of the `main` recipe."""
+    folder, home = Path(where.file).parent, main.parent
+    if folder == home or Path(text).is_absolute():
+        return text
+    try:
+        return Path(os.path.relpath(folder / text, home)).as_posix()
+    except ValueError:  # another drive of Windows
+        return (folder / text).resolve().as_posix()
+
+
+class _Composer:
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.stopped: list[Problem] = []
+        self.contents: dict[Path, bytes] = {}
+        self._known: dict[Path, MappingNode] = {}
+        self._merged = 0
+        self._is_full = False
+
+    def tree(self, path: Path, content: bytes, above: tuple[Path, ...]) -> MappingNode:
+        """The file's tree on top of those that it names; `above` are the files that lead to it."""
+        self.contents[path] = content
+        source = read(content, str(path))
+        self.problems += source.problems
+        _check_version(source.root)
+        root: MappingNode | None = None
+        for name, where in self._named(source.root):
+            if self._is_full:
+                break
+            try:
+                part = self._part(path, name, where, (*above, path.resolve()))
+            except RecipeError as error:
+                self.stopped += error.problems
+            else:
+                root = merged(root, part) if root else part
+        own = without(source.root, (_EXTENDS, _INCLUDE))
+        return merged(root, own) if root else own
+
+    def _named(self, root: MappingNode) -> Iterator[tuple[str, Position]]:
+        """The files that a file stands on, the lowest first."""
+        fields = Fields(root, self.problems)
+        base = fields.text(_EXTENDS)
+        names = [(base, fields.where_of(_EXTENDS))] if base else []
+        for name, where in [*names, *fields.texts(_INCLUDE)]:
+            if "${" in name:
+                problem = Problem(TEMPLATE, "The path of a recipe file is read before any name is known.", where, "Write it out.")
+                self.problems.append(problem)
+            elif name:
+                yield name, where
+
+    def _part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:
+        """The tree of a file that the one at `path` names; raises RecipeError when there is a reason that it has none."""
+        part = _beside(path, name)
+        place = part.resolve()
+        if place in above:
+            circle = " → ".join(file.name for file in (*above[above.index(place) :], place))
+            raise _refused(WRONG_VALUE, f"The file {quoted(name)} stands on itself: {circle}.", where)
+        if len(above) > MAX_FILE_DEPTH:
+            message = f"Files may extend and include each other {MAX_FILE_DEPTH} deep, and this one is deeper."
+            raise _refused(TOO_LARGE, message, where)
+        if place not in self._known:
+            if not part.is_file():
+                what = "This is no file" if part.exists() else "There is no such file"
+                hint = "Paths are relative to the file that they stand in."
+                raise _refused(CANNOT_READ, f"{what}: {quoted(name)}.", where, hint)
+            self._known[place] = self.tree(part, _content(part), above)
+        known = self._known[place]
+        self._merged += known.size
+        if self._merged > MAX_NODES and not self._is_full:
+            self._is_full = True
+            raise _refused(TOO_LARGE, f"With this file, the recipe passes {MAX_NODES:,} values.", where)
+        return known
+
+
+def _refused(code: str, message: str, where: Position, hint: str | None = None) -> RecipeError:
+    return RecipeError(Problem(code, message, where, hint))
+
+
+def _beside(file: Path, name: str) -> Path:
+    """The path of `name` as seen from `file`, without `..` where that is no other file."""
+    joined = file.parent / name
+    short = Path(os.path.normpath(joined))
+    return short if short.resolve() == joined.resolve() else joined
+
+
+def _content(path: Path) -> bytes:
+    """The file's bytes, or the first of them when it is larger than a recipe may be."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        hint = "Name the recipe's file, or run epbuild in the folder that holds it."
+        problem = Problem(CANNOT_READ, "There is no such recipe.", str(path), hint)
+    except OSError as error:
+        if path.is_dir():
+            problem = Problem(CANNOT_READ, "This is a folder.", str(path), "Name the recipe's file in it.")
+        else:
+            problem = Problem(CANNOT_READ, f"The recipe cannot be read: {error.strerror}.", str(path))
+    raise RecipeError(problem)
+
+
+def _check_version(root: MappingNode) -> None:
+    """Stop at a recipe for another epbuild: what else is said of it would be noise."""
+    entry = root.entries.get("epbuild")
+    if entry is None or not isinstance(entry.node, ScalarNode):
+        return
+    version = entry.node.value
+    if isinstance(version, int) and not isinstance(version, bool) and version != _VERSION:
+        message = f"The recipe is in version {version} of the language; this epbuild reads version {_VERSION}."
+        raise RecipeError(Problem(WRONG_VALUE, message, entry.node.where))

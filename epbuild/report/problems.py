@@ -1,0 +1,213 @@
+"""Problems as people read them: a line with the place, what is wrong and what to do; below it the line of the file, underlined.
+
+epbuild.yaml:14:7: error: QNNExecutionProvider has no option 'soc_modell'. Did you mean 'soc_model'? [EPB211]
+   14 |       soc_modell: SM8750
+      |       ^^^^^^^^^^
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from epbuild.errors import Position, Problem
+
+Kind = Literal["error", "warning"]
+
+_COLOURS: dict[Kind, str] = {"error": "\x1b[31m", "warning": "\x1b[33m"}
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+_WIDTH = 80
+_LEAST_GUTTER = 5
+_TAB = "    "
+_MOST_BYTES = 4 << 20
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # those of YAML, in which positions are counted
+
+
+def tell_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
+    """The problems in reading order on standard error: where, what, what to do, and the place underlined.
+
+    Under GitHub Actions, each is an annotation as well.
+    """
+    stream = sys.stderr
+    paint = coloured(stream)
+    files = _Files()
+    for problem in sorted(problems, key=_reading_order):
+        place = f"{problem.where}: " if problem.where is not None else "epbuild: "
+        label = f"{_COLOURS[kind]}{kind}:{_PLAIN}" if paint else f"{kind}:"
+        stream.write(f"{place}{label} {problem.text} [{problem.code}]\n")
+        if isinstance(problem.where, Position) and (line := files.line(problem.where)) is not None:
+            gutter, shown, carets = excerpt(line, problem.where, getattr(stream, "encoding", None))
+            bar, over = (_DIM, _PLAIN) if paint else ("", "")
+            mark = f"{_COLOURS[kind]}{carets}{_PLAIN}" if paint else carets
+            stream.write(f"{bar}{gutter} |{over} {shown}".rstrip() + f"\n{bar}{'':{len(gutter)}} |{over} {mark}\n")
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            stream.write(f"{_annotation(problem, kind)}\n")
+
+
+def tell_count(problems: Sequence[Problem]) -> None:
+    """How many problems were told, on standard error, for a list of places in a file: one that is long says how far there is to go."""
+    if any(isinstance(problem.where, Position) for problem in problems):
+        sys.stderr.write(f"{len(problems)} error{'' if len(problems) == 1 else 's'}\n")
+
+
+def coloured(stream: Any) -> bool:
+    """Whether colour means anything where `stream` goes: a terminal, and no NO_COLOR."""
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
+    """The line's number, the line or what fits of it around the place, and carets that stand below the word that begins there.
+
+    `encoding` is that of where it is shown: what it lacks is shown as something that is as wide as it looks.
+    """
+    start = min(where.column - 1, len(line))
+    end = max(_word_end(line, start), start + 1)
+    gutter = f"{where.line:>{_LEAST_GUTTER}}"
+    room = _WIDTH - len(gutter) - len(" | ")
+    # More than fits on either side need not be looked at, however long the line is.
+    first, last = max(0, start - _WIDTH), min(len(line), start + _WIDTH)
+    cells = [_cell(character, encoding) for character in line[first:last]]
+    start, end = start - first, min(end, last + 1) - first
+    before, after = _ellipsis(encoding, first > 0), _ellipsis(encoding, last < len(line))
+    if len(before) + _wide(cells[:end]) + len(_ellipsis(encoding, end < len(cells))) > room:
+        # Leave a third of the room to what comes before the place.
+        while start > 0 and _wide(cells[:start]) > room // 3:
+            cells, start, end = cells[1:], start - 1, end - 1
+            before = _ellipsis(encoding, True)
+    while cells and len(before) + _wide(cells) + len(after) > room:
+        cells = cells[:-1]
+        after = _ellipsis(encoding, True)
+    offset = len(before) + _wide(cells[:start])
+    carets = min(max(_wide(cells[start:end]), 1), room - offset)
+    return gutter, before + "".join(shown for shown, _ in cells) + after, " " * offset + "^" * carets
+
+
+@dataclass
+class _Files:
+    """The lines of the files that problems point into, each file read once."""
+
+    _lines: dict[str, list[str]] = field(default_factory=dict)
+
+    def line(self, where: Position) -> str | None:
+        """The line that a position is in, without its end; None where it cannot be read any more."""
+        if where.file not in self._lines:
+            self._lines[where.file] = _read_lines(Path(where.file))
+        lines = self._lines[where.file]
+        return lines[where.line - 1] if 0 < where.line <= len(lines) and where.column > 0 else None
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            return []
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES).decode("utf-8-sig", errors="replace")
+    except (OSError, ValueError):
+        return []
+    return _LINE_BREAK.split(text)
+
+
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"?|'(?:[^']|'')*'?""")
+_SUBSTITUTION = re.compile(r"\$\{[^}]*\}?")
+_OPEN, _CLOSE = "[{", "]}"
+
+
+def _word_end(line: str, start: int) -> int:
+    """Where the YAML key, scalar or collection that begins at `start` ends, as far as this line can tell."""
+    before = line[start - 1 : start]
+    if (inside := _SUBSTITUTION.match(line, start)) and before and not before.isspace() and before not in _OPEN + ",\"'":
+        return inside.end()
+    if quoted := _QUOTED.match(line, start):
+        return quoted.end()
+    if line[start : start + 1] and line[start] in _OPEN:
+        return _collection_end(line, start)
+    in_flow = _depth(line[:start]) > 0
+    at = start
+    while at < len(line):
+        if substitution := _SUBSTITUTION.match(line, at):
+            at = substitution.end()
+            continue
+        character, following = line[at], line[at + 1 : at + 2]
+        ends = following == "" or following.isspace()
+        if (
+            (character == ":" and (ends or (in_flow and following in _CLOSE + ",")))
+            or (character == "," and (ends or in_flow))
+            or (character == "#" and line[at - 1 : at].isspace())
+            or character in _CLOSE
+        ):
+            break
+        at += 1
+    return start + len(line[start:at].rstrip())
+
+
+def _collection_end(line: str, start: int) -> int:
+    at, depth = start, 0
+    while at < len(line):
+        if skipped := _SUBSTITUTION.match(line, at) or _QUOTED.match(line, at):
+            at = skipped.end()
+            continue
+        depth += (line[at] in _OPEN) - (line[at] in _CLOSE)
+        at += 1
+        if depth == 0:
+            return at
+    return len(line.rstrip())
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at the end of `text`."""
+    bare = _QUOTED.sub("", _SUBSTITUTION.sub("", text))
+    return sum(bare.count(character) for character in _OPEN) - sum(bare.count(character) for character in _CLOSE)
+
+
+def _cell(character: str, encoding: str | None) -> tuple[str, int]:
+    """How a character is shown, and how many columns that takes; what a terminal would obey instead of showing it is spelled out."""
+    if character == "\t":
+        return _TAB, len(_TAB)
+    if not character.isprintable() or not _encodable(character, encoding):
+        spelled = character.encode("unicode_escape").decode("ascii")
+        return spelled, len(spelled)
+    if unicodedata.category(character) in {"Mn", "Me"}:
+        return character, 0
+    return character, 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _encodable(character: str, encoding: str | None) -> bool:
+    try:
+        character.encode(encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _wide(cells: Sequence[tuple[str, int]]) -> int:
+    return sum(width for _, width in cells)
+
+
+def _ellipsis(encoding: str | None, needed: bool) -> str:
+    if not needed:
+        return ""
+    return "…" if _encodable("…", encoding) else "..."
+
+
+def _reading_order(problem: Problem) -> tuple[str, int, int]:
+    where = problem.where
+    return (where.file, where.line, where.column) if isinstance(where, Position) else ("", 0, 0)
+
+
+def _annotation(problem: Problem, kind: Kind) -> str:
+    where = problem.where
+    place = ""
+    if isinstance(where, Position):
+        file = _escaped(where.file).replace(":", "%3A").replace(",", "%2C")
+        place = f" file={file},line={where.line},col={where.column}"
+    return f"::{kind}{place}::{_escaped(problem.text)} [{problem.code}]"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
