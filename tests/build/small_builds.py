@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from epbuild.build import Event, Request, RunFinished, StepFailed, Survey, execu
 from epbuild.build.supervisor import Ending
 from epbuild.catalog import entry
 from epbuild.errors import Position
-from epbuild.plan import Member, PlannedTarget, SessionGroup
-from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, Toolchain
+from epbuild.plan import Member, PlannedEp, PlannedTarget, SessionGroup
+from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain
 from epbuild.toolchain import Environment, Fingerprint
 
 QNN = "QNNExecutionProvider"
@@ -65,16 +66,16 @@ STEPS = [*COMPILES, SHARE, EMIT_DECODER, CLASSIFIER, EMIT_CLASSIFIER]
 
 def sharing_group(*names: str, timeout: float | None = None) -> SessionGroup:
     """A planned sharing group of the models `names`, whose files nobody looks at."""
-    target = PlannedTarget("npu", Toolchain("qnn", HERE), entry(QNN), DeviceChoice(), {}, {}, frozenset())
+    ep = PlannedEp(entry(QNN), "catalog", DeviceChoice(), {}, {}, None, frozenset())
+    models = [ModelSource(name, HERE, f"{name}.onnx", HERE) for name in names]
     return SessionGroup(
         id=SHARE,
         group="decoder",
-        target=target,
-        members=tuple(Member(name, Path(f"{name}.onnx"), {}, None, HERE) for name in names),
+        target=PlannedTarget("npu", Toolchain("qnn", HERE), (ep,), {}, {}, frozenset(), {}, ()),
+        members=tuple(Member(model.name, Path(model.path), {}, model, CompileSettings(), Expectation()) for model in models),
         share=True,
-        compile=CompileSettings(),
-        expect=Expectation(),
         timeout=timeout,
+        memory=None,
         steps=(*(f"compile:decoder/npu/{name}" for name in names), SHARE),
     )
 
@@ -88,7 +89,8 @@ def source_model(weight: float) -> bytes:
     return bytes(helper.make_model(graph).SerializeToString())
 
 
-def context_model(reference: str) -> Any:
+def context_model(contexts: Mapping[str, str | bytes]) -> Any:
+    """An EPContext model with one node for each EP: the name of its context binary, or the context itself."""
     values = {name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in ("x", "y")}
     nodes = [
         helper.make_node(
@@ -98,12 +100,13 @@ def context_model(reference: str) -> Any:
             domain="com.microsoft",
             name="context",
             main_context=1,
-            embed_mode=0,
-            source=QNN,
-            ep_cache_context=reference,
-        ),
-        helper.make_node("Relu", ["z"], ["y"]),
+            embed_mode=int(isinstance(context, bytes)),
+            source=ep,
+            ep_cache_context=context,
+        )
+        for ep, context in contexts.items()
     ]
+    nodes.append(helper.make_node("Relu", ["z"], ["y"]))
     return helper.make_model(helper.make_graph(nodes, "graph", values["x"], values["y"]))
 
 
@@ -123,7 +126,7 @@ class Workshop:
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(cache))
         monkeypatch.setattr(session, "ready", lambda *arguments: self.toolchain_is_there)
         monkeypatch.setattr(session, "prepare", self._prepare)
-        monkeypatch.setattr(executor, "supervise", self._worker)
+        monkeypatch.setattr(executor, "supervise", self.worker)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
         text = RECIPE
@@ -145,11 +148,11 @@ class Workshop:
     def reasons(self, step: str) -> tuple[str, ...]:
         return next(status.reasons for status in self.survey().steps() if status.step.id == step)
 
-    def build(self) -> RunFinished:
+    def build(self, *selection: str) -> RunFinished:
         """Build; `compiled` then has the session groups that a worker was started for."""
         self.compiled.clear()
         self.events: list[Event] = []
-        run(self.request, self.events.append)
+        run(replace(self.request, selection=selection), self.events.append)
         [finished] = [event for event in self.events if isinstance(event, RunFinished)]
         return finished
 
@@ -184,15 +187,19 @@ class Workshop:
         prints = Fingerprint("cpython-3.11", "linux-x86_64", self.packages, {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}, "a CPU")
         return Environment(toolchain.name, Path(sys.executable), prints)
 
-    def _worker(self, command: object, folder: Path, log: Path, **options: object) -> Ending:
+    def worker(self, command: object, folder: Path, log: Path, **options: object) -> Ending:
+        """What stands in for a worker's process."""
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         members: list[Mapping[str, Any]] = request["members"]
         self.compiled.append("+".join(member["name"] for member in members))
-        inputs = [request["provider_options"], *(_digest(folder / member["source"]) for member in members)]
-        binary = f"{members[0]['name']}_ctx_qnn.bin"
-        (folder / "out" / binary).write_text(json.dumps(inputs, sort_keys=True), encoding="utf-8")
+        inputs = [request["eps"], *(_digest(folder / member["source"]) for member in members)]
+        content = json.dumps(inputs, sort_keys=True).encode()
+        binaries = {ep["name"]: f"{members[0]['name']}_ctx_{entry(ep['name']).short}.bin" for ep in request["eps"]}
         for member in members:
-            onnx.save(context_model(binary), folder / member["output"])
+            contexts: Mapping[str, str | bytes] = dict.fromkeys(binaries, content) if member["embed"] else binaries
+            onnx.save(context_model(contexts), folder / member["output"])
+            for ep, binary in binaries.items() if not member["embed"] else ():
+                (folder / "out" / binary).write_bytes(f"by {ep}: ".encode() + content)
         log.write_text(f"compiled {members[0]['name']}\n", encoding="utf-8")
         reports: list[Mapping[str, Any]] = [
             {"event": "member_finished", "member": member["name"], "seconds": 0.1} for member in members

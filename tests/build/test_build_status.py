@@ -75,7 +75,7 @@ def test_a_changed_model_makes_its_own_group_out_of_date_and_no_other(built: Wor
 def test_another_option_value_makes_out_of_date_what_is_compiled_with_it(built: Workshop) -> None:
     built.write_recipe(("quality: 3", "quality: 1"))
     assert built.states() == {**CURRENT, **dict.fromkeys([*DECODER, EMIT_DECODER], "out of date")}
-    assert built.reasons(SHARE) == ("option htp_graph_finalization_optimization_mode changed: 3 -> 1",)
+    assert built.reasons(SHARE) == ("option htp_graph_finalization_optimization_mode of QNNExecutionProvider changed: 3 -> 1",)
 
 
 def test_a_toolchain_with_another_version_makes_everything_out_of_date(built: Workshop) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import pytest
@@ -14,7 +15,9 @@ from small_builds import COMPILES, sharing_group
 
 from epbuild.build.diagnosis import diagnose, last_words
 from epbuild.build.supervisor import Ending, plain
+from epbuild.catalog import Limitation
 from epbuild.errors import BuildError, EnvironmentFailure
+from epbuild.plan import SessionGroup
 
 GROUP = sharing_group("prefill", "decode", timeout=90)
 LOG = ".epbuild/logs/decoder.log"
@@ -222,6 +225,79 @@ def test_a_failure_is_told_as_what_it_is(name: str) -> None:
     assert problem.text.endswith(f"The whole log: {LOG}.")
     last = [report["member"] for report in case.reports if report["event"] == "member_started"]
     assert problem.where == (COMPILES[1] if "decode" in last else COMPILES[0])
+
+
+LIMITATION = Limitation(
+    what="compile for a GPU that is not there",
+    why="the compiler asks the GPU itself",
+    platforms=(),
+    device=None,
+    symptom=r"libcuda\.so\.1|no (CUDA|ROCm)-capable device",
+    origin="a test",
+)
+
+
+def group_of(*limitations: Limitation, ep: int = 0) -> SessionGroup:
+    """The group for a target of two EPs, of which the one at index `ep` has these limitations."""
+    first = GROUP.target.eps[0]
+    eps = [replace(first, entry=replace(first.entry, ep=name, cannot=())) for name in ("FirstEP", "SecondEP")]
+    eps[ep] = replace(eps[ep], entry=replace(eps[ep].entry, cannot=limitations))
+    return replace(GROUP, target=replace(GROUP.target, eps=tuple(eps)))
+
+
+LOADER = "OSError: libcuda.so.1: cannot open shared object file"
+SHOWN: dict[str, tuple[tuple[Mapping[str, Any], ...], int, tuple[str, ...]]] = {
+    "in what ONNX Runtime raised": ((STARTED, failed("Failed to load: libcuda.so.1: no such file")), 1, ()),
+    "in what the EP wrote": ((*AT_DECODE, failed(NOT_COMPILED)), 1, (LOADER,)),
+    "before a crash": (AT_DECODE, -11, (LOADER, "words after it")),
+    "before a worker that found itself unfit": ((STARTED, failed("it offers: none", "unfit", "Unfit")), 1, (LOADER,)),
+}
+
+
+@pytest.mark.parametrize("ep", [0, 1])
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_limitation_that_is_known_is_told_as_one_sentence_instead_of_the_eps_riddle(shown: str, ep: int) -> None:
+    reports, status, said = SHOWN[shown]
+    error = diagnose(group_of(LIMITATION, ep=ep), Ending("exited", status, reports, said), LOG)
+    assert isinstance(error, EnvironmentFailure)
+    assert error.exit_code == 3
+    [problem] = error.problems
+    name = ("FirstEP", "SecondEP")[ep]
+    assert problem.code == "EPB416"
+    assert f"{name} cannot compile for a GPU that is not there here: the compiler asks the GPU itself." in problem.text
+    assert problem.text.endswith(f"The whole log: {LOG}.")
+
+
+def test_a_limitation_of_this_platform_is_told_on_it() -> None:
+    here = replace(LIMITATION, platforms=("another", sys.platform))
+    error = diagnose(group_of(here), Ending("exited", 1, AT_DECODE, (LOADER,)), LOG)
+    assert error is not None
+    assert [problem.code for problem in error.problems] == ["EPB416"]
+
+
+@pytest.mark.parametrize(
+    ("limitation", "said"),
+    [
+        (LIMITATION, "libcudnn.so.9: cannot open shared object file"),
+        (replace(LIMITATION, platforms=("another",)), LOADER),
+        (replace(LIMITATION, symptom=None), LOADER),
+    ],
+    ids=["it does not show", "it is another platform's", "nothing would show it"],
+)
+def test_a_failure_is_not_blamed_on_a_limitation_that_it_does_not_show(limitation: Limitation, said: str) -> None:
+    error = diagnose(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
+    assert isinstance(error, BuildError)
+    assert [problem.code for problem in error.problems] == ["EPB401"]
+
+
+def test_a_worker_that_succeeded_has_no_limitation_whatever_the_ep_said() -> None:
+    assert diagnose(group_of(LIMITATION), Ending("exited", 0, (*AT_DECODE, FINISHED), (LOADER,)), LOG) is None
+
+
+def test_a_worker_that_hung_is_told_as_one_whatever_the_ep_said() -> None:
+    error = diagnose(group_of(LIMITATION), Ending("timed out", -9, AT_DECODE, (LOADER,)), LOG)
+    assert error is not None
+    assert [problem.code for problem in error.problems] == ["EPB403"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")

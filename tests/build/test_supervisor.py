@@ -41,6 +41,7 @@ class Supervised:
         code: str,
         *,
         timeout: float | None = PATIENCE,
+        environment: Mapping[str, str] | None = None,
         reported: Callable[[Mapping[str, Any]], None] | None = None,
         said: Callable[[str], None] | None = None,
     ) -> Ending:
@@ -49,6 +50,7 @@ class Supervised:
             self.folder,
             self.log,
             timeout=timeout,
+            environment=environment or {},
             cancelled=self.cancelled,
             reported=reported or self.reports.append,
             said=said or self.words.append,
@@ -120,6 +122,7 @@ def test_a_program_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None
             tmp_path,
             tmp_path / "log",
             timeout=None,
+            environment={},
             cancelled=never,
             reported=lambda report: None,
             said=lambda line: None,
@@ -135,6 +138,17 @@ def test_settings_of_the_shell_do_not_reach_the_ep(worker: Supervised, monkeypat
     assert seen["HOME"] == str(worker.folder)
     assert seen["PATH"] == os.environ["PATH"]
     assert not hidden.keys() & seen.keys()
+
+
+def test_settings_of_the_recipe_reach_the_ep_and_win_over_what_is_inherited(
+    worker: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_SDK_ROOT", "the shell's")
+    asked = {"QNN_SDK_ROOT": "the recipe's", "LC_ALL": "C", "PATH": os.pathsep.join(("/own", os.environ["PATH"])), "EMPTY": ""}
+    worker.run("import json, os; print(json.dumps(dict(os.environ)))", environment=asked)
+    [seen] = worker.reports
+    assert asked.items() <= seen.items()
+    assert seen["HOME"] == str(worker.folder)
 
 
 def test_a_listener_that_breaks_ends_the_worker_instead_of_hanging_the_build(worker: Supervised) -> None:

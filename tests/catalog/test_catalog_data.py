@@ -8,156 +8,231 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 import epbuild.catalog
-from epbuild.catalog import Entry, Option, entry, known_eps, normalize, session_keys
+from epbuild.catalog import Entry, Option, entries_for, entry, known_eps, normalize, session_keys
+from epbuild.catalog.userfile import problems
+from epbuild.schemas import schema
 
 DATA = Path(epbuild.catalog.__file__).parent / "data"
-ROW_WORDS = {"type", "output", "meaning", "values", "minimum", "maximum", "pattern", "example"}
-FILE_WORDS = {
-    "revision",
-    "ep",
-    "short",
-    "kind",
-    "module",
-    "distribution",
-    "sources",
-    "devices",
-    "output_depends_on_host",
-    "booleans",
-    "sharing",
-    "binary",
-    "names",
-    "options",
-}
+EP_FILES = [path for path in sorted(DATA.glob("*.toml")) if path.stem != "session"]
+ENTRIES = [found for ep in known_eps() for found in entries_for(ep)]
 
 
 def rows() -> Iterator[tuple[str, Option, tuple[str, str], Mapping[str, str]]]:
     """Every option of every EP and every session key, with what `normalize` needs for it."""
-    for ep in known_eps():
-        found = entry(ep)
+    for found in ENTRIES:
         for name, option in found.options.items():
-            yield f"{found.short}.{name}", option, found.booleans, found.names.get(name, {})
+            yield f"{found.short}-{found.kind}.{name}", option, found.booleans, found.names.get(name, {})
     for name, option in session_keys().options.items():
         yield name, option, ("0", "1"), {}
 
 
 each_row = pytest.mark.parametrize(("option", "booleans", "names"), [pytest.param(*row, id=name) for name, *row in rows()])
-each_ep = pytest.mark.parametrize("ep", known_eps())
+each_entry = pytest.mark.parametrize("found", ENTRIES, ids=lambda found: f"{found.short}-{found.kind}")
+each_file = pytest.mark.parametrize("path", EP_FILES, ids=lambda path: path.stem)
 
 
-def test_qnn_and_openvino_are_known_and_what_is_not_known_is_a_key_error() -> None:
-    assert known_eps() == ("OpenVINOExecutionProvider", "QNNExecutionProvider")
+def document(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def test_every_ep_that_the_catalog_promises_is_known_and_what_is_not_known_is_a_key_error() -> None:
+    assert known_eps() == (
+        "CPUExecutionProvider",
+        "CoreMLExecutionProvider",
+        "MIGraphXExecutionProvider",
+        "NvTensorRTRTXExecutionProvider",
+        "OpenVINOExecutionProvider",
+        "QNNExecutionProvider",
+        "TensorrtExecutionProvider",
+        "VitisAIExecutionProvider",
+        "WebGpuExecutionProvider",
+    )
     with pytest.raises(KeyError):
         entry("NoSuchExecutionProvider")
 
 
-def test_every_data_file_is_read_so_that_no_ep_is_forgotten() -> None:
-    names = {tomllib.loads(path.read_text(encoding="utf-8")).get("ep", "session keys") for path in DATA.glob("*.toml")}
-    assert names == {*known_eps(), "session keys"}
+@each_file
+def test_a_data_file_holds_nothing_that_its_schema_does_not_know_or_that_contradicts_itself(path: Path) -> None:
+    assert list(problems(document(path))) == []
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.toml")), ids=lambda path: path.stem)
-def test_no_word_of_a_data_file_is_ignored_because_it_is_misspelled(path: Path) -> None:
-    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    allowed = {"revision", "options", "reserved"} if path.stem == "session" else FILE_WORDS
-    assert set(document) <= allowed
-    for name, row in document["options"].items():
-        assert set(row) <= ROW_WORDS, name
+@each_file
+def test_the_first_line_names_the_ep_since_nothing_more_is_read_to_find_it(path: Path) -> None:
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+    assert first == f'ep = "{document(path)["ep"]}"'
 
 
-@each_row
-def test_a_row_says_what_its_type_needs_and_nothing_that_its_type_ignores(
-    option: Option, booleans: tuple[str, str], names: Mapping[str, str]
-) -> None:
-    assert option.meaning.endswith("."), "a meaning is a sentence"
-    assert bool(option.values) == (option.type == "choice")
-    assert len({value.lower() for value in option.values}) == len(option.values)
-    assert (option.pattern is not None) == (option.example is not None) == (option.type == "pattern")
-    assert not names or option.type == "name"
-    if option.type != "integer":
-        assert option.minimum is None
-        assert option.maximum is None
-    if option.minimum is not None and option.maximum is not None:
-        assert option.minimum <= option.maximum
+def test_the_session_keys_hold_nothing_that_their_schema_does_not_know() -> None:
+    whole = schema("catalog")
+    validator = jsonschema.Draft202012Validator({**whole["$defs"]["session"], "$defs": whole["$defs"]})
+    assert [error.message for error in validator.iter_errors(document(DATA / "session.toml"))] == []
+
+
+def test_the_schema_itself_is_a_schema_so_that_editors_can_use_it() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema("catalog"))
 
 
 @each_row
 def test_every_value_that_a_row_offers_is_accepted_as_it_is_written(
     option: Option, booleans: tuple[str, str], names: Mapping[str, str]
 ) -> None:
-    offered = [*option.values, *names.values(), *((option.example or "").split(", ") if option.example else ())]
+    offered = [*option.values, *names.values()]
+    if option.pattern is not None:
+        offered += (option.example or "").split(", ")
+    if option.default:
+        offered.append(option.default)
     if option.type == "boolean":
         offered += booleans
-    offered += [str(bound) for bound in (option.minimum, option.maximum) if bound is not None]
+    offered += [str(int(bound)) for bound in (option.minimum, option.maximum) if bound is not None]
     for value in offered:
         assert normalize(option, value, booleans=booleans, names=names) == value
 
 
-@each_ep
-def test_an_entry_speaks_only_of_options_that_it_has(ep: str) -> None:
-    found = entry(ep)
-    assert set(found.names) <= set(found.options)
-    assert {refusal.option for refusal in found.sharing.refusals} <= set(found.options)
-    if found.target_option is not None:
-        assert found.target_option in found.options
+@each_row
+def test_a_row_says_where_it_comes_from(option: Option, booleans: tuple[str, str], names: Mapping[str, str]) -> None:
+    assert re.match(r"(measured|doc|string in)\b", option.origin)
+    assert option.meaning.endswith("."), "a meaning is a sentence"
 
 
-@each_ep
-def test_an_entry_can_be_used_for_all_that_the_build_asks_of_it(ep: str) -> None:
-    found = entry(ep)
-    assert found.ep == ep
+@each_row
+def test_what_only_a_running_session_reads_does_not_enter_a_key(
+    option: Option, booleans: tuple[str, str], names: Mapping[str, str]
+) -> None:
+    assert not (option.runtime and option.changes_output)
+
+
+@each_row
+def test_a_file_that_is_read_enters_the_key_by_its_content(
+    option: Option, booleans: tuple[str, str], names: Mapping[str, str]
+) -> None:
+    if option.type == "file" or option.files_pattern is not None:
+        assert option.changes_output
+
+
+@each_entry
+def test_an_entry_can_be_used_for_all_that_the_build_asks_of_it(found: Entry) -> None:
     assert found.revision >= 1
-    assert found.kind in {"plugin", "provider"}
-    assert found.sources
-    assert re.fullmatch(r"[a-z][a-z0-9]*", found.short), "it becomes part of file names"
     assert found.module.isidentifier()
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", found.distribution), "the probe's spelling of a distribution"
-    assert len(set(found.booleans)) == 2
-    assert set(found.devices) <= {"cpu", "gpu", "npu"}
-    assert found.sharing.binaries in {"one", "each"}
+    assert found.distribution == found.distributions[0]
     assert found.sharing.possible or found.sharing.reason, "a refusal needs its reason"
-    for refusal in found.sharing.refusals:
-        re.compile(refusal.pattern)
-        assert refusal.reason
-    if found.target_pattern is not None:
-        assert re.compile(found.target_pattern).groups >= 1, "the first group is the target's name"
-    assert (found.target_pattern is None) == (found.target_option is None)
+    assert not found.sharing.possible or found.sharing.what, "what is shared and how"
+    assert found.cannot, "every EP has something that it cannot do here"
+    assert set(found.virtual_devices) <= set(found.devices)
 
 
 def test_short_names_tell_eps_apart_so_that_their_binaries_do_not_meet() -> None:
-    shorts = [entry(ep).short for ep in known_eps()]
-    assert len(set(shorts)) == len(shorts)
+    shorts = {found.ep: found.short for found in ENTRIES}
+    assert len(set(shorts.values())) == len(shorts)
 
 
-def test_a_soc_number_stands_for_one_name_that_no_other_number_has() -> None:
-    names = entry("QNNExecutionProvider").names["soc_model"]
-    assert len(set(names.values())) == len(names)
-    assert all(name == name.upper() and number.isdigit() for number, name in names.items())
+@pytest.mark.parametrize("ep", known_eps())
+def test_of_several_packagings_exactly_one_is_meant_by_default(ep: str) -> None:
+    assert [found.default for found in entries_for(ep)].count(True) == 1
 
 
-def test_a_session_key_is_either_the_users_or_epbuilds_and_epbuilds_say_what_to_write_instead() -> None:
+def test_a_session_key_is_either_the_users_or_epbuilds() -> None:
     keys = session_keys()
-    assert keys.revision >= 1
     assert not set(keys.options) & set(keys.reserved)
-    assert all(keys.reserved.values())
+    assert all(len(key) <= keys.longest_key for key in keys.known)
 
 
-@each_ep
-def test_no_ep_option_has_the_name_of_a_session_key_since_silence_goes_by_name(ep: str) -> None:
-    assert not set(entry(ep).options) & set(session_keys().options)
+@each_entry
+def test_no_ep_option_has_the_name_of_a_session_key_since_silence_goes_by_name(found: Entry) -> None:
+    assert not set(found.options) & set(session_keys().known)
+
+
+def test_a_soc_number_stands_for_one_soc() -> None:
+    table = entry("QNNExecutionProvider").tables["soc_model"]
+    assert len({row.facts["number"] for row in table}) == len({row.name for row in table}) == len(table)
+    assert {row.facts["arch"] for row in table} == {"68", "69", "73", "75", "79", "81", "85"}
+
+
+def test_a_soc_whose_name_the_ep_does_not_know_is_given_by_number_since_the_ep_would_build_for_a_generic_one() -> None:
+    rows_by_name = {row.name: row for row in entry("QNNExecutionProvider").tables["soc_model"]}
+    assert rows_by_name["SM8750"].canonical == "SM8750"
+    assert rows_by_name["SM8735"].canonical == "85"
+    assert rows_by_name["CQ8750S"].canonical == "105"
+
+
+@pytest.mark.parametrize(
+    ("soc", "expected"),
+    [("SC8380XP", "SC8380XP"), ("85", "SM8735"), ("40", "sm6225"), ("SM8750,SC8380XP", None), ("SM9999", None)],
+)
+def test_what_the_binary_should_say_is_known_for_every_single_soc(soc: str, expected: str | None) -> None:
+    assert entry("QNNExecutionProvider").binary_target({"soc_model": soc}) == expected
 
 
 def test_the_target_is_read_out_of_a_context_binary_as_qnn_writes_it() -> None:
-    found: Entry = entry("QNNExecutionProvider")
-    assert found.target_pattern is not None
-    match = re.search(found.target_pattern, "...;soc_type=SC8380XP;arch=73;...")
+    pattern = entry("QNNExecutionProvider").target_pattern
+    assert pattern is not None
+    match = re.search(pattern, "...;soc_type=SC8380XP;arch=73;...")
     assert match is not None
     assert match[1] == "SC8380XP"
+
+
+def test_a_compiled_models_compatibility_string_tells_its_soc() -> None:
+    fields = entry("QNNExecutionProvider").compatibility("v2:6:2.51.0:5.51.0:75,79:60,69:0,0:0")
+    assert fields is not None
+    assert (fields["soc_model"], fields["htp_arch"], fields["sdk"]) == ("SC8380XP,SM8750", "75,79", "2.51.0")
+    assert entry("QNNExecutionProvider").compatibility("something else") is None
+    assert entry("CPUExecutionProvider").compatibility("v2:6") is None
+
+
+def test_openvinos_compatibility_string_tells_its_version_with_and_without_nodes() -> None:
+    plugin = entry("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"])
+    text = '{"ovep_compat_ver":"1.0","ovep_ver":"1.8.1+95d534b.ci.79","ovep_bin_ver":"1.1","ov_compat_string":"%s"}'
+    fields = plugin.compatibility(text % "meta=1.0;ov=2026.4.1;isa=Intel AVX-512")
+    assert fields == {"version": "1.8.1+95d534b.ci.79", "openvino": "2026.4.1", "isa": "Intel AVX-512"}
+    assert plugin.compatibility(text % "") == {"version": "1.8.1+95d534b.ci.79"}
+
+
+def test_the_missing_npu_compiler_is_recognised_in_what_openvino_says() -> None:
+    said = 'VCL compiler loading failed, aborting. Cannot load library "libopenvino_intel_npu_compiler_loader.so"'
+    plugin = entry("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"])
+    found = [row for row in plugin.cannot if row.symptom and re.search(row.symptom, said)]
+    assert [row.device for row in found] == ["npu"]
+    assert "Windows" in found[0].why
 
 
 @pytest.mark.parametrize(("value", "refused"), [("SM8750", False), ("SM8750,SC8380XP", True), ("", False)])
 def test_only_a_list_of_socs_rules_sharing_out(value: str, refused: bool) -> None:
     (refusal,) = entry("QNNExecutionProvider").sharing.refusals
     assert refusal.matches(value) is refused
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "known"),
+    [
+        ("ep.enable_weightless", "1.24.1", False),
+        ("ep.enable_weightless", "1.31.1", True),
+        ("ep.enable_weightless_ep_context_nodes", "1.30.2", True),
+        ("ep.enable_weightless_ep_context_nodes", "1.31.1", False),
+        ("session.disable_quant_qdq", "1.18.0", True),
+        ("ep.enable_weightless", "nightly", True),
+    ],
+)
+def test_a_key_is_known_to_the_versions_that_have_it(key: str, version: str, known: bool) -> None:
+    assert session_keys().options[key].known_in(version) is known
+
+
+@pytest.mark.parametrize(
+    ("ep", "packages", "name", "value", "files"),
+    [
+        ("VitisAIExecutionProvider", [], "config_file", "vaip.json", ("vaip.json",)),
+        ("QNNExecutionProvider", [], "backend_path", "libQnnHtp.so", ()),
+        ("QNNExecutionProvider", [], "backend_path", "libs/libQnnHtp.so", ("libs/libQnnHtp.so",)),
+        ("QNNExecutionProvider", [], "op_packages", "A:x/a.so:F:CPU,B:C:/b.dll:G", ("x/a.so", "C:/b.dll")),
+        ("QNNExecutionProvider", [], "soc_model", "SM8750", ()),
+        ("TensorrtExecutionProvider", [], "trt_extra_plugin_lib_paths", "a.so;b.so", ("a.so", "b.so")),
+        ("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"], "load_config", '{"CPU": {}}', ()),
+        ("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"], "load_config", "ov.json", ("ov.json",)),
+    ],
+)
+def test_the_files_that_an_option_names_are_found_and_what_is_no_path_is_not_taken_for_one(
+    ep: str, packages: list[str], name: str, value: str, files: tuple[str, ...]
+) -> None:
+    assert entry(ep, packages).options[name].files(value) == files

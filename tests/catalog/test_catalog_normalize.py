@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.catalog import BadValue, Entry, Option, entry, known_eps, normalize, plain_text
+from epbuild.catalog import BadValue, Entry, Option, entries_for, entry, known_eps, normalize, normalize_option, plain_text
 
 QNN = entry("QNNExecutionProvider")
 OPENVINO = entry("OpenVINOExecutionProvider")
-ALL_OPTIONS = [(entry(ep), option) for ep in known_eps() for option in entry(ep).options.values()]
+ALL_OPTIONS = [(found, option) for ep in known_eps() for found in entries_for(ep) for option in found.options.values()]
 
 scalars = st.one_of(
     st.text(max_size=30),
@@ -38,9 +38,31 @@ def test_a_list_of_socs_stays_a_list_in_its_order() -> None:
     assert qnn("soc_model", "sm8750, 60") == "SM8750,SC8380XP"
 
 
-@pytest.mark.parametrize(("value", "expected"), [("sm9999", "SM9999"), (4711, "4711")])
-def test_a_soc_that_is_newer_than_the_catalog_can_be_asked_for(value: object, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "expected"), [("SM8735", "85"), ("sm8735", "85"), (85, "85"), (68, "SM8635"), ("CQ8750S", "105")]
+)
+def test_a_soc_is_given_to_the_ep_in_the_spelling_that_it_knows(value: object, expected: str) -> None:
     assert qnn("soc_model", value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("soc_model", "sm9999", "SM9999"),
+        ("soc_model", 4711, "4711"),
+        ("soc_model", "60,sm9999", "SC8380XP,SM9999"),
+        ("backend_type", "lpai", "lpai"),
+    ],
+)
+def test_what_is_newer_than_the_catalog_can_be_asked_for_by_name(name: str, value: object, expected: str) -> None:
+    assert normalize_option(QNN, name, value, strict=False) == expected
+    with pytest.raises(BadValue):
+        normalize_option(QNN, name, value)
+
+
+def test_letting_newer_names_through_lets_no_nonsense_through() -> None:
+    with pytest.raises(BadValue):
+        normalize_option(QNN, "vtcm_mb", "banana", strict=False)
 
 
 @pytest.mark.parametrize("value", [True, "true", "True", "TRUE", 1, "1", "yes", "on", 1.0])
@@ -75,18 +97,18 @@ def test_a_value_becomes_the_text_that_the_ep_reads(name: str, value: object, ex
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("backend_type", "htpp", "'htpp' is not one of cpu, gpu, htp, saver, ir"),
+        ("backend_type", "htpp", "'htpp' is not one of cpu, gpu, htp, saver, ir. Did you mean 'htp'?"),
         ("backend_type", "", "'' is not one of cpu, gpu, htp, saver, ir"),
         ("backend_type", True, "'true' is not one of cpu, gpu, htp, saver, ir"),
         ("htp_arch", 74, "'74' is not one of 0, 68, 69, 73, 75, 79, 81"),
         ("enable_htp_fp16_precision", "maybe", "'maybe' is not a switch; write true or false"),
         ("enable_htp_fp16_precision", 2, "'2' is not a switch; write true or false"),
-        ("vtcm_mb", "much", "'much' is not a whole number"),
-        ("vtcm_mb", 1.5, "'1.5' is not a whole number"),
-        ("vtcm_mb", "0x10", "'0x10' is not a whole number"),
-        ("vtcm_mb", "٣", "'٣' is not a whole number"),
-        ("vtcm_mb", False, "'false' is not a whole number"),
-        ("vtcm_mb", float("inf"), "'inf' is not a whole number"),
+        ("vtcm_mb", "much", "'much' is not a whole number from 0 to 4095"),
+        ("vtcm_mb", 1.5, "'1.5' is not a whole number from 0 to 4095"),
+        ("vtcm_mb", "0x10", "'0x10' is not a whole number from 0 to 4095"),
+        ("vtcm_mb", "٣", "'٣' is not a whole number from 0 to 4095"),
+        ("vtcm_mb", False, "'false' is not a whole number from 0 to 4095"),
+        ("vtcm_mb", float("inf"), "'inf' is not a whole number from 0 to 4095"),
         ("vtcm_mb", -1, "-1 is less than 0"),
         ("vtcm_mb", 4096, "4096 is more than 4095"),
         ("vtcm_mb", "9" * 8000, "'99999999999999999999…' is too large a number"),
@@ -102,7 +124,7 @@ def test_a_value_that_qnn_would_silently_read_as_its_default_is_refused(name: st
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("value", ["cpu", "TPU", "GPU.", "AUTO", "AUTO:", "AUTO:NPU,", "CPU\nGPU", "CPUX"])
+@pytest.mark.parametrize("value", ["TPU", "GPU.", "AUTO", "AUTO:", "AUTO:NPU,", "CPU\nGPU", "CPUX"])
 def test_an_openvino_device_that_does_not_exist_is_refused_with_examples_of_those_that_do(value: str) -> None:
     with pytest.raises(BadValue, match=r"is not of the form that it takes: CPU, GPU, GPU\.1, NPU, AUTO:NPU,CPU"):
         openvino("device_type", value)
@@ -111,6 +133,64 @@ def test_an_openvino_device_that_does_not_exist_is_refused_with_examples_of_thos
 @pytest.mark.parametrize("value", ["CPU", "GPU.1", "AUTO:NPU,CPU", "HETERO:GPU.0,CPU"])
 def test_an_openvino_device_stays_as_it_is_written(value: str) -> None:
     assert openvino("device_type", value) == value
+
+
+@pytest.mark.parametrize("value", ["CPU", "cpu", " Cpu "])
+def test_an_openvino_device_is_one_whatever_its_capitals(value: str) -> None:
+    assert openvino("device_type", value) == "CPU"
+
+
+TENSORRT = entry("TensorrtExecutionProvider")
+
+
+@pytest.mark.parametrize("value", [1 << 30, "1073741824", "1GiB", "1 GiB", "1024 mib", 1073741824.0])
+def test_every_spelling_of_a_size_is_one_size(value: object) -> None:
+    assert normalize_option(TENSORRT, "trt_max_workspace_size", value) == "1073741824"
+
+
+@pytest.mark.parametrize(("value", "expected"), [("1e9", "1000000000"), (1e9, "1000000000"), ("2GB", "2000000000"), (0, "0")])
+def test_a_size_may_be_written_with_an_exponent(value: object, expected: str) -> None:
+    assert normalize_option(TENSORRT, "trt_max_workspace_size", value) == expected
+
+
+@pytest.mark.parametrize("value", ["1 XB", "-1", "GiB", "1.5GiB", "", "1e-3", "1e99", "9" * 30, "inf"])
+def test_what_is_no_size_is_refused(value: str) -> None:
+    with pytest.raises(BadValue):
+        normalize_option(TENSORRT, "trt_max_workspace_size", value)
+
+
+def test_a_list_is_one_value_whatever_the_spaces() -> None:
+    assert normalize_option(TENSORRT, "trt_op_types_to_exclude", "Conv , Relu") == "Conv,Relu"
+    assert normalize_option(TENSORRT, "trt_tactic_sources", "-CUDNN, +CUBLAS") == "-CUDNN,+CUBLAS"
+    for bad in ("Conv,,Relu", "", ","):
+        with pytest.raises(BadValue):
+            normalize_option(TENSORRT, "trt_op_types_to_exclude", bad)
+    with pytest.raises(BadValue, match="is not of the form that it takes: -CUDNN"):
+        normalize_option(TENSORRT, "trt_tactic_sources", "CUDNN")
+
+
+NUMBER = Option("rate", "number", "unknown", "A rate.", "measured", minimum=0, maximum=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1", "1"), (1.0, "1"), ("0.50", "0.5"), (".5", "0.5"), ("5e-1", "0.5"), ("-0", "0")]
+)
+def test_every_spelling_of_a_number_is_one_number(value: object, expected: str) -> None:
+    assert normalize(NUMBER, value, booleans=("0", "1"), names={}) == expected
+
+
+@pytest.mark.parametrize("value", ["x", "2.5", "-1", "nan", "inf", "1e999", "0x1", True])
+def test_what_is_no_number_in_its_range_is_refused(value: object) -> None:
+    with pytest.raises(BadValue):
+        normalize(NUMBER, value, booleans=("0", "1"), names={})
+
+
+def test_a_path_stays_as_it_is_written_and_nothing_is_no_path() -> None:
+    vitis = entry("VitisAIExecutionProvider")
+    assert normalize_option(vitis, "config_file", "Configs/Vaip.json") == "Configs/Vaip.json"
+    for bad in ("", "a\0b", "a\nb"):
+        with pytest.raises(BadValue):
+            normalize_option(vitis, "config_file", bad)
 
 
 @given(which=st.sampled_from(ALL_OPTIONS), value=scalars)

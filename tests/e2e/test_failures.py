@@ -84,7 +84,7 @@ def test_a_model_with_nothing_for_the_ep_fails_and_spares_the_rest(two_groups: P
 
 
 def test_a_soc_that_does_not_exist_fails_with_the_eps_own_reason_and_no_trace_in_the_store(two_groups: Project) -> None:
-    two_groups.edit("soc_model: SM8750", "soc_model: 9999")
+    two_groups.edit("soc_model: SM8750}", "soc_model: 9999}\n    allow_unknown_options: true")
     done = two_groups.epbuild("run", "epbuild.yaml", "emit:good/*")
     assert done.returncode == 1
     assert "QNN_DEVICE_ERROR_INVALID_CONFIG" in done.stderr
@@ -95,7 +95,8 @@ def test_a_soc_that_does_not_exist_fails_with_the_eps_own_reason_and_no_trace_in
 
 def test_a_soc_name_that_the_ep_does_not_understand_is_caught_in_the_binary(two_groups: Project) -> None:
     # The EP only warns, compiles for some other SoC, and reports success.
-    two_groups.edit("soc_model: SM8750", "soc_model: SM9999, enable_htp_fp16_precision: false")
+    options = "soc_model: SM9999, enable_htp_fp16_precision: false}\n    allow_unknown_options: true"
+    two_groups.edit("soc_model: SM8750}", options)
     done = two_groups.epbuild("run", "epbuild.yaml", "emit:good/*")
     assert done.returncode == 1
     assert "not for SM9999" in done.stderr

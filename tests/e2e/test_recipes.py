@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import pytest
 from conftest import RECIPES, Project, compiled, toolchain_python
@@ -42,6 +43,20 @@ def test_an_environment_that_somebody_else_made_gives_the_same_result(project: P
     )
     assert compiled(project.build("epbuild.yaml", "emit:classifier/*")) == set()
     assert project.files() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the Windows packages have the compiler that this is about")
+def test_an_npu_compiler_that_the_packages_lack_is_told_as_that(project: Project) -> None:
+    done = _checked_in(project, "intel-npu.yaml").epbuild("run")
+    assert done.returncode == 3
+    assert "cannot compile for Intel NPUs here: the NPU compiler (openvino_intel_npu_compiler) is in the Windows" in done.stderr
+    assert not (project.folder / "dist").exists()
+
+
+def test_an_interpreter_that_is_not_there_is_told_at_its_place_in_the_recipe(project: Project) -> None:
+    done = _checked_in(project, "ryzen-ai.yaml").epbuild("run")
+    assert done.returncode == 3
+    assert "names an interpreter that does not exist: C:/ryzen-ai/python.exe" in done.stderr
 
 
 def test_a_toolchain_that_nothing_selected_needs_is_left_alone(project: Project) -> None:

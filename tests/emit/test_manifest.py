@@ -51,9 +51,18 @@ def rendered(*, reverse: bool = False) -> bytes:
         target=shuffled(
             {
                 "name": "npu",
-                "ep": "QNNExecutionProvider",
-                "provider_options": shuffled({"soc_model": "SC8380XP", "backend_type": "htp"}),
+                "eps": [
+                    shuffled(
+                        {
+                            "ep": "QNNExecutionProvider",
+                            "provider_options": shuffled({"soc_model": "SC8380XP", "backend_type": "htp"}),
+                        }
+                    ),
+                    shuffled({"ep": "OpenVINOExecutionProvider", "provider_options": {}}),
+                ],
                 "session_options": {},
+                "environment": shuffled({"ADSP_LIBRARY_PATH": "/opt/größe", "QNN_LOG": "1"}),
+                "unchecked_options": ["new_option"],
             }
         ),
         toolchain=shuffled(
@@ -101,7 +110,15 @@ def test_what_epbuild_writes_is_what_the_schema_says() -> None:
 def objects(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """The place of every object whose keys the schema gives: all but those that hold texts by name."""
     children = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
-    open_ones = {"provider_options", "session_options", "distributions", "external_data", "compatibility", "others"}
+    open_ones = {
+        "provider_options",
+        "session_options",
+        "environment",
+        "distributions",
+        "external_data",
+        "compatibility",
+        "others",
+    }
     if isinstance(document, dict) and not (place and place[-1] in open_ones):
         yield place
     for name, child in children:
@@ -111,7 +128,8 @@ def objects(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[
 PLACES = list(objects(json.loads(rendered())))
 REQUIRED = {
     (): ["format", "recipe", "group", "share_weights", "target", "toolchain", "models", "files"],
-    ("target",): ["name", "ep", "provider_options", "session_options"],
+    ("target",): ["name", "eps", "session_options", "environment", "unchecked_options"],
+    ("target", "eps", 1): ["ep", "provider_options"],
     ("toolchain",): ["python", "platform", "distributions"],
     ("models", 1): ["name", "file", "action_key", "source", "ep_context_nodes", "fallback_nodes", "compatibility"],
     ("models", 1, "source"): ["sha256", "external_data"],
@@ -139,6 +157,16 @@ def test_a_reader_can_trust_that_there_is_no_key_that_the_schema_does_not_explai
 def test_a_reader_can_trust_that_a_key_is_there(place: tuple[str | int, ...], key: str) -> None:
     document, found = changed(place)
     del found[key]
+    assert not VALIDATOR.is_valid(document)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("eps", []), ("eps", {}), ("environment", {"A": 1}), ("unchecked_options", [1]), ("unchecked_options", {"a": "b"})],
+)
+def test_a_reader_can_trust_what_a_target_is_made_of(key: str, value: object) -> None:
+    document, target = changed(("target",))
+    target[key] = value
     assert not VALIDATOR.is_valid(document)
 
 

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from epbuild.errors import PlanError, Position, Problem
-from epbuild.plan import Plan, SessionGroup, key_document, make_plan
+from epbuild.plan import Locate, Plan, SessionGroup, key_document, make_plan
 from epbuild.recipe import load
 from epbuild.toolchain import Fingerprint
 
@@ -104,11 +104,11 @@ def write_model(
     path.write_bytes(helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)]).SerializeToString())
 
 
-def plan_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = ()) -> Plan:
+def plan_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
     """The plan of the recipe that `text` is, in `folder`."""
     file = folder / "epbuild.yaml"
     file.write_text(text, encoding="utf-8")
-    return make_plan(load(file), selection)
+    return make_plan(load(file), selection, locate)
 
 
 def problems_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = ()) -> tuple[Problem, ...]:
@@ -146,8 +146,7 @@ def codes(problems: Sequence[Problem]) -> list[str]:
 
 def document_of(group: SessionGroup, toolchain: dict[str, Any] | None = None) -> dict[str, Any]:
     """The key document of a session group, its files read now."""
-    files = {file for member in group.members for file in member.files}
-    digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in group.files}
     return key_document(group, digests, TOOLCHAIN if toolchain is None else toolchain)
 
 

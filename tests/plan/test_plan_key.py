@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_model, write_models
 
 from epbuild.canonical import canonical_json
-from epbuild.catalog import session_keys
+from epbuild.catalog import BUILT_IN, session_keys
 from epbuild.plan import action_key, differences
 
 SHARED = "share:decoder/phone"
@@ -137,9 +137,9 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("soc_model: SM8750", "soc_model: SM8650", "option soc_model changed: SM8750 -> SM8650"),
-        ("soc_model: SM8750", "soc_model: SM8750\n      vtcm_mb: 8", "option vtcm_mb added: 8"),
-        ("      backend_type: htp\n", "", "option backend_type removed (was htp)"),
+        ("soc_model: SM8750", "soc_model: SM8650", "option soc_model of QNNExecutionProvider changed: SM8750 -> SM8650"),
+        ("soc_model: SM8750", "soc_model: SM8750\n      vtcm_mb: 8", "option vtcm_mb of QNNExecutionProvider added: 8"),
+        ("      backend_type: htp\n", "", "option backend_type of QNNExecutionProvider removed (was htp)"),
         (
             "    ep: QNNExecutionProvider\n",
             "    ep: QNNExecutionProvider\n    session_options: {session.disable_quant_qdq: true}\n",
@@ -148,28 +148,53 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
         (
             "    ep: QNNExecutionProvider\n",
             "    ep: QNNExecutionProvider\n    device: {type: npu}\n",
-            "device type changed: nothing -> npu",
-        ),
-        (
-            "    ep: QNNExecutionProvider\n",
-            "    ep: QNNExecutionProvider\n    device: {virtual: true}\n",
-            "device virtual changed: False -> True",
+            "QNNExecutionProvider: device type changed: nothing -> npu",
         ),
         (
             "    ep: QNNExecutionProvider\n",
             "    ep: QNNExecutionProvider\n    device: {vendor: Qualcomm}\n",
-            "device vendor changed: nothing -> Qualcomm",
+            "QNNExecutionProvider: device vendor changed: nothing -> Qualcomm",
         ),
         (
             "    ep: QNNExecutionProvider\n",
             '    ep: QNNExecutionProvider\n    device: {metadata: {arch: "73"}}\n',
-            "device metadata arch added: 73",
+            "QNNExecutionProvider: device metadata arch added: 73",
         ),
         ("models: [prefill, decode]", "models: [decode, prefill]", "member order changed: prefill, decode -> decode, prefill"),
         (
-            "    share_weights: true\n",
-            "    share_weights: true\n    compile: {graph_optimization_level: all}\n",
-            "compile graph optimization level changed: disable_all -> all",
+            "models: [prefill, decode]",
+            "models: [prefill, {model: decode, compile: {graph_optimization_level: all}}]",
+            "model decode: compile graph optimization level changed: disable_all -> all",
+        ),
+        (
+            "models: [prefill, decode]",
+            "models: [prefill, {model: decode, compile: {node_name_prefix: d_}}]",
+            "model decode: compile node name prefix changed: nothing -> d_",
+        ),
+        (
+            "models: [prefill, decode]",
+            "models: [prefill, {model: decode, compile: {initializers: {store: source}}}]",
+            "model decode: compile initializers changed: inline -> source",
+        ),
+        (
+            "decode: models/decode.onnx",
+            "decode: {path: models/decode.onnx, read: bytes}",
+            "model decode: read changed: file -> bytes",
+        ),
+        (
+            "decode: models/decode.onnx",
+            "decode: {path: models/decode.onnx, free_dimensions: {by_name: {batch: 4}}}",
+            "model decode: free dimensions batch added: 4",
+        ),
+        (
+            "decode: models/decode.onnx",
+            "decode: {path: models/decode.onnx, free_dimensions: {by_denotation: {DATA_BATCH: 4}}}",
+            "model decode: denoted dimensions DATA_BATCH added: 4",
+        ),
+        (
+            "    ep: QNNExecutionProvider\n",
+            "    ep: QNNExecutionProvider\n    environment: {QNN_TRACE: true}\n",
+            "environment variable QNN_TRACE added: 1",
         ),
     ],
 )
@@ -186,18 +211,25 @@ def test_sharing_is_part_of_what_is_compiled(workshop: Path) -> None:
 
 def test_embedding_is_part_of_what_is_compiled(workshop: Path) -> None:
     embedding = edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {embed: true}\n"))
-    assert changed(workshop, RECIPE, embedding, "compile:vision/cpu/prefill") == ["compile embed changed: False -> True"]
+    found = changed(workshop, RECIPE, embedding, "compile:vision/cpu/prefill")
+    assert found == ["model prefill: compile embed changed: False -> True"]
 
 
 def test_where_initializers_go_is_part_of_what_is_compiled(workshop: Path) -> None:
     external = edited(RECIPE, ("    share_weights: true\n", EXTERNAL))
     assert changed(workshop, RECIPE, external) == [
-        "model prefill: external initializers changed: nothing -> prefill.w",
-        "model decode: external initializers changed: nothing -> decode.w",
-        "compile external threshold changed: nothing -> 64",
+        f"model {model}: compile {what}"
+        for model in ("prefill", "decode")
+        for what in (
+            "initializers changed: inline -> external",
+            f"external file changed: nothing -> {model}.w",
+            "external threshold changed: nothing -> 64",
+        )
     ]
     larger = edited(external, ("threshold: 64", "threshold: 65"))
-    assert changed(workshop, external, larger) == ["compile external threshold changed: 64 -> 65"]
+    assert changed(workshop, external, larger) == [
+        f"model {model}: compile external threshold changed: 64 -> 65" for model in ("prefill", "decode")
+    ]
 
 
 def test_a_changed_graph_is_told_by_its_model_with_the_digests_that_sha256sum_would_show(workshop: Path) -> None:
@@ -254,10 +286,12 @@ def test_a_change_of_the_toolchain_is_told_by_its_package_or_library(
 
 def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(workshop: Path) -> None:
     group = plan_of(workshop).session_groups[SHARED]
-    entry = dataclasses.replace(group.target.entry, revision=group.target.entry.revision + 1)
-    newer = dataclasses.replace(group, target=dataclasses.replace(group.target, entry=entry))
+    (ep,) = group.target.eps
+    entry = dataclasses.replace(ep.entry, revision=ep.entry.revision + 1)
+    better = dataclasses.replace(ep, entry=entry, catalog=BUILT_IN.digest(entry))
+    newer = dataclasses.replace(group, target=dataclasses.replace(group.target, eps=(better,)))
     before, after = document_of(group), document_of(newer)
-    assert differences(before, after) == [f"catalog QNNExecutionProvider changed: {entry.revision - 1} -> {entry.revision}"]
+    assert differences(before, after) == [f"QNNExecutionProvider: catalog changed: {ep.catalog[:8]} -> {better.catalog[:8]}"]
     assert action_key(before) != action_key(after)
 
 
@@ -278,7 +312,10 @@ def test_the_staged_names_that_eps_bake_into_their_output_are_in_the_key(worksho
 
 def test_several_changes_are_all_told(workshop: Path) -> None:
     after = edited(RECIPE, ("soc_model: SM8750", "soc_model: SM8650\n      vtcm_mb: 8"))
-    assert changed(workshop, RECIPE, after) == ["option soc_model changed: SM8750 -> SM8650", "option vtcm_mb added: 8"]
+    assert changed(workshop, RECIPE, after) == [
+        "option soc_model of QNNExecutionProvider changed: SM8750 -> SM8650",
+        "option vtcm_mb of QNNExecutionProvider added: 8",
+    ]
 
 
 # -- What holds for all documents --------------------------------------------------------------------------------------
@@ -329,12 +366,32 @@ members = st.lists(
             "external": st.dictionaries(words, digests, max_size=2),
             "source": st.just("in/a/a.onnx"),
             "output": st.just("out/a_ctx.onnx"),
-            "external_initializers": st.none() | words,
+            "free_dimensions": st.dictionaries(words, st.integers(1, 2), max_size=2),
+            "compile": st.fixed_dictionaries(
+                {"embed": st.booleans(), "external_file": st.none() | words, "external_threshold": st.none() | st.integers(0, 2)}
+            ),
         }
     ),
     min_size=1,
     max_size=3,
     unique_by=lambda member: str(member["name"]),
+)
+eps = st.lists(
+    st.fixed_dictionaries(
+        {
+            "name": words,
+            "catalog": digests,
+            "device": st.fixed_dictionaries(
+                {"type": st.none() | words, "vendor": st.none() | words, "metadata": versions, "virtual": st.booleans()}
+            ),
+            "library": st.none() | digests,
+            "options": versions,
+            "files": st.dictionaries(words, digests, max_size=2),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda ep: str(ep["name"]),
 )
 documents = st.fixed_dictionaries(
     {
@@ -342,15 +399,9 @@ documents = st.fixed_dictionaries(
         "contract": st.integers(1, 2),
         "members": members,
         "share_weights": st.booleans(),
-        "ep": words,
-        "device": st.fixed_dictionaries(
-            {"type": st.none() | words, "vendor": st.none() | words, "metadata": versions, "virtual": st.booleans()}
-        ),
-        "provider_options": versions,
+        "eps": eps,
         "session_options": versions,
-        "compile": st.fixed_dictionaries(
-            {"embed": st.booleans(), "graph_optimization_level": words, "external_threshold": st.none() | st.integers(0, 2)}
-        ),
+        "environment": versions,
         "catalog": st.dictionaries(words, st.integers(1, 2), max_size=2),
         "toolchain": st.fixed_dictionaries(
             {
@@ -383,7 +434,8 @@ def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
     subjects: dict[str, str | tuple[str, ...]] = {
         "contract": "epbuild's own compile contract",
         "members": ("model ", "member order "),
-        "provider_options": "option ",
+        "eps": ("option ", "the file of option ", "EP order ", *(f"{name}: " for name in "abc")),
+        "environment": "environment variable ",
         "session_options": "session key ",
         "toolchain": ("toolchain ", "package ", "library "),
     }

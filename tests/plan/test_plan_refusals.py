@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from plan_recipes import MARK, RECIPE, codes, edited, places, plan_of, problems_of, told, write_model, write_models
 
+from epbuild.catalog import known_eps
+
 PREFILL = "prefill: models/prefill.onnx"
 OUTPUT = "path: dist/${group}/${target}\n"
 
@@ -192,7 +194,7 @@ def test_a_file_that_a_package_does_not_have_is_a_missing_model(workshop: Path) 
             "ep: QNNExecutionProvider",
             f"ep: {MARK}Zzz",
             "EPB210",
-            "unknown EP 'Zzz'. Known EPs: OpenVINOExecutionProvider, QNNExecutionProvider.",
+            f"unknown EP 'Zzz'. Known EPs: {', '.join(known_eps())}. A file under `catalogs` can add one.",
         ),
         (
             "backend_type: htp",
@@ -365,13 +367,16 @@ def test_an_output_inside_another_is_refused_since_swapping_one_would_take_the_o
         (f"    model: {MARK}fixed.onnx\n", "the model 'prefill' and the model 'decode' would both be written to 'fixed.onnx'"),
         (
             f"    context_binary: {MARK}${{first_model}}_CTX.onnx\n",
-            "the model 'prefill' and the context binary of 'prefill' would both be written to 'prefill_CTX.onnx'",
+            "the model 'prefill' and the context binary of 'prefill' by QNNExecutionProvider would both be written to 'prefill_CTX.onnx'",
         ),
-        (f"    context_binary: {MARK}Manifest.JSON\n", "the manifest and the context binary of 'prefill'"),
+        (
+            f"    context_binary: {MARK}Manifest.JSON\n",
+            "the manifest and the context binary of 'prefill' by QNNExecutionProvider",
+        ),
         (f"    model: {MARK}manifest.json\n", "the manifest and the model 'prefill'"),
         (
             "    context_binary: ${first_model}_ctx.onnx/${first_model}.bin\n",
-            "'prefill_ctx.onnx' would be the model 'prefill' and the folder of the context binary of 'prefill'",
+            "'prefill_ctx.onnx' would be the model 'prefill' and the folder of the context binary of 'prefill' by QNNExecutionProvider",
         ),
     ],
     ids=["two models", "letter case", "binary over manifest", "model over manifest", "a file in a file"],
@@ -389,7 +394,8 @@ def test_every_model_of_an_unshared_group_needs_a_binary_of_its_own(workshop: Pa
     (problem,) = problems_of(workshop, text)
     assert told([problem]) == [("EPB222", *mark)]
     assert problem.message == (
-        "the context binary of 'classifier' and the context binary of 'prefill' would both be written to 'fixed.bin'"
+        "the context binary of 'classifier' by OpenVINOExecutionProvider and the context binary of 'prefill' by "
+        "OpenVINOExecutionProvider would both be written to 'fixed.bin'"
     )
 
 
@@ -442,7 +448,7 @@ def test_external_initializers_with_names_of_their_own_are_fine(workshop: Path) 
     compile_ = "    compile: {initializers: {store: external, file: '${model}.weights', threshold: 0}}\n"
     plan = plan_of(workshop, edited(RECIPE, ("  vision:\n", f"  vision:\n{compile_}")))
     group = plan.session_groups["compile:vision/cpu/classifier"]
-    assert group.external_file(group.members[0]) == "classifier.weights"
+    assert group.members[0].external_file == "classifier.weights"
 
 
 # -- All of it ---------------------------------------------------------------------------------------------------------

@@ -84,18 +84,21 @@ def test_a_sharing_group_is_emitted_with_one_binary_that_its_first_member_names(
     assert emission.directory == workshop / "dist" / "decoder" / "phone"
     assert emission.session_groups == ("share:decoder/phone",)
     assert emission.models == {"prefill": "prefill_ctx.onnx", "decode": "decode_ctx.onnx"}
-    assert emission.binaries == {"prefill": "prefill_qnn.bin", "decode": "prefill_qnn.bin"}
+    assert emission.binaries == {name: {"QNNExecutionProvider": "prefill_qnn.bin"} for name in ("prefill", "decode")}
 
 
 def test_models_that_share_nothing_are_emitted_with_a_binary_each(workshop: Path) -> None:
     emission = plan_of(workshop).emissions["emit:vision/cpu/directory"]
     assert emission.session_groups == ("compile:vision/cpu/classifier", "compile:vision/cpu/prefill")
-    assert emission.binaries == {"classifier": "classifier_openvino.bin", "prefill": "prefill_openvino.bin"}
+    assert emission.binaries == {
+        name: {"OpenVINOExecutionProvider": f"{name}_openvino.bin"} for name in ("classifier", "prefill")
+    }
 
 
 def test_a_shared_binary_has_one_name_even_where_the_recipe_names_it_after_each_model(workshop: Path) -> None:
     text = RECIPE + "    context_binary: ${model}.bin\n"
-    assert set(plan_of(workshop, text).emissions["emit:decoder/phone/directory"].binaries.values()) == {"prefill.bin"}
+    binaries = plan_of(workshop, text).emissions["emit:decoder/phone/directory"].binaries
+    assert binaries == {name: {"QNNExecutionProvider": "prefill.bin"} for name in ("prefill", "decode")}
 
 
 def test_an_embedded_context_is_emitted_without_a_binary(workshop: Path) -> None:
@@ -121,7 +124,7 @@ def test_a_second_output_is_a_step_of_its_own_from_the_same_compile(workshop: Pa
     second = plan.emissions["emit:decoder/phone/directory-2"]
     assert second.directory == workshop / "flat" / "decoder-phone"
     assert second.models == {"prefill": "nested/prefill.onnx", "decode": "nested/decode.onnx"}
-    assert set(second.binaries.values()) == {"nested/bin/prefill.bin"}
+    assert second.binaries == {name: {"QNNExecutionProvider": "nested/bin/prefill.bin"} for name in ("prefill", "decode")}
 
 
 def test_options_reach_the_plan_as_the_strings_that_onnx_runtime_takes(workshop: Path) -> None:
@@ -129,21 +132,25 @@ def test_options_reach_the_plan_as_the_strings_that_onnx_runtime_takes(workshop:
     options = "    session_options: {session.disable_cpu_ep_fallback: true}\n"
     plan = plan_of(workshop, edited(RECIPE, changes, ("  cpu:\n", f"{options}  cpu:\n")))
     target = plan.session_groups["share:decoder/phone"].target
-    assert target.provider_options == {"backend_type": "htp", "soc_model": "SM8750", "enable_htp_fp16_precision": "1"}
+    (ep,) = target.eps
+    assert ep.provider_options == {"backend_type": "htp", "soc_model": "SM8750", "enable_htp_fp16_precision": "1"}
     assert target.session_options == {"session.disable_cpu_ep_fallback": "1"}
-    assert target.binary_target == "SM8750"
+    assert ep.binary_target == "SM8750"
 
 
 @pytest.mark.parametrize(
     ("soc", "expected"),
-    [("SM8750", "SM8750"), ("69", "SM8750"), ("4711", None), ('"SM8750,60"', None)],
-    ids=["name", "known number", "unknown number", "list"],
+    [("SM8750", "SM8750"), ("69", "SM8750"), ("SM8250", "SM8250"), ("4711", None), ("SM4711", "SM4711"), ('"SM8750,60"', None)],
+    ids=["name", "known number", "name that the EP takes as a number", "unknown number", "unknown name", "list"],
 )
 def test_a_binary_is_held_against_its_soc_only_where_one_name_was_asked_for(
     workshop: Path, soc: str, expected: str | None
 ) -> None:
-    text = edited(RECIPE, ("soc_model: SM8750", f"soc_model: {soc}"), ("    share_weights: true\n", ""))
-    assert plan_of(workshop, text).session_groups["compile:decoder/phone/prefill"].target.binary_target == expected
+    text = edited(
+        RECIPE, ("soc_model: SM8750", f"soc_model: {soc}\n    allow_unknown_options: true"), ("    share_weights: true\n", "")
+    )
+    (ep,) = plan_of(workshop, text).session_groups["compile:decoder/phone/prefill"].target.eps
+    assert ep.binary_target == expected
 
 
 def test_an_unknown_option_passes_where_the_target_allows_it(workshop: Path) -> None:
@@ -151,7 +158,8 @@ def test_an_unknown_option_passes_where_the_target_allows_it(workshop: Path) -> 
         RECIPE, ("      device_type: CPU\n", "      device_type: CPU\n      brand_new: true\n    allow_unknown_options: true\n")
     )
     target = plan_of(workshop, text).session_groups["compile:vision/cpu/prefill"].target
-    assert target.provider_options == {"device_type": "CPU", "brand_new": "1"}
+    assert target.eps[0].provider_options == {"device_type": "CPU", "brand_new": "1"}
+    assert target.unchecked == ("brand_new",), "what went unchecked can be told"
 
 
 def test_only_toolchains_that_a_step_runs_in_are_asked_for_each_with_its_eps(workshop: Path) -> None:

@@ -99,17 +99,17 @@ outputs:
 """
 
 
-def load_text(folder: Path, text: str | bytes) -> Recipe:
+def load_text(folder: Path, text: str | bytes, **more: Any) -> Recipe:
     """The recipe that `text` is."""
     path = folder / "epbuild.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return load(path)
+    return load(path, **more)
 
 
-def problems_of(folder: Path, text: str | bytes) -> tuple[Problem, ...]:
+def problems_of(folder: Path, text: str | bytes, **more: Any) -> tuple[Problem, ...]:
     """What is wrong with `text`; nothing when it is a recipe."""
     try:
-        load_text(folder, text)
+        load_text(folder, text, **more)
     except RecipeError as error:
         return error.problems
     return ()
@@ -134,11 +134,14 @@ def told(problems: tuple[Problem, ...]) -> list[tuple[str, int, int]]:
     return found
 
 
+_OF_FILES = ("file", "files", "digest")
+
+
 def values(thing: Any) -> Any:
     """A part of a recipe as plain data, without positions."""
     if dataclasses.is_dataclass(thing):
         fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
-        return {name: values(value) for name, value in fields.items() if not name.endswith("where") and name != "file"}
+        return {name: values(value) for name, value in fields.items() if not name.endswith("where") and name not in _OF_FILES}
     if isinstance(thing, dict):
         return {key: values(value) for key, value in thing.items()}
     if isinstance(thing, tuple | list):

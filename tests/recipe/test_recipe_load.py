@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 import tempfile
@@ -16,8 +15,7 @@ from hypothesis import strategies as st
 from recipe_texts import FULL, MINIMAL, load_text, places, problems_of, values
 
 from epbuild.errors import Position, RecipeError
-from epbuild.recipe import load, validation_digest
-from epbuild.schemas import schema_text
+from epbuild.recipe import load
 
 MODEL = "models/tiny-llm"
 
@@ -26,34 +24,58 @@ def target(soc: str) -> dict[str, Any]:
     return {
         "name": f"snapdragon-{soc}",
         "toolchain": {"name": "qnn"},
-        "ep": {"name": "QNNExecutionProvider"},
-        "device": {"type": "npu", "vendor": "Qualcomm", "metadata": {"arch": "73"}, "virtual": True},
-        "provider_options": {
-            "backend_type": {"value": "htp"},
-            "soc_model": {"value": soc},
-            "htp_graph_finalization_optimization_mode": {"value": 3},
-            "enable_htp_fp16_precision": {"value": True},
-        },
+        "eps": [
+            {
+                "ep": {"name": "QNNExecutionProvider"},
+                "device": {"type": "npu", "vendor": "Qualcomm", "metadata": {"arch": "73"}, "virtual": True},
+                "provider_options": {
+                    "backend_type": {"value": "htp"},
+                    "soc_model": {"value": soc},
+                    "htp_graph_finalization_optimization_mode": {"value": 3},
+                    "enable_htp_fp16_precision": {"value": True},
+                },
+                "library": None,
+            }
+        ],
         "session_options": {},
+        "environment": {},
         "allow_unknown_options": False,
+        "allow_unknown_session_keys": False,
     }
 
 
-def group(name: str, models: list[str], targets: list[str], **more: Any) -> dict[str, Any]:
-    compile_ = {
-        "embed": False,
-        "graph_optimization_level": "disable_all",
-        "external_file": None,
-        "external_threshold": 1024,
+def model(name: str, path: str, **more: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {"sha256": None, "data_sha256": {}, "free_dimensions": {}, "denoted_dimensions": {}, "read": "file"}
+    return {"name": name, "path": path} | plain | more
+
+
+COMPILE = {
+    "embed": False,
+    "graph_optimization_level": "disable_all",
+    "initializers": "inline",
+    "external_file": None,
+    "external_threshold": 1024,
+    "node_name_prefix": None,
+}
+NOTHING_EXPECTED = {"ep_context_nodes": None, "fallback_nodes": None}
+
+
+def member(name: str, compile_: dict[str, Any] | None = None, expect: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {
+        "model": {"name": name},
+        "compile": COMPILE | (compile_ or {}),
+        "expect": NOTHING_EXPECTED | (expect or {}),
     }
+
+
+def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: Any) -> dict[str, Any]:
     return {
         "name": name,
-        "models": [{"name": model} for model in models],
+        "members": members,
         "targets": [{"name": target} for target in targets],
         "share_weights": False,
-        "compile": compile_ | more.pop("compile", {}),
-        "expect": {"ep_context_nodes": None, "fallback_nodes": None},
         "timeout": None,
+        "memory": None,
     } | more
 
 
@@ -75,8 +97,8 @@ EXPECTED = {
         "ryzen": {"name": "ryzen", "python": None, "packages": [], "interpreter": "C:/ryzen-ai/python.exe"},
     },
     "models": {
-        "prefill": {"name": "prefill", "path": f"{MODEL}/prefill.onnx", "sha256": None},
-        "decode": {"name": "decode", "path": f"{MODEL}/decode.onnx", "sha256": "3f5a" + "0" * 59 + "1"},
+        "prefill": model("prefill", f"{MODEL}/prefill.onnx"),
+        "decode": model("decode", f"{MODEL}/decode.onnx", sha256="3f5a" + "0" * 59 + "1"),
     },
     "targets": {
         "snapdragon-SC8380XP": target("SC8380XP"),
@@ -84,30 +106,41 @@ EXPECTED = {
         "strix": {
             "name": "strix",
             "toolchain": {"name": "ryzen"},
-            "ep": {"name": "VitisAIExecutionProvider"},
-            "device": {"type": None, "vendor": None, "metadata": {}, "virtual": False},
-            "provider_options": {},
+            "eps": [
+                {
+                    "ep": {"name": "VitisAIExecutionProvider"},
+                    "device": {"type": None, "vendor": None, "metadata": {}, "virtual": False},
+                    "provider_options": {},
+                    "library": None,
+                }
+            ],
             "session_options": {},
+            "environment": {},
             "allow_unknown_options": True,
+            "allow_unknown_session_keys": False,
         },
     },
     "groups": {
         "decoder": group(
             "decoder",
-            ["prefill", "decode"],
+            [member(name, expect={"ep_context_nodes": 1, "fallback_nodes": 0}) for name in ("prefill", "decode")],
             ["snapdragon-SC8380XP", "snapdragon-SM8750"],
             share_weights=True,
-            expect={"ep_context_nodes": 1, "fallback_nodes": 0},
             timeout=90.0,
         ),
         "single": group(
             "single",
-            ["prefill"],
+            [
+                member(
+                    "prefill",
+                    {"initializers": "external", "external_file": "${model}.weights", "external_threshold": 64},
+                )
+            ],
             ["strix", "snapdragon-SM8750"],
-            compile={"external_file": "${model}.weights", "external_threshold": 64},
         ),
     },
     "outputs": [output("dist/tiny-llm/${group}/${target}"), output("flat/${group}-${target}-q3")],
+    "catalogs": [],
 }
 
 
@@ -141,13 +174,14 @@ def test_every_part_of_a_recipe_knows_where_it_was_written(tmp_path: Path) -> No
     text, expected = places(text)
     recipe = load_text(tmp_path, text)
     row, decoder = recipe.targets["snapdragon-SM8750"], recipe.groups["decoder"]
-    soc = row.provider_options["soc_model"]
+    [choice] = row.eps
+    soc = choice.provider_options["soc_model"]
     first, second = recipe.outputs
     prefill, decode = recipe.models["prefill"], recipe.models["decode"]
     found = [recipe.toolchains["qnn"].where, prefill.where, prefill.path_where, decode.where, decode.path_where]
-    found += [row.where, row.toolchain.where, row.ep.where, soc.name_where, soc.where]
-    found += [decoder.where, *(model.where for model in decoder.models), decoder.targets[1].where]
-    found += [place for place in (decoder.compile.embed_where, decoder.expect.where) if place]
+    found += [row.where, row.toolchain.where, choice.ep.where, soc.name_where, soc.where]
+    found += [decoder.where, *(member.model.where for member in decoder.members), decoder.targets[1].where]
+    found += [place for place in (decoder.members[1].compile.embed_where, decoder.members[1].expect.where) if place]
     found += [first.where, first.path_where, first.model_where, first.context_binary_where, second.model_where]
     assert found == [Position(str(tmp_path / "epbuild.yaml"), *place) for place in expected]
 
@@ -172,7 +206,7 @@ def test_a_matrix_of_several_axes_has_one_target_for_each_combination(tmp_path: 
     )
     recipe = load_text(tmp_path, text)
     assert list(recipe.targets) == [f"npu-{soc}-{mode}" for soc in ("60", "69") for mode in ("fast", "3", "true")]
-    assert recipe.targets["npu-69-true"].device.metadata == {"mode": "mtrue"}
+    assert recipe.targets["npu-69-true"].eps[0].device.metadata == {"mode": "mtrue"}
     assert [reference.name for reference in recipe.groups["decoder"].targets] == [
         "npu-60-3",
         "npu-60-fast",
@@ -212,8 +246,7 @@ def test_a_recipe_known_to_be_valid_is_not_validated_again_but_still_checked(tmp
         return False
 
     first = load(path, is_known_valid=never)
-    assert asked == [validation_digest(path.read_bytes())]
-    assert asked == [hashlib.sha256(schema_text("recipe").encode() + b"\0" + path.read_bytes()).hexdigest()]
+    assert asked == [first.digest]
     assert load(path, is_known_valid=lambda _: True) == first
     path.write_text(MINIMAL.replace("[npu]", "[gpu]"), encoding="utf-8")
     with pytest.raises(RecipeError, match="EPB108"):
@@ -297,4 +330,4 @@ def test_any_value_in_any_place_leaves_a_recipe_or_a_recipe_error(data: st.DataO
 
 def test_two_mistakes_in_one_place_are_two_problems(tmp_path: Path) -> None:
     text = MINIMAL.replace("    ep: QNNExecutionProvider\n", "    provider_options: {a: [1], b: }\n")
-    assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB104", "EPB105", "EPB105"]
+    assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB106", "EPB105", "EPB105"]

@@ -26,6 +26,20 @@ def test_an_editor_can_show_a_title_and_a_description_for_every_key() -> None:
     assert [name for name, subschema in shown if not {"title", "description"} <= subschema.keys()] == []
 
 
+def test_an_editor_can_show_a_default_or_an_example_for_every_value() -> None:
+    told = {"default", "examples", "enum", "const"}
+    assert [name for name, subschema in _properties(SCHEMA) if not told & subschema.keys()] == []
+
+
+def test_an_example_that_an_editor_offers_is_one_that_it_accepts() -> None:
+    for name, subschema in _properties(SCHEMA):
+        # The definition behind a reference is in the subschema already; the reference alone is what a validator follows.
+        own = {key: value for key, value in subschema.items() if "$ref" not in subschema or "roperties" not in key}
+        validator = jsonschema.Draft202012Validator({**own, "$defs": SCHEMA["$defs"]})
+        for example in [*subschema.get("examples", []), *([subschema["default"]] if "default" in subschema else [])]:
+            assert list(validator.iter_errors(example)) == [], (name, example)
+
+
 def test_an_editor_flags_unknown_keys_wherever_the_loader_does() -> None:
     definitions = [SCHEMA, *SCHEMA["$defs"].values()]
     closed = [definition for definition in definitions if "properties" in definition]
@@ -36,17 +50,26 @@ def test_the_defaults_that_an_editor_shows_are_those_that_are_used(tmp_path: Pat
     recipe = load_text(tmp_path, MINIMAL)
     [output] = recipe.outputs
     target, group, compile_ = recipe.targets["npu"], recipe.groups["decoder"], CompileSettings()
+    model = recipe.models["prefill"]
     assert (output.model, output.context_binary) == (_default("output", "model"), _default("output", "context_binary"))
     assert isinstance(output, Output)
-    assert target.provider_options == _default("target", "provider_options")
+    [choice] = target.eps
+    assert choice.provider_options == _default("target", "provider_options") == _default("ep", "provider_options")
     assert target.session_options == _default("target", "session_options")
+    assert target.environment == _default("target", "environment")
     assert target.allow_unknown_options is _default("target", "allow_unknown_options")
-    assert target.device == DeviceChoice(metadata=_default("device", "metadata"), virtual=_default("device", "virtual"))
+    assert target.allow_unknown_session_keys is _default("target", "allow_unknown_session_keys")
+    assert choice.device == DeviceChoice(metadata=_default("device", "metadata"), virtual=_default("device", "virtual"))
     assert group.share_weights is _default("group", "share_weights")
-    assert group.compile == compile_
+    assert [member.compile for member in group.members] == [compile_]
     assert compile_.embed is _default("compile", "embed")
     assert compile_.graph_optimization_level == _default("compile", "graph_optimization_level")
+    assert compile_.initializers == _default("initializers", "store")
     assert compile_.external_threshold == _default("initializers", "threshold")
+    assert model.read == _default("model", "read")
+    assert model.data_sha256 == _default("model", "data_sha256")
+    assert model.free_dimensions == _default("free_dimensions", "by_name")
+    assert list(recipe.catalogs) == SCHEMA["properties"]["catalogs"]["default"]
     assert recipe.description == SCHEMA["properties"]["description"]["default"]
 
 

@@ -99,7 +99,7 @@ def test_an_alias_bomb_is_refused_before_it_takes_memory(tmp_path: Path) -> None
     problems = problems_of(tmp_path, "\n".join(lines))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [(code, line) for code, line, _ in told(problems)] == [("EPB110", 5)]
+    assert [(code, line) for code, line, _ in told(problems)] == [("EPB110", 6)]
     assert peak < 20_000_000
 
 

@@ -6,6 +6,8 @@ import io
 
 from epbuild.build import (
     Event,
+    Fetched,
+    Fetching,
     RunFinished,
     RunStarted,
     StepFailed,
@@ -20,6 +22,7 @@ from epbuild.errors import Position, Problem
 
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
 EMIT = "emit:decoder/snapdragon-SC8380XP/directory"
+ADDRESS = "hf://acme/x@main/x.onnx"
 WHERE = Position("epbuild.yaml", 12, 5)
 
 FAILURE = Problem("EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", COMPILE, "The whole log: x.log.")
@@ -27,6 +30,8 @@ WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)
 
 EVENTS: tuple[Event, ...] = (
     Warned(WARNING),
+    Fetching("x", ADDRESS, 400_000, 1_600_000),
+    Fetched("x"),
     ToolchainStarted("qnn", "making an environment with onnxruntime-qnn==2.7.0"),
     ToolchainReady("qnn", "1.31.1", 12.34567),
     RunStarted("quickstart", 4, 3),

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from heard import COMPILE, EVENTS, FAILURE, WARNING, WHERE
+from heard import ADDRESS, COMPILE, EVENTS, FAILURE, WARNING, WHERE
 
-from epbuild.build import Event, StepFailed, Survey
+from epbuild.build import Event, Fetching, StepFailed, Survey
 from epbuild.build.status import ActionStatus
 from epbuild.errors import Problem
 from epbuild.plan import Emission, Plan, Step
@@ -40,6 +40,8 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
     documents = [json.loads(line) for line in lines]
     assert [document["event"] for document in documents] == [
         "warned",
+        "fetching",
+        "fetched",
         "toolchain_started",
         "toolchain_ready",
         "run_started",
@@ -61,7 +63,7 @@ def test_every_event_of_a_step_names_the_step(lines: list[str]) -> None:
 
 
 def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str]) -> None:
-    document = json.loads(lines[6])
+    document = json.loads(lines[8])
     del document["time"]
     assert document == {
         "event": "step_finished",
@@ -74,8 +76,23 @@ def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str])
     }
 
 
+def test_a_model_that_arrives_is_told_with_its_address_and_how_much_of_it_is_here(lines: list[str]) -> None:
+    arriving, here = (json.loads(line) for line in lines[1:3])
+    del arriving["time"], here["time"]
+    assert arriving == {"event": "fetching", "format": 1, "model": "x", "address": ADDRESS, "done": 400_000, "total": 1_600_000}
+    assert here == {"event": "fetched", "format": 1, "model": "x"}
+
+
+def test_a_size_that_the_other_side_does_not_tell_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    with reporter(json=True) as listener:
+        listener(Fetching("x", ADDRESS, 5, None))
+    assert json.loads(stream.getvalue())["total"] is None
+
+
 def test_a_failed_step_has_its_problems(lines: list[str]) -> None:
-    [problem] = json.loads(lines[8])["problems"]
+    [problem] = json.loads(lines[10])["problems"]
     assert problem == {"code": "EPB401", "message": FAILURE.message, "hint": FAILURE.hint, "step": COMPILE}
 
 
@@ -87,7 +104,7 @@ def test_what_an_ep_says_can_be_written_whatever_the_encoding_of_the_pipe(encodi
     print_json({"text": "→ größe"})
     stream.flush()
     first, rest = raw.getvalue().decode(encoding).split("{\n", 1)
-    assert json.loads(first.splitlines()[5])["text"] == "Processing graph → 50%"
+    assert json.loads(first.splitlines()[7])["text"] == "Processing graph → 50%"
     assert json.loads("{" + rest) == {"text": "→ größe"}
 
 
@@ -128,7 +145,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
         Path("dist"),
         ("compile:g/t/m",),
         {"m": "m.onnx"},
-        {"m": "m.bin"},
+        {"m": {"QNNExecutionProvider": "m.bin", "OpenVINOExecutionProvider": "m.xml"}},
         WHERE,
     )
     found = Survey(
@@ -157,7 +174,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
                 "reasons": ["needs compile:g/t/m"],
                 "key": None,
                 "needs": ["compile:g/t/m"],
-                "outputs": ["dist/m.onnx", "dist/m.bin"],
+                "outputs": ["dist/m.onnx", "dist/m.bin", "dist/m.xml"],
             },
         ],
         "warnings": [problem_document(WARNING)],

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Iterable
 
 import pytest
-from heard import COMPILE, EMIT, EVENTS, FAILURE, Terminal
+from heard import ADDRESS, COMPILE, EMIT, EVENTS, FAILURE, Terminal
 
-from epbuild.build import Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
+from epbuild.build import Event, Fetched, Fetching, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.report import progress, reporter
 from epbuild.report.progress import LiveRows, PlainLines, summary
 
@@ -51,6 +51,7 @@ def test_a_terminal_gets_live_rows_and_everything_else_plain_lines(monkeypatch: 
 def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     out, error = reported(monkeypatch, io.StringIO(), io.StringIO())
     assert out.splitlines() == [
+        "fetched           model x",
         "ready     12.3 s  toolchain qnn  onnxruntime 1.31.1",
         "3 of 4 steps to do",
         f"built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
@@ -67,6 +68,7 @@ def test_a_terminal_shows_the_same_things_as_a_log(monkeypatch: pytest.MonkeyPat
     out, _ = reported(monkeypatch, Terminal(), io.StringIO())
     text = CONTROL.sub("", out)
     for line in (
+        "fetched           model x",
         "ready     12.3 s  toolchain qnn  onnxruntime 1.31.1",
         f"built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
         f"failed            {COMPILE}",
@@ -158,6 +160,31 @@ def test_a_log_shows_signs_of_life_of_what_takes_long_with_the_eps_last_words(mo
     beats = [line for line in stdout.getvalue().splitlines() if line.startswith("...")]
     assert all(re.fullmatch(rf"\.\.\. +{re.escape(COMPILE)}  \d+ s: graph 3 of 7", line) for line in beats[-1:])
     assert "..." not in stdout.getvalue()[ended:]
+
+
+@pytest.mark.parametrize(("total", "words"), [(1_600_000, "fetching 400.0 kB of 1.6 MB"), (None, "fetching 400.0 kB")])
+def test_a_log_shows_how_much_of_a_model_has_arrived_until_it_is_here(
+    monkeypatch: pytest.MonkeyPatch, total: int | None, words: str
+) -> None:
+    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
+    stdout = Watched()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with PlainLines() as listener:
+        listener(Fetching("x", ADDRESS, 400_000, total))
+        assert stdout.alive.wait(10)
+        listener(Fetched("x"))
+        ended = len(stdout.getvalue())
+    first = next(line for line in stdout.getvalue().splitlines() if line.startswith("..."))
+    assert re.fullmatch(rf"\.\.\. +x  \d+ s: {re.escape(words)}", first)
+    assert "..." not in stdout.getvalue()[ended:]
+
+
+def test_a_terminal_shows_how_much_of_a_model_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Event] = [Fetching("x", ADDRESS, 400_000, 1_600_000), Fetched("x")]
+    out, _ = reported(monkeypatch, Terminal(), io.StringIO(), [*events, RunFinished(0, 1.0, 1, 0, 0, 0, 0)])
+    text = CONTROL.sub("", out)
+    assert re.search(r"x +fetching 400\.0 kB of 1\.6 MB", text)
+    assert text.index("fetching 400.0 kB") < text.index("fetched           model x")
 
 
 def test_a_reader_that_goes_away_causes_no_traceback_between_events(monkeypatch: pytest.MonkeyPatch) -> None:

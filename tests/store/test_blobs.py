@@ -47,6 +47,37 @@ def test_a_stored_file_comes_back_byte_for_byte_under_its_sha256(store: BlobStor
     assert store.read_bytes(blob.digest) == data
 
 
+def test_a_file_that_grew_in_the_store_becomes_a_blob_without_a_copy(store: BlobStore) -> None:
+    store.partials.mkdir(parents=True)
+    partial = store.partials / "download"
+    partial.write_bytes(b"arrived")
+    inode = partial.stat().st_ino
+    blob = Blob(hashlib.sha256(b"arrived").hexdigest(), len(b"arrived"))
+    store.adopt(partial, blob)
+    assert store.find(blob.digest) == blob
+    assert store.read_bytes(blob.digest) == b"arrived"
+    assert [path.stat().st_ino for path in stored_files(store)] == [inode]
+    assert not partial.exists()
+
+
+def test_a_file_whose_content_is_there_already_takes_no_second_place(store: BlobStore) -> None:
+    blob = store.add_bytes(b"arrived")
+    (place,) = stored_files(store)
+    before = place.stat()
+    store.partials.mkdir(parents=True)
+    (store.partials / "download").write_bytes(b"arrived")
+    store.adopt(store.partials / "download", blob)
+    assert (place.stat().st_ino, place.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert list(store.partials.iterdir()) == []
+
+
+def test_a_digest_alone_finds_its_blob_and_nothing_else_does(store: BlobStore) -> None:
+    blob = store.add_bytes(b"content")
+    assert store.find(blob.digest) == blob
+    assert store.find("0" * 64) is None
+    assert store.find("../../outside") is None
+
+
 def test_an_empty_file_is_a_blob_like_any_other(store: BlobStore, tmp_path: Path) -> None:
     blob = store.add_bytes(b"")
     store.materialise(blob.digest, tmp_path / "empty")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from pathlib import Path
@@ -71,6 +72,16 @@ def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Pat
         ("EPB305", WHERE, "Add onnxruntime-openvino to its packages."),
     ]
     assert found[0].message == "toolchain 'npu' has no package onnxruntime-qnn, which QNNExecutionProvider comes in"
+
+
+def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "contoso-ep-cuda13", "3.1", {"contoso_ep/libep.so": b"EP"})
+    contoso = dataclasses.replace(QNN, distribution="contoso-ep", distributions=("contoso-ep", "contoso-ep-cuda13"))
+    environment = prepare(existing(python), tmp_path, tmp_path / "home", [contoso])
+    assert environment.fingerprint.distributions["contoso-ep-cuda13"] == "3.1"
+    with pytest.raises(ToolchainError, match="has no package contoso-ep,"):
+        prepare(existing(python), tmp_path, tmp_path / "home", [dataclasses.replace(contoso, distributions=("contoso-ep",))])
 
 
 def test_a_toolchain_that_is_wrong_makes_the_program_end_as_for_a_broken_environment(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from onnx import TensorProto, helper
 
 QNN = "QNNExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
 TARGET_PATTERN = "soc_type=([A-Za-z0-9_]+);arch=([0-9]+)"
 BINARY = b"\0\1\2 soc_type=SC8380XP;arch=73 \3\4"
 

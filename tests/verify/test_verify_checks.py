@@ -8,26 +8,44 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled_models import BINARY, QNN, TARGET_PATTERN, context_node, relu, save
+from compiled_models import BINARY, OPENVINO, QNN, TARGET_PATTERN, context_node, relu, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epbuild.errors import VerifyError
-from epbuild.verify import CompiledModel, Expected, check_compiled, check_expectations, checks, read_target
+from epbuild.verify import (
+    CompiledModel,
+    Expected,
+    ExpectedEp,
+    ExpectedModel,
+    check_compiled,
+    check_expectations,
+    checks,
+    read_target,
+)
 
 STEP = "share:decoder/npu"
 MODELS = {"prefill": "prefill_ctx.onnx", "decode": "decode_ctx.onnx"}
-EXPECTED = Expected(
-    step=STEP,
-    ep=QNN,
-    sources=(QNN, "QNN"),
-    embed=False,
-    one_binary=True,
-    target_pattern=TARGET_PATTERN,
-    target="SC8380XP",
-    ep_context_nodes=1,
-    fallback_nodes=0,
-)
+
+
+def wanted(
+    *,
+    target: str | None = "SC8380XP",
+    embed: bool = False,
+    one_binary: bool = True,
+    ep_context_nodes: int | None = 1,
+    fallback_nodes: int | None = 0,
+) -> Expected:
+    """What a sharing group's result is expected to be, but for what a test says otherwise."""
+    return Expected(
+        step=STEP,
+        eps=(ExpectedEp(QNN, (QNN, "QNN"), TARGET_PATTERN, target),),
+        models=tuple(ExpectedModel(member, file, embed, ep_context_nodes, fallback_nodes) for member, file in MODELS.items()),
+        one_binary=one_binary,
+    )
+
+
+EXPECTED = wanted()
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 
@@ -44,15 +62,15 @@ def out(tmp_path: Path) -> Path:
 
 def problems(folder: Path, expected: Expected = EXPECTED) -> list[tuple[str, str]]:
     with pytest.raises(VerifyError) as refused:
-        check_compiled(folder, MODELS, expected)
+        check_compiled(folder, expected)
     assert {problem.where for problem in refused.value.problems} == {STEP}
     return [(problem.code, problem.message) for problem in refused.value.problems]
 
 
 def test_a_good_result_passes_and_tells_which_files_belong_to_it(out: Path) -> None:
-    prefill, decode = check_compiled(out, MODELS, EXPECTED)
+    prefill, decode = check_compiled(out, EXPECTED)
     assert isinstance(prefill, CompiledModel)
-    assert (prefill.member, prefill.file, prefill.binaries, prefill.data) == ("prefill", "prefill_ctx.onnx", ("llm.bin",), ())
+    assert (prefill.member, prefill.file, prefill.binaries, prefill.data) == ("prefill", "prefill_ctx.onnx", {"llm.bin": QNN}, ())
     assert (decode.member, len(decode.nodes), decode.fallback_nodes) == ("decode", 1, 0)
 
 
@@ -61,22 +79,22 @@ def test_several_nodes_of_one_context_and_a_subfolder_are_fine(out: Path) -> Non
     (out / "llm.bin").replace(out / "bin" / "llm.bin")
     for file in MODELS.values():
         save(out / file, context_node("bin/llm.bin"), context_node(None, main_context=0))
-    compiled = check_compiled(out, MODELS, replace(EXPECTED, ep_context_nodes=2))
-    assert [model.binaries for model in compiled] == [("bin/llm.bin",)] * 2
+    compiled = check_compiled(out, wanted(ep_context_nodes=2))
+    assert [model.binaries for model in compiled] == [{"bin/llm.bin": QNN}] * 2
 
 
 def test_external_data_beside_a_model_is_part_of_the_result(out: Path) -> None:
     (out / "weights.bin").write_bytes(b"weights")
     save(out / "decode_ctx.onnx", context_node(), external="weights.bin")
-    assert check_compiled(out, MODELS, EXPECTED)[1].data == ("weights.bin",)
+    assert check_compiled(out, EXPECTED)[1].data == ("weights.bin",)
 
 
 def test_an_embedded_context_is_checked_for_its_target_inside_the_model(out: Path) -> None:
-    expected = replace(EXPECTED, embed=True, one_binary=False)
+    expected = wanted(embed=True, one_binary=False)
     for file in MODELS.values():
         save(out / file, context_node(None, embed_mode=1, ep_cache_context=BINARY))
-    assert [model.binaries for model in check_compiled(out, MODELS, expected)] == [(), ()]
-    assert {code for code, _ in problems(out, replace(expected, target="SM8750"))} == {"EPB608"}
+    assert [model.binaries for model in check_compiled(out, expected)] == [{}, {}]
+    assert {code for code, _ in problems(out, wanted(embed=True, one_binary=False, target="SM8750"))} == {"EPB608"}
 
 
 def decode(*nodes: object, **options: str) -> Callable[[Path], object]:
@@ -173,6 +191,68 @@ def test_a_result_with_a_fault_is_not_kept_and_the_fault_is_named(out: Path, nam
     assert any(words in message for _, message in found)
 
 
+def two_eps(*, qnn: str | None = "SC8380XP", openvino: str | None = "NPU4000") -> Expected:
+    """What a model's result is expected to be that two EPs made together, each with a target of its own."""
+    eps = (ExpectedEp(QNN, (QNN,), TARGET_PATTERN, qnn), ExpectedEp(OPENVINO, (OPENVINO,), "device=([A-Z0-9]+)", openvino))
+    return Expected(STEP, eps, (ExpectedModel("m", "m_ctx.onnx", False, 2, 0),))
+
+
+@pytest.fixture
+def made_by_two(tmp_path: Path) -> Path:
+    """A folder as two EPs leave it that compiled a part of one model each."""
+    (tmp_path / "qnn.bin").write_bytes(BINARY)
+    (tmp_path / "openvino.bin").write_bytes(b"\0 device=NPU4000 \1")
+    save(tmp_path / "m_ctx.onnx", context_node("qnn.bin"), context_node("openvino.bin", source=OPENVINO))
+    return tmp_path
+
+
+def test_each_binary_of_a_model_that_two_eps_made_is_known_by_its_maker(made_by_two: Path) -> None:
+    [model] = check_compiled(made_by_two, two_eps())
+    assert model.binaries == {"qnn.bin": QNN, "openvino.bin": OPENVINO}
+
+
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        (two_eps(qnn="SM8750"), "qnn.bin was compiled for SC8380XP, not for SM8750"),
+        (two_eps(openvino="NPU3720"), "openvino.bin was compiled for NPU4000, not for NPU3720"),
+        (two_eps(qnn=None, openvino="NPU3720"), "openvino.bin was compiled for NPU4000, not for NPU3720"),
+    ],
+)
+def test_the_binary_of_each_of_two_eps_is_held_to_the_target_of_its_own_ep(
+    made_by_two: Path, expected: Expected, message: str
+) -> None:
+    assert problems(made_by_two, expected) == [("EPB608", message)]
+
+
+def test_a_part_that_an_ep_compiled_that_was_not_asked_for_is_refused_beside_those_that_were(made_by_two: Path) -> None:
+    parts = [context_node("qnn.bin"), context_node("openvino.bin", source="VitisAIExecutionProvider")]
+    save(made_by_two / "m_ctx.onnx", *parts)
+    assert problems(made_by_two, two_eps()) == [
+        ("EPB604", f"an EPContext node of m_ctx.onnx comes from 'VitisAIExecutionProvider', not from {QNN}, {OPENVINO}")
+    ]
+
+
+def test_an_ep_that_got_no_part_of_a_model_is_no_fault_of_the_result(made_by_two: Path) -> None:
+    save(made_by_two / "m_ctx.onnx", context_node("qnn.bin"), context_node(None, main_context=0))
+    [model] = check_compiled(made_by_two, two_eps())
+    assert model.binaries == {"qnn.bin": QNN}
+
+
+def test_each_member_is_held_to_its_own_settings_and_not_to_those_of_another(out: Path) -> None:
+    save(out / "decode_ctx.onnx", context_node(None, embed_mode=1, ep_cache_context=BINARY), relu())
+    models = (
+        ExpectedModel("prefill", MODELS["prefill"], False, 1, 0),
+        ExpectedModel("decode", MODELS["decode"], True, 1, 1),
+    )
+    eps = EXPECTED.eps
+    assert [model.binaries for model in check_compiled(out, Expected(STEP, eps, models))] == [{"llm.bin": QNN}, {}]
+    turned = tuple(
+        replace(model, member=other.member, file=other.file) for model, other in zip(models, models[::-1], strict=True)
+    )
+    assert sorted(code for code, _ in problems(out, Expected(STEP, eps, turned))) == ["EPB606", "EPB606", "EPB609"]
+
+
 @needs_links
 @pytest.mark.parametrize(("reference", "external"), [("linked", None), ("llm.bin", "linked")])
 def test_a_file_that_is_a_link_to_a_place_outside_is_no_part_of_a_result(out: Path, reference: str, external: str | None) -> None:
@@ -189,12 +269,12 @@ def test_a_file_that_is_a_link_to_a_place_outside_is_no_part_of_a_result(out: Pa
 def test_a_link_that_stays_inside_is_followed(out: Path) -> None:
     (out / "alias.bin").symlink_to("llm.bin")
     save(out / "decode_ctx.onnx", context_node("alias.bin"))
-    compiled = check_compiled(out, MODELS, replace(EXPECTED, one_binary=False))
-    assert compiled[1].binaries == ("alias.bin",)
+    compiled = check_compiled(out, wanted(one_binary=False))
+    assert compiled[1].binaries == {"alias.bin": QNN}
 
 
 def test_a_context_in_a_file_is_told_where_an_embedded_one_was_asked_for(out: Path) -> None:
-    found = problems(out, replace(EXPECTED, embed=True, one_binary=False))
+    found = problems(out, wanted(embed=True, one_binary=False))
     assert [code for code, _ in found] == ["EPB606", "EPB606"]
     assert "keeps its context in a file" in found[0][1]
 
@@ -202,7 +282,7 @@ def test_a_context_in_a_file_is_told_where_an_embedded_one_was_asked_for(out: Pa
 def test_an_embedded_context_of_no_bytes_is_no_context(out: Path) -> None:
     for file in MODELS.values():
         save(out / file, context_node(None, embed_mode=1))
-    found = problems(out, replace(EXPECTED, embed=True, one_binary=False))
+    found = problems(out, wanted(embed=True, one_binary=False))
     assert [code for code, _ in found] == ["EPB605", "EPB605"]
 
 
@@ -210,7 +290,7 @@ def test_an_embedded_context_that_no_reader_can_take_is_refused(out: Path, monke
     monkeypatch.setattr(checks, "EMBED_LIMIT", 100)
     for file in MODELS.values():
         save(out / file, context_node(None, embed_mode=1, ep_cache_context=BINARY * 10))
-    found = problems(out, replace(EXPECTED, embed=True, one_binary=False))
+    found = problems(out, wanted(embed=True, one_binary=False))
     assert {code for code, _ in found} == {"EPB606"}
     assert "over 2 GiB" in found[0][1]
 
@@ -223,25 +303,25 @@ def test_all_faults_of_all_models_are_told_in_one_run(out: Path) -> None:
 
 @pytest.mark.parametrize(("asked", "fine"), [("SC8380XP", True), ("sc8380xp", True), ("SM8750", False), (None, True)])
 def test_the_target_is_compared_with_what_the_binary_says_itself(out: Path, asked: str | None, fine: bool) -> None:
-    expected = replace(EXPECTED, target=asked)
+    expected = wanted(target=asked)
     if fine:
-        check_compiled(out, MODELS, expected)
+        check_compiled(out, expected)
     else:
         assert {code for code, _ in problems(out, expected)} == {"EPB608"}
 
 
 def test_a_binary_that_says_nothing_of_its_target_is_not_doubted(out: Path) -> None:
     (out / "llm.bin").write_bytes(b"no such words")
-    check_compiled(out, MODELS, EXPECTED)
+    check_compiled(out, EXPECTED)
 
 
 def test_without_expectations_any_number_of_nodes_is_fine() -> None:
-    assert check_expectations([("decode", 7, 9)], STEP, QNN, None, None) == []
+    assert check_expectations(("decode", 7, 9), STEP, QNN, None, None) == []
 
 
 @pytest.mark.parametrize(("others", "wrong"), [(0, 0), (3, 0), (4, 1)])
 def test_fewer_nodes_outside_than_expected_are_fine(others: int, wrong: int) -> None:
-    assert len(check_expectations([("decode", 1, others)], STEP, QNN, 1, 3)) == wrong
+    assert len(check_expectations(("decode", 1, others), STEP, QNN, 1, 3)) == wrong
 
 
 @settings(deadline=None)

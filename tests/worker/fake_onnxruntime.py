@@ -24,6 +24,7 @@ class SessionOptions:
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
         self.providers: list[Any] = []
+        self.dimensions: dict[str, dict[str, int]] = {"name": {}, "denotation": {}}
 
     def add_provider(self, name: str, options: dict[str, str]) -> None:
         self.providers.append([name, options])
@@ -34,13 +35,31 @@ class SessionOptions:
     def add_session_config_entry(self, key: str, value: str) -> None:
         self.entries[key] = value
 
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        self.dimensions["name"][name] = size
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        self.dimensions["denotation"][denotation] = size
+
 
 class ModelCompiler:
-    """Writes its arguments as JSON; the source's text is a command when it is one of those below."""
+    """Writes its arguments as JSON; the source's text is a command when it is one of those below.
 
-    def __init__(self, options: SessionOptions, source: str, **settings: Any) -> None:
-        self.document = {"entries": options.entries, "providers": options.providers, "source": source, "settings": settings}
-        self.command = Path(source).read_text(encoding="utf-8")
+    A function among the settings is written as what it answers for an initializer in the graph, and for one in the source's data.
+    """
+
+    def __init__(self, options: SessionOptions, source: str | bytes, **settings: Any) -> None:
+        self.document = {
+            "entries": options.entries,
+            "providers": options.providers,
+            "dimensions": options.dimensions,
+            "source": source if isinstance(source, str) else {"bytes": source.decode()},
+            "settings": {
+                name: [value("w", "a value", None), value("w", "a value", "where it is")] if callable(value) else value
+                for name, value in settings.items()
+            },
+        }
+        self.command = Path(source).read_text(encoding="utf-8") if isinstance(source, str) else source.decode()
 
     def compile_to_file(self, output: str) -> None:
         os.write(1, b'{"event": "finished"} natively on standard output\n')

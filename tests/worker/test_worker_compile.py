@@ -17,6 +17,7 @@ import pytest
 from fake_onnxruntime import device
 from worker_scripts import FOLDER, load
 
+from epbuild.build.executor import REQUEST_FORMAT
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.recipe.model import GraphOptimization
 
@@ -36,7 +37,7 @@ OTHER_EP = device(OPENVINO, "NPU", "Intel")
 
 def chosen(*devices: Any, **wishes: Any) -> Any:
     onnxruntime = SimpleNamespace(get_ep_devices=lambda: list(devices))
-    return worker.choose_device(onnxruntime, {"name": QNN}, {**NO_WISH, **wishes})
+    return worker.choose_device(onnxruntime, {"name": QNN, "device": {**NO_WISH, **wishes}})
 
 
 @pytest.mark.parametrize(
@@ -81,18 +82,53 @@ def test_an_ep_without_any_device_says_so() -> None:
         chosen(OTHER_EP)
 
 
-def request(**changes: Any) -> dict[str, Any]:
+def plugin(**changes: Any) -> dict[str, Any]:
+    """An EP that comes as a plugin library, as a request names it."""
     return {
-        "ep": {"name": QNN, "kind": "plugin", "module": "fake_qnn_package", "registration": QNN},
+        "name": QNN,
+        "kind": "plugin",
+        "module": "fake_qnn_package",
+        "library": None,
+        "registration": QNN,
         "device": NO_WISH,
         "provider_options": {"backend_type": "htp"},
+        **changes,
+    }
+
+
+def built_in(**changes: Any) -> dict[str, Any]:
+    """An EP that is a part of its onnxruntime, as a request names it."""
+    options = {"device_type": "CPU"}
+    return plugin(
+        **{"name": OPENVINO, "kind": "provider", "module": None, "registration": OPENVINO, "provider_options": options, **changes}
+    )
+
+
+def member(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "source": f"in/{name}/{name}.onnx",
+        "output": f"out/{name}_ctx.onnx",
+        "read": "file",
+        "free_dimensions": {},
+        "denoted_dimensions": {},
+        "embed": False,
+        "graph_optimization_level": "disable_all",
+        "initializers": "inline",
+        "external_file": None,
+        "external_threshold": 1024,
+        "node_name_prefix": None,
+        **changes,
+    }
+
+
+def request(*, prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    return {
+        "format": REQUEST_FORMAT,
+        "eps": [plugin()],
         "session_options": {"session.intra_op_thread_affinities": "1"},
         "share": True,
-        "compile": {"embed": False, "graph_optimization_level": "disable_all", "external_threshold": 1024},
-        "members": [
-            {"name": name, "source": f"{name}.onnx", "output": f"out/{name}_ctx.onnx", "external_initializers": None}
-            for name in ("prefill", "decode")
-        ],
+        "members": [member("prefill", **(prefill or {})), member("decode", **(decode or {}))],
         **changes,
     }
 
@@ -107,14 +143,40 @@ def request(**changes: Any) -> dict[str, Any]:
 )
 def test_only_the_last_member_of_a_sharing_group_stops_the_sharing(share: bool, last: bool, entries: dict[str, str]) -> None:
     asked = request(share=share)
-    options = worker.session_options(fake, asked, NPU, last)
+    options = worker.session_options(fake, asked, asked["members"][-1 if last else 0], [NPU])
     assert options.entries == {**asked["session_options"], **entries}
-    assert options.providers == [[["NPU"], asked["provider_options"]]]
+    assert options.providers == [[["NPU"], {"backend_type": "htp"}]]
 
 
 def test_a_provider_that_is_built_in_gets_its_options_by_name() -> None:
-    options = worker.session_options(fake, request(ep={"name": OPENVINO}, share=False), None, True)
-    assert options.providers == [[OPENVINO, {"backend_type": "htp"}]]
+    asked = request(eps=[built_in()], share=False)
+    options = worker.session_options(fake, asked, asked["members"][0], [None])
+    assert options.providers == [[OPENVINO, {"device_type": "CPU"}]]
+
+
+def test_several_eps_are_offered_the_graph_in_the_order_of_the_recipe_each_with_its_own_options() -> None:
+    first, second = [["NPU"], {"backend_type": "htp"}], [OPENVINO, {"device_type": "CPU"}]
+    for eps, devices, expected in (
+        ([plugin(), built_in()], [NPU, None], [first, second]),
+        ([built_in(), plugin()], [None, NPU], [second, first]),
+    ):
+        asked = request(eps=eps)
+        assert worker.session_options(fake, asked, asked["members"][0], devices).providers == expected
+
+
+def test_a_member_has_its_own_session_and_no_other_members_settings() -> None:
+    sizes: dict[str, Any] = {"free_dimensions": {"batch": 1, "sequence": 64}, "denoted_dimensions": {"DATA_BATCH": 2}}
+    asked = request(prefill={**sizes, "node_name_prefix": "prefill_", "read": "bytes"})
+    prefill, decode = (worker.session_options(fake, asked, item, [NPU]) for item in asked["members"])
+    assert prefill.dimensions == {"name": {"batch": 1, "sequence": 64}, "denotation": {"DATA_BATCH": 2}}
+    assert prefill.entries == {
+        **asked["session_options"],
+        "ep.share_ep_contexts": "1",
+        "ep.context_node_name_prefix": "prefill_",
+        "session.model_external_initializers_file_folder_path": "in/prefill",
+    }
+    assert decode.dimensions == {"name": {}, "denotation": {}}
+    assert decode.entries == {**asked["session_options"], "ep.share_ep_contexts": "1", "ep.stop_share_ep_contexts": "1"}
 
 
 def test_every_optimization_level_that_a_recipe_may_have_is_known_to_onnxruntime() -> None:
@@ -124,7 +186,12 @@ def test_every_optimization_level_that_a_recipe_may_have_is_known_to_onnxruntime
 
 def test_a_toolchain_without_the_eps_package_is_unfit() -> None:
     with pytest.raises(worker.Unfit, match="the toolchain has no Python package 'no_such_package'"):
-        worker.library_of({"module": "no_such_package"})
+        worker.library_of(plugin(module="no_such_package"))
+
+
+def test_a_library_of_the_users_own_needs_no_package() -> None:
+    assert worker.library_of(plugin(library="/opt/own/libep.so", module="no_such_package")) == "/opt/own/libep.so"
+    assert worker.library_of(plugin(library="/opt/own/libep.so", module=None)) == "/opt/own/libep.so"
 
 
 @pytest.mark.parametrize("script", ["compile", "probe"])
@@ -158,13 +225,16 @@ class Group:
 
     def compile(self, asked: dict[str, Any], **sources: str) -> Ending:
         for name in ("prefill", "decode"):
-            (self.folder / f"{name}.onnx").write_text(sources.get(name, "model"), encoding="utf-8")
+            source = self.folder / "in" / name / f"{name}.onnx"
+            source.parent.mkdir(parents=True)
+            source.write_text(sources.get(name, "model"), encoding="utf-8")
         (self.folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
         return supervise(
             [sys.executable, "-I", "-c", self.code],
             self.folder,
             self.folder / "log",
             timeout=60,
+            environment={},
             cancelled=threading.Event(),
             reported=lambda report: None,
             said=self.words.append,
@@ -213,24 +283,65 @@ def test_each_member_is_compiled_as_the_contract_says(group: Group) -> None:
         assert group.compiled(name) == {
             "entries": {"session.intra_op_thread_affinities": "1", "ep.share_ep_contexts": "1", **entries},
             "providers": [[["CPU"], {"backend_type": "htp"}]],
-            "source": f"{name}.onnx",
+            "dimensions": {"name": {}, "denotation": {}},
+            "source": f"in/{name}/{name}.onnx",
             "settings": settings,
         }
 
 
 def test_large_initializers_go_into_a_file_where_that_is_asked_for(group: Group) -> None:
-    asked = request()
-    asked["members"][1]["external_initializers"] = "decode.data"
-    group.compile(asked)
-    external = {"external_initializers_file_path": "decode.data", "external_initializers_size_threshold": 1024}
+    group.compile(request(decode={"initializers": "external", "external_file": "decode.data", "external_threshold": 7}))
+    external = {"external_initializers_file_path": "decode.data", "external_initializers_size_threshold": 7}
     assert external.items() <= group.compiled("decode")["settings"].items()
     assert not external.keys() & group.compiled("prefill")["settings"].keys()
 
 
+def test_initializers_stay_where_the_source_keeps_them_where_that_is_asked_for(group: Group) -> None:
+    group.compile(request(decode={"initializers": "source"}))
+    assert group.compiled("decode")["settings"]["get_initializer_location_func"] == [None, "where it is"]
+    assert group.compiled("prefill")["settings"].keys() == {"embed_compiled_data_into_model", "flags", "graph_optimization_level"}
+
+
+def test_a_graph_that_is_given_as_bytes_finds_its_data_in_the_folder_that_it_was_staged_in(group: Group) -> None:
+    group.compile(request(prefill={"read": "bytes"}), prefill="the graph")
+    prefill = group.compiled("prefill")
+    assert prefill["source"] == {"bytes": "the graph"}
+    folder = prefill["entries"]["session.model_external_initializers_file_folder_path"]
+    # Relative: the text is hashed into the output, and the staging directory is never the same twice.
+    assert folder == "in/prefill"
+    assert (group.folder / folder / "prefill.onnx").is_file()
+    assert group.compiled("decode")["source"] == "in/decode/decode.onnx"
+
+
+def test_members_of_a_group_may_be_compiled_in_different_ways(group: Group) -> None:
+    group.compile(request(decode={"embed": True, "graph_optimization_level": "all"}))
+    settings = {name: group.compiled(name)["settings"] for name in ("prefill", "decode")}
+    assert [item["embed_compiled_data_into_model"] for item in settings.values()] == [False, True]
+    assert [item["graph_optimization_level"] for item in settings.values()] == [0, 99]
+
+
+def test_a_library_of_the_users_own_is_the_one_that_is_registered(group: Group) -> None:
+    library = str(group.folder / "libown.so")
+    ending = group.compile(request(eps=[plugin(library=library, module="not_installed")]))
+    assert ending.status == 0
+    assert ending.reports[1]["metadata"]["library"] == library
+
+
+def test_every_ep_of_a_target_is_opened_before_any_model_is_compiled(group: Group) -> None:
+    other = plugin(name="OtherExecutionProvider", registration="OtherExecutionProvider", library="libother.so")
+    other["provider_options"] = {"a": "b"}
+    ending = group.compile(request(eps=[other, built_in(), plugin()]))
+    assert events(ending)[:4] == ["started", "device", "device", "member_started prefill"]
+    assert [report["ep"] for report in ending.reports[1:3]] == ["OtherExecutionProvider", QNN]
+    assert group.compiled("decode")["providers"] == [
+        [["CPU"], {"a": "b"}],
+        [OPENVINO, {"device_type": "CPU"}],
+        [["CPU"], {"backend_type": "htp"}],
+    ]
+
+
 def test_a_virtual_device_is_registered_under_the_name_that_makes_it_one(group: Group) -> None:
-    asked = request()
-    asked["ep"]["registration"] = f"{QNN}.virtual"
-    assert group.compile(asked).status == 0
+    assert group.compile(request(eps=[plugin(registration=f"{QNN}.virtual")])).status == 0
 
 
 def test_what_an_ep_prints_is_never_taken_for_a_result_and_never_lost(group: Group) -> None:
@@ -262,17 +373,18 @@ def test_a_crash_leaves_no_finished_report_behind(group: Group) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ep", "words"),
+    ("eps", "words"),
     [
-        ({"name": QNN, "kind": "plugin", "module": "not_installed", "registration": QNN}, "no Python package 'not_installed'"),
-        ({"name": QNN, "kind": "plugin", "module": "fake_qnn_package", "registration": "Other"}, "it offers: none"),
-        ({"name": QNN, "kind": "provider"}, f"this onnxruntime has no {QNN}; it has: {OPENVINO}, CPUExecutionProvider"),
+        ([plugin(module="not_installed")], "no Python package 'not_installed'"),
+        ([plugin(registration="Other")], "it offers: none"),
+        ([built_in(name=QNN)], f"this onnxruntime has no {QNN}; it has: {OPENVINO}, CPUExecutionProvider"),
+        ([plugin(), built_in(name="VitisAIExecutionProvider")], "this onnxruntime has no VitisAIExecutionProvider"),
     ],
 )
 def test_a_toolchain_that_cannot_do_it_is_unfit_before_any_model_is_looked_at(
-    group: Group, ep: dict[str, str], words: str
+    group: Group, eps: list[dict[str, Any]], words: str
 ) -> None:
-    ending = group.compile(request(ep=ep))
+    ending = group.compile(request(eps=eps))
     failed = ending.reports[-1]
     assert (ending.status, failed["event"], failed["kind"]) == (1, "failed", "unfit")
     assert words in failed["message"]

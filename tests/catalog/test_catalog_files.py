@@ -1,0 +1,191 @@
+"""A catalog file of the user's own must say what is wrong with it, and where; and the right packaging of an EP must be found."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.catalog import BUILT_IN, BadCatalog, Catalog, entries_for, entry, load_catalog, normalize_option, requirement_name
+
+GOOD = """
+ep = "ContosoExecutionProvider"
+short = "contoso"
+kind = "plugin"
+origin = "doc Contoso EP 3.1"
+module = "contoso_ep"
+distributions = ["contoso-ep"]
+sharing = { possible = true, what = "one binary for all", binaries = "one", refused_values = [
+  { option = "chip", pattern = ",", reason = "one chip at a time" },
+] }
+
+[names.chip]
+rows = [{ name = "C1", spellings = ["1"], cores = "4" }, { name = "C2", spellings = ["2"], cores = "8" }]
+
+[[refuse]]
+when = { chip = "^C1$", speed = "^9$" }
+reason = "C1 gets too hot"
+
+[options]
+chip = { type = "name", output = "measured", meaning = "The chip." }
+speed = { type = "integer", minimum = 0, maximum = 9, default = "3", output = "unknown", meaning = "How fast." }
+mode = { type = "choice", values = ["quick", "slow"], output = "none", meaning = "How." }
+table = { type = "file", output = "documented", meaning = "A table." }
+"""
+
+
+def written(folder: Path, text: str, name: str = "contoso.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_ep_that_epbuild_has_never_heard_of_is_checked_like_its_own(tmp_path: Path) -> None:
+    catalog = Catalog.with_files([written(tmp_path, GOOD)])
+    found = catalog.entry("ContosoExecutionProvider")
+    assert found.user_file == "contoso.toml"
+    assert normalize_option(found, "chip", 2) == "C2"
+    assert found.options["table"].changes_output
+    assert "ContosoExecutionProvider" in catalog.known_eps()
+    assert set(BUILT_IN.known_eps()) < set(catalog.known_eps())
+    assert "ContosoExecutionProvider" not in BUILT_IN.known_eps()
+
+
+def test_the_least_that_a_file_must_say_is_enough_to_build(tmp_path: Path) -> None:
+    found = load_catalog(written(tmp_path, 'ep = "XEP"\nshort = "x"\nkind = "provider"\norigin = "measured"\n'))
+    assert (found.sources, found.module, found.booleans, found.options) == (("XEP",), "onnxruntime", ("0", "1"), {})
+    assert not found.sharing.possible
+    assert found.sharing.reason
+    assert found.output_depends_on_host, "what is not known may not be shared between machines"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "message"),
+    [
+        ('kind = "plugin"', "", "", "'kind' is missing"),
+        ('kind = "plugin"', 'kind = "plug-in"', "kind", "'plug-in' is not one of plugin, provider. Did you mean 'plugin'?"),
+        ('kind = "plugin"', 'kind = "plugin"\nkindd = 1', "", "unknown key 'kindd'. Did you mean 'kind'?"),
+        ('short = "contoso"', 'short = "Con toso"', "short", "'Con toso' is not a short name in small letters and digits"),
+        ('origin = "doc Contoso EP 3.1"', 'origin = "hearsay"', "origin", "'hearsay' is not text that begins with 'measured'"),
+        ('"contoso-ep"]', '"Contoso_EP"]', "distributions.0", "is not a distribution's name in small letters"),
+        ('type = "integer"', 'type = "integr"', "options.speed.type", "Did you mean 'integer'?"),
+        ("maximum = 9", "maximum = true", "options.speed.maximum", "True is not a number"),
+        ("minimum = 0", "minimum = 10", "options.speed.minimum", "10 is more than the maximum, 9"),
+        ('default = "3"', 'default = "30"', "options.speed.default", "30 is more than 9"),
+        ('default = "3"', 'default = "+3"', "options.speed.default", "write '3'"),
+        ('values = ["quick", "slow"], ', "", "options.mode", "needs its 'values'"),
+        ('["quick", "slow"]', '["quick", "Quick"]', "options.mode.values", "a value is there twice"),
+        ('type = "file"', 'type = "file", minimum = 1', "options.table.minimum", "an option of type file has no 'minimum'"),
+        ('type = "file"', 'type = "pattern"', "options.table", "needs its 'pattern'"),
+        ('type = "file"', 'type = "pattern", pattern = "("', "options.table.pattern", "not a regular expression"),
+        ('meaning = "A table."', 'meaning = "a table"', "options.table.meaning", "is not a sentence that ends with a full stop"),
+        ('meaning = "A table."', 'meaning = "A table.", since = "v1"', "options.table.since", "is not a version such as 1.24.1"),
+        ("[names.chip]", "[names.chipp]", "names.chipp", "there is no option 'chipp'. Did you mean 'chip'?"),
+        ("[names.chip]", "[names.mode]", "names.mode", "only one of type name has a table"),
+        ('spellings = ["2"]', 'spellings = ["1"]', "names.chip.rows.1", "'1' already stands for C1"),
+        ('speed = "^9$"', 'sped = "^9$"', "refuse.0", "there is no option 'sped'. Did you mean 'speed'?"),
+        ('speed = "^9$"', 'speed = "["', "refuse.0.when.speed", "not a regular expression"),
+        (
+            'option = "chip"',
+            'option = "ship"',
+            "sharing.refused_values.0.option",
+            "there is no option 'ship'. Did you mean 'chip'?",
+        ),
+        ("possible = true", "possible = false", "sharing", "'reason' is missing"),
+        ('binaries = "one"', 'binaries = "two"', "sharing.binaries", "'two' is not one of one, each"),
+    ],
+)
+def test_a_slip_in_a_users_file_is_told_in_one_sentence_with_its_place(
+    tmp_path: Path, before: str, after: str, key: str, message: str
+) -> None:
+    assert before in GOOD
+    with pytest.raises(BadCatalog) as caught:
+        load_catalog(written(tmp_path, GOOD.replace(before, after, 1)))
+    assert (caught.value.key, "\n" in str(caught.value)) == (key, False)
+    assert message in caught.value.message
+    assert str(caught.value).startswith("contoso.toml: ")
+
+
+def test_a_file_that_cannot_be_read_at_all_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(BadCatalog, match=r"missing\.toml: the catalog file cannot be read"):
+        load_catalog(tmp_path / "missing.toml")
+    with pytest.raises(BadCatalog, match=r"is not TOML: .*line 2"):
+        load_catalog(written(tmp_path, "\nep = = 1"))
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes(b'ep = "\xe9"')
+    with pytest.raises(BadCatalog, match="is not UTF-8 text"):
+        load_catalog(latin)
+
+
+@given(st.text(max_size=80))
+def test_no_text_makes_anything_but_an_entry_or_a_clear_refusal(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_bytes(text.encode("utf-8", "replace"))
+    with pytest.raises(BadCatalog):
+        load_catalog(path)
+
+
+def test_two_files_for_one_packaging_are_refused_since_which_one_holds_would_be_chance(tmp_path: Path) -> None:
+    one, two = written(tmp_path, GOOD, "one.toml"), written(tmp_path, GOOD, "two.toml")
+    with pytest.raises(BadCatalog, match=r"two\.toml: ep: .* is already described by one\.toml"):
+        Catalog.with_files([one, two])
+    other = written(tmp_path, GOOD.replace('"contoso-ep"', '"contoso-ep-next"'), "other.toml")
+    assert len(Catalog.with_files([one, other]).entries_for("ContosoExecutionProvider")) == 2
+
+
+def test_a_users_file_for_a_known_ep_comes_first_and_leaves_other_packagings_alone(tmp_path: Path) -> None:
+    text = 'ep = "OpenVINOExecutionProvider"\nshort = "openvino"\nkind = "plugin"\norigin = "measured"\ndistributions = ["my-openvino"]\n'
+    catalog = Catalog.with_files([written(tmp_path, text)])
+    assert catalog.entry("OpenVINOExecutionProvider").user_file == "contoso.toml"
+    assert catalog.entry("OpenVINOExecutionProvider", ["my_openvino>=1"]).user_file == "contoso.toml"
+    assert catalog.entry("OpenVINOExecutionProvider", ["onnxruntime-openvino==1.24.1"]).user_file is None
+
+
+@pytest.mark.parametrize(
+    ("packages", "kind"),
+    [
+        (None, "provider"),
+        ([], "provider"),
+        (["onnxruntime==1.31.1", "onnxruntime-ep-openvino==1.8.1"], "plugin"),
+        (["OnnxRuntime_EP.OpenVINO [all] ~= 1.8 ; python_version > '3.9'"], "plugin"),
+        (["onnxruntime-openvino"], "provider"),
+        (["onnxruntime-ep-openvino-extras"], "provider"),
+    ],
+)
+def test_the_packages_of_a_toolchain_decide_which_openvino_is_meant(packages: list[str] | None, kind: str) -> None:
+    assert entry("OpenVINOExecutionProvider", packages).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("requirement", "name"),
+    [
+        ("onnxruntime==1.31.1", "onnxruntime"),
+        ("A_b.C-d>=1", "a-b-c-d"),
+        ("x @ https://h/x.whl", "x"),
+        ("  x[y]", "x"),
+        ("", ""),
+        ("-e .", ""),
+    ],
+)
+def test_a_requirements_distribution_is_found_however_it_is_spelled(requirement: str, name: str) -> None:
+    assert requirement_name(requirement) == name
+
+
+def test_a_digest_tells_how_the_ep_is_driven_and_is_not_moved_by_a_new_row_or_a_better_meaning() -> None:
+    qnn = entry("QNNExecutionProvider")
+    digest = BUILT_IN.digest(qnn)
+    assert digest == BUILT_IN.digest(dataclasses.replace(qnn, options={}, names={}, description="x", cannot=()))
+    changed = [
+        dataclasses.replace(qnn, revision=qnn.revision + 1),
+        dataclasses.replace(qnn, kind="provider"),
+        dataclasses.replace(qnn, output_depends_on_host=True),
+        dataclasses.replace(qnn, sharing=dataclasses.replace(qnn.sharing, binaries="each")),
+    ]
+    assert len({digest, *map(BUILT_IN.digest, changed)}) == 1 + len(changed)
+
+
+def test_two_packagings_of_one_ep_have_digests_of_their_own() -> None:
+    assert len({BUILT_IN.digest(found) for found in entries_for("OpenVINOExecutionProvider")}) == 2

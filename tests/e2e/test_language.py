@@ -1,0 +1,145 @@
+"""What the recipe language offers reaches the real EP, and what it writes comes out where it should."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy
+import onnx
+import pytest
+from conftest import Project, compiled, toolchain_python
+from onnx import TensorProto, helper, numpy_helper
+
+from epbuild.onnxfile import ModelHeader, read_header
+
+RECIPE = """
+epbuild: 1
+name: language
+toolchains:
+  qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
+models:
+  model:
+    path: model.onnx
+    free_dimensions: {by_name: {seq: 16}}
+targets:
+  npu:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options: {backend_type: htp, soc_model: SM8750}
+groups:
+  group:
+    models: [model]
+    targets: [npu]
+outputs:
+  - {layout: directory, path: dist}
+"""
+
+
+def _model(path: Path) -> None:
+    """A matrix product for the NPU and a distance that stays on the CPU, with a symbolic dimension, and weights in a file beside it."""
+    random = numpy.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(random.standard_normal(shape).astype(numpy.float32), name)
+        for name, shape in (("weights", (64, 64)), ("centres", (512, 64)))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "weights"], ["product"], name="product"),
+        helper.make_node("CDist", ["product", "centres"], ["y"], name="distance", domain="com.microsoft", metric="euclidean"),
+    ]
+    value = helper.make_tensor_value_info
+    ends = [value("x", TensorProto.FLOAT, ["seq", 64])], [value("y", TensorProto.FLOAT, ["seq", 512])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(helper.make_graph(nodes, "g", *ends, weights), opset_imports=opsets, ir_version=8)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+
+
+@pytest.fixture
+def language(project: Project) -> Project:
+    _model(project.folder / "model.onnx")
+    project.recipe.write_text(RECIPE, encoding="utf-8")
+    return project
+
+
+def _header(project: Project) -> ModelHeader:
+    return read_header(project.folder / "dist/model_ctx.onnx")
+
+
+def test_a_symbolic_dimension_is_given_its_size(language: Project) -> None:
+    language.build()
+    assert [value.shape for value in _header(language).inputs] == [(16, 64)]
+
+
+def test_initializers_that_stay_go_into_the_model_unless_the_recipe_says_otherwise(language: Project) -> None:
+    language.build()
+    assert set(language.files()) == {"model_ctx.onnx", "model_qnn.bin", "manifest.json"}
+    assert _header(language).external_locations == ()
+
+
+def test_initializers_that_stay_can_go_into_a_file_of_their_own(language: Project) -> None:
+    language.edit(
+        "    targets: [npu]\n",
+        "    targets: [npu]\n    compile: {initializers: {store: external, file: '${model}.init', threshold: 1}}\n",
+    )
+    language.build()
+    assert set(language.files()) == {"model_ctx.onnx", "model_qnn.bin", "model.init", "manifest.json"}
+    assert _header(language).external_locations == ("model.init",)
+
+
+def test_initializers_that_stay_in_the_sources_file_are_shipped_with_it(language: Project) -> None:
+    language.edit("    targets: [npu]\n", "    targets: [npu]\n    compile: {initializers: {store: source}}\n")
+    language.build()
+    assert set(language.files()) == {"model_ctx.onnx", "model_qnn.bin", "weights.bin", "manifest.json"}
+    assert language.files()["weights.bin"] == (language.folder / "weights.bin").read_bytes()
+
+
+def test_a_model_can_be_read_from_bytes_with_its_external_data(language: Project) -> None:
+    language.build()
+    from_file = language.files()
+    language.edit("    path: model.onnx\n", "    path: model.onnx\n    read: bytes\n")
+    assert compiled(language.build()) == {"compile:group/npu/model"}
+    assert language.files()["model_ctx.onnx"] != from_file["model_ctx.onnx"], "QNN names a part after the way it got the model"
+
+
+def test_a_plugin_library_of_the_users_own_can_be_named(language: Project) -> None:
+    language.build()
+    package = toolchain_python("onnxruntime-qnn").parents[1].rglob("onnxruntime_qnn")
+    library = next(path for folder in package for path in folder.iterdir() if "providers_qnn" in path.name)
+    before = language.files()
+    language.edit("    ep: QNNExecutionProvider\n", f"    ep: QNNExecutionProvider\n    library: '{library}'\n")
+    assert compiled(language.build()) == {"compile:group/npu/model"}
+    after = language.files()
+    assert {name for name in before if before[name] != after[name]} == {"manifest.json"}
+
+
+def test_an_environment_variable_of_the_worker_is_part_of_the_key(language: Project) -> None:
+    language.build()
+    language.edit("    ep: QNNExecutionProvider\n", "    ep: QNNExecutionProvider\n    environment: {MY_SETTING: 1}\n")
+    plan = json.loads(language.epbuild("plan", "--json").stdout)
+    assert "environment variable MY_SETTING added: 1" in plan["steps"][0]["reasons"]
+
+
+def test_a_member_can_be_compiled_in_its_own_way(language: Project) -> None:
+    _model(language.folder / "other.onnx")
+    language.edit("targets:\n  npu", "  other: {path: other.onnx, free_dimensions: {by_name: {seq: 8}}}\ntargets:\n  npu")
+    language.edit("models: [model]", "models: [model, {model: other, compile: {embed: true}}]")
+    language.build()
+    assert set(language.files()) == {"model_ctx.onnx", "model_qnn.bin", "other_ctx.onnx", "manifest.json"}
+
+
+def test_a_variable_can_be_set_for_one_run(language: Project) -> None:
+    language.edit("toolchains:\n", "vars: {soc: SM8750}\ntoolchains:\n")
+    language.edit("soc_model: SM8750}", "soc_model: '${vars.soc}'}")
+    language.build()
+    assert compiled(language.build("--set", "vars.soc=SM8650")) == {"compile:group/npu/model"}
+    assert b"soc_type=SM8650;" in language.files()["model_qnn.bin"]
+    assert compiled(language.build()) == set(), "the first result is still in the store"
+
+
+def test_what_the_catalog_does_not_know_is_let_through_on_request_and_told_in_the_manifest(language: Project) -> None:
+    language.edit("soc_model: SM8750}", "soc_model: SM8750, from_the_future: 1}")
+    assert language.epbuild("run").returncode == 2
+    language.edit("    ep: QNNExecutionProvider\n", "    ep: QNNExecutionProvider\n    allow_unknown_options: true\n")
+    language.build()
+    manifest = json.loads(language.files()["manifest.json"])
+    assert manifest["target"]["unchecked_options"] == ["from_the_future"]

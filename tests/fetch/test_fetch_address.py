@@ -1,0 +1,123 @@
+"""What an author may write as the address of a model, and what is said about the rest."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from epbuild.fetch import BadAddress, HubAddress, ObjectAddress, WebAddress, is_immutable, is_remote, parse_address
+from epbuild.fetch.address import Address, file_name
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+GOOD: list[tuple[str, Address, str]] = [
+    ("https://example.com/a/model.onnx", WebAddress("https://example.com/a/model.onnx"), "model.onnx"),
+    ("https://example.com:8443/m.onnx?sig=s3cret", WebAddress("https://example.com:8443/m.onnx?sig=s3cret"), "m.onnx"),
+    ("https://[::1]/m%20x.onnx", WebAddress("https://[::1]/m%20x.onnx"), "m x.onnx"),
+    ("s3://models/tiny/v1/decode.onnx", ObjectAddress("s3", "models", "tiny/v1/decode.onnx"), "decode.onnx"),
+    ("gs://models/decode:2.onnx", ObjectAddress("gs", "models", "decode:2.onnx"), "decode_2.onnx"),
+    ("az://$root/decode.onnx", ObjectAddress("az", "$root", "decode.onnx"), "decode.onnx"),
+    ("hf://org/repo/m.onnx@main", HubAddress("org/repo", "m.onnx", "main"), "m.onnx"),
+    ("hf://org/repo/onnx/m@2.onnx@refs/pr/7", HubAddress("org/repo", "onnx/m@2.onnx", "refs/pr/7"), "m@2.onnx"),
+]
+
+
+@pytest.mark.parametrize(("text", "address", "name"), GOOD, ids=[text for text, _, _ in GOOD])
+def test_every_kind_of_address_is_understood(text: str, address: Address, name: str) -> None:
+    assert is_remote(text)
+    assert parse_address(text) == address
+    assert address.text == text
+    assert file_name(address) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("http://example.com/m.onnx", "'http' is no way to fetch a model"),
+        ("ftp://example.com/m.onnx", "'ftp' is no way to fetch a model"),
+        ("file:///etc/passwd", "'file' is no way to fetch a model"),
+        ("HTTPS://example.com/m.onnx", "must begin with one of https://, s3://"),
+        ("models/m.onnx", "must begin with one of https://, s3://"),
+        ("https:///m.onnx", "no proper host"),
+        ("https://example.com:http/m.onnx", "no proper host"),
+        ("https://[::1/m.onnx", "no proper host"),
+        ("https://me:hunter2@example.com/m.onnx", "which do not belong in a recipe"),
+        ("https://example.com", "names no file"),
+        ("https://example.com/models/", "names no file"),
+        ("https://example.com/a/%2E%2E/m.onnx", "names no file"),
+        ("https://example.com/m.onnx#v2", "what follows '#' names no file"),
+        ("https://example.com/modèle.onnx", "must be written with %"),
+        ("https://example.com/my model.onnx", "a space or a control character"),
+        ("https://example.com/m.onnx\r\nHost: evil", "a space or a control character"),
+        ("s3://models", "names no file"),
+        ("s3:///m.onnx", "names no bucket"),
+        ("s3://models/../other/m.onnx", "names no file"),
+        ("gs://models/folder/", "names no file"),
+        ("hf://org/repo/m.onnx", "names no revision"),
+        ("hf://org/repo/m.onnx@", "names no revision"),
+        ("hf://repo/m.onnx@main", "names no file in a repository"),
+        ("hf://../repo/m.onnx@main", "no repository is named '../repo'"),
+        ("hf://org/repo/../m.onnx@main", "names no file"),
+    ],
+)
+def test_a_malformed_address_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(BadAddress) as refusal:
+        parse_address(text)
+    assert reason in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("path", ["models/m.onnx", "C:/models/m.onnx", "C://m.onnx", "package:onnx/m.onnx", "../m.onnx", ""])
+def test_a_path_is_never_taken_for_an_address(path: str) -> None:
+    assert not is_remote(path)
+
+
+@given(st.one_of(st.text(), st.from_regex(r"(https|s3|gs|az|hf)://[ -~]*", fullmatch=True)))
+@example("https://[/m.onnx")
+@example("https://a]b/m.onnx")
+@example("hf://a/b/c@d@e")
+def test_any_text_is_an_address_or_refused_with_a_sentence(text: str) -> None:
+    sentence, address = "", None
+    try:
+        address = parse_address(text)
+    except BadAddress as refusal:
+        sentence = str(refusal)
+    assert sentence.endswith(".") or address is not None
+    if address is not None:
+        assert parse_address(address.text) == address
+        assert file_name(address) not in ("", ".", "..")
+        assert not set(file_name(address)) & set('/\\:<>"|?*\0')
+
+
+@pytest.mark.parametrize(
+    ("text", "location", "expected"),
+    [
+        ("https://h/a/m.onnx", "w.bin", "https://h/a/w.bin"),
+        ("https://h/m.onnx?token=t", "./data/w 1#.bin", "https://h/data/w%201%23.bin?token=t"),
+        ("s3://b/a/m.onnx", "data/w.bin", "s3://b/a/data/w.bin"),
+        ("gs://b/m.onnx", "./w.bin", "gs://b/w.bin"),
+        ("hf://o/r/onnx/m.onnx@main", "m.onnx_data", "hf://o/r/onnx/m.onnx_data@main"),
+    ],
+)
+def test_external_data_is_looked_for_beside_its_graph(text: str, location: str, expected: str) -> None:
+    assert parse_address(text).beside(location).text == expected
+
+
+def test_a_secret_in_a_query_is_never_shown() -> None:
+    address = parse_address("https://example.com/m.onnx?X-Amz-Signature=s3cret")
+    assert str(address) == "https://example.com/m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("text", "immutable"),
+    [
+        (f"hf://o/r/m.onnx@{COMMIT}", True),
+        (f"hf://o/r/m.onnx@{COMMIT[:12]}", False),
+        ("hf://o/r/m.onnx@main", False),
+        (f"https://h/{COMMIT}/m.onnx", False),
+        (f"s3://b/{COMMIT}", False),
+    ],
+)
+def test_only_a_whole_commit_of_the_hub_stands_for_a_content(text: str, immutable: bool) -> None:
+    assert is_immutable(parse_address(text)) is immutable

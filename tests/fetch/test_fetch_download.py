@@ -1,0 +1,326 @@
+"""What a user may rely on when a model comes over a bad line, from a bad server, or is not the one that was meant."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from file_server import File, FileServer, opener_without_tls, serving
+
+from epbuild.errors import EpbuildError, PlanError, StoreError
+from epbuild.fetch import Address, FetchError, WebAddress, download, fetch, parse_address
+from epbuild.fetch.transfer import Reply
+from epbuild.store import Blob, BlobStore, Cancelled
+
+BODY = bytes(range(256)) * 8192  # 2 MiB: more than sockets buffer
+DIGEST = hashlib.sha256(BODY).hexdigest()
+KIB = 1024
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "cache")
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
+
+
+def fetched(
+    address: Address,
+    store: BlobStore,
+    sha256: str | None = DIGEST,
+    progress: Callable[[int, int | None], None] = lambda done, total: None,
+    cancelled: threading.Event | None = None,
+) -> Blob:
+    return fetch(address, sha256, store, progress=progress, cancelled=cancelled or threading.Event(), opener=opener_without_tls())
+
+
+def partials(store: BlobStore) -> list[Path]:
+    return list(store.partials.iterdir()) if store.partials.exists() else []
+
+
+def refused(code: str, error: type[EpbuildError], action: Callable[[], object]) -> str:
+    with pytest.raises(error) as failure:
+        action()
+    (problem,) = failure.value.problems
+    assert problem.code == code
+    return problem.text
+
+
+def test_a_fetched_file_is_in_the_store_and_leaves_nothing_else_behind(server: FileServer, store: BlobStore) -> None:
+    blob = fetched(server.serve("/m.onnx", File(BODY)), store)
+    assert blob == Blob(DIGEST, len(BODY))
+    assert store.read_bytes(DIGEST) == BODY
+    assert partials(store) == []
+
+
+def test_an_empty_file_is_fetched_like_any_other(server: FileServer, store: BlobStore) -> None:
+    empty = hashlib.sha256(b"").hexdigest()
+    assert fetched(server.serve("/empty", File(b"")), store, empty) == Blob(empty, 0)
+
+
+def test_a_file_that_is_in_the_store_needs_no_network(server: FileServer, store: BlobStore) -> None:
+    store.add_bytes(BODY)
+    assert fetched(server.address("/gone.onnx"), store, DIGEST.upper()) == Blob(DIGEST, len(BODY))
+    assert server.requests == []
+
+
+def test_a_cut_line_costs_only_what_had_not_arrived(server: FileServer, store: BlobStore) -> None:
+    file = File(BODY, cut_after=[300 * KIB, 500 * KIB])
+    fetched(server.serve("/m.onnx", file), store)
+    assert [request.range for request in server.requests] == [None, f"bytes={300 * KIB}-", f"bytes={800 * KIB}-"]
+    assert store.read_bytes(DIGEST) == BODY
+
+
+def test_a_line_that_is_cut_again_and_again_still_brings_the_file(server: FileServer, store: BlobStore) -> None:
+    fetched(server.serve("/m.onnx", File(BODY, cut_after=[200 * KIB] * 9)), store)
+    assert len(server.requests) == 10
+    assert store.read_bytes(DIGEST) == BODY
+
+
+def test_a_later_run_goes_on_where_this_one_gave_up(server: FileServer, store: BlobStore) -> None:
+    file = File(BODY, cut_after=[KIB, 0, 0, 0, 0])
+    address = server.serve("/m.onnx", file)
+    message = refused("EPB510", FetchError, lambda: fetched(address, store))
+    assert "The 1024 bytes that have arrived are kept" in message
+    file.cut_after.clear()
+    heard: list[tuple[int, int | None]] = []
+    fetched(address, store, progress=lambda done, total: heard.append((done, total)))
+    assert server.requests[-1].range == "bytes=1024-"
+    assert heard[0] == (KIB, len(BODY))
+    assert heard[-1] == (len(BODY), len(BODY))
+    assert store.read_bytes(DIGEST) == BODY
+
+
+def test_a_server_that_cannot_resume_sends_the_file_again(server: FileServer, store: BlobStore) -> None:
+    fetched(server.serve("/m.onnx", File(BODY, knows_ranges=False, cut_after=[700 * KIB])), store)
+    assert [request.range for request in server.requests] == [None, f"bytes={700 * KIB}-"]
+    assert store.read_bytes(DIGEST) == BODY
+
+
+def test_a_server_that_names_no_version_is_not_asked_for_a_part_of_what_may_have_changed(
+    server: FileServer, store: BlobStore
+) -> None:
+    fetched(server.serve("/m.onnx", File(BODY, etag=None, cut_after=[700 * KIB])), store)
+    assert [request.range for request in server.requests] == [None, None]
+    assert store.read_bytes(DIGEST) == BODY
+
+
+@pytest.mark.parametrize("etag", ['"v2"', None])
+def test_two_versions_of_a_file_are_never_mixed(server: FileServer, store: BlobStore, etag: str | None) -> None:
+    address = server.serve("/m.onnx", File(b"old" + BODY[3:], cut_after=[700 * KIB, 0, 0, 0, 0]))
+    refused("EPB510", FetchError, lambda: fetched(address, store))
+    server.serve("/m.onnx", File(BODY, etag=etag))
+    fetched(address, store)
+    assert server.requests[-1].range == f"bytes={700 * KIB}-"
+    assert store.read_bytes(DIGEST) == BODY
+
+
+def test_a_file_that_has_become_smaller_is_fetched_anew(server: FileServer, store: BlobStore) -> None:
+    address = server.serve("/m.onnx", File(BODY + b"longer", cut_after=[len(BODY), 0, 0, 0, 0]))
+    other = hashlib.sha256(BODY + b"longer").hexdigest()
+    refused("EPB510", FetchError, lambda: fetched(address, store, other))
+    small = b"small"
+    server.serve("/m.onnx", File(small))
+    assert fetched(address, store, hashlib.sha256(small).hexdigest()).size == len(small)
+
+
+def test_a_download_that_ended_before_it_was_stored_is_not_repeated(server: FileServer, store: BlobStore) -> None:
+    address = server.serve("/m.onnx", File(BODY))
+    store.partials.mkdir(parents=True)
+    (store.partials / hashlib.sha256(address.text.encode()).hexdigest()).write_bytes(BODY)
+    assert fetched(address, store) == Blob(DIGEST, len(BODY))
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("note", ["", "{", "[]", '{"validator": 7}', '{"version": "v1"}', "\0"])
+def test_a_damaged_note_beside_a_partial_file_costs_only_a_fresh_start(server: FileServer, store: BlobStore, note: str) -> None:
+    address = server.serve("/m.onnx", File(BODY))
+    name = hashlib.sha256(address.text.encode()).hexdigest()
+    store.partials.mkdir(parents=True)
+    (store.partials / name).write_bytes(b"what is this")
+    (store.partials / f"{name}.json").write_text(note, encoding="utf-8")
+    fetched(address, store)
+    assert [request.range for request in server.requests] == [None]
+
+
+def test_another_file_than_the_pinned_one_is_refused_and_not_kept(server: FileServer, store: BlobStore) -> None:
+    address = server.serve("/m.onnx", File(b"something else"))
+    message = refused("EPB511", FetchError, lambda: fetched(address, store))
+    assert DIGEST in message
+    assert hashlib.sha256(b"something else").hexdigest() in message
+    assert partials(store) == []
+    assert store.find(hashlib.sha256(b"something else").hexdigest()) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"), [(404, "Check the address."), (410, "Check the address."), (403, "may read it"), (401, "may read it")]
+)
+def test_what_the_server_refuses_is_told_at_once(server: FileServer, store: BlobStore, status: int, advice: str) -> None:
+    address = server.serve("/m.onnx", File(BODY, answers=[status]))
+    message = refused("EPB510", FetchError, lambda: fetched(address, store))
+    assert f"the server answered {status}" in message
+    assert message.endswith(advice) or advice in message
+    assert len(server.requests) == 1
+    assert partials(store) == []
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
+def test_a_server_in_trouble_is_asked_again(server: FileServer, store: BlobStore, status: int) -> None:
+    fetched(server.serve("/m.onnx", File(BODY, answers=[status] * 3)), store)
+    assert store.read_bytes(DIGEST) == BODY
+
+
+def test_a_server_that_stays_in_trouble_is_not_asked_for_ever(server: FileServer, store: BlobStore) -> None:
+    address = server.serve("/m.onnx", File(BODY, answers=[500] * 100))
+    message = refused("EPB510", FetchError, lambda: fetched(address, store))
+    assert "the server answered 500" in message
+    assert "Check the network, then run again." in message
+    assert len(server.requests) == 4
+
+
+def test_a_host_that_nobody_answers_on_is_named(store: BlobStore) -> None:
+    with serving() as server:
+        address = server.address("/m.onnx")
+    assert str(address) in refused("EPB510", FetchError, lambda: fetched(address, store))
+
+
+def test_a_redirect_is_followed_and_still_resumes(server: FileServer, store: BlobStore) -> None:
+    target = server.serve("/storage/1", File(BODY, cut_after=[700 * KIB]))
+    fetched(server.serve("/m.onnx", File(b"", redirect=target.text)), store)
+    assert [request.range for request in server.requests] == [None, None, *[f"bytes={700 * KIB}-"] * 2]
+    assert store.read_bytes(DIGEST) == BODY
+
+
+@pytest.mark.parametrize("scheme", ["http", "ftp", "file"])
+def test_a_redirect_never_leads_away_from_https(server: FileServer, store: BlobStore, scheme: str) -> None:
+    target = server.serve("/storage/1", File(BODY)).text.replace("https", scheme)
+    address = server.serve("/m.onnx", File(b"", redirect=target))
+    refused("EPB510", FetchError, lambda: fetched(address, store))
+    assert [request.path for request in server.requests] == ["/m.onnx"]
+
+
+def test_a_circle_of_redirects_ends(server: FileServer, store: BlobStore) -> None:
+    address = server.serve("/m.onnx", File(b"", redirect="/m.onnx"))
+    refused("EPB510", FetchError, lambda: fetched(address, store))
+
+
+def test_a_secret_in_the_address_is_in_no_message(server: FileServer, store: BlobStore) -> None:
+    address = server.address("/gone.onnx?token=s3cret")
+    message = refused("EPB510", FetchError, lambda: fetched(address, store))
+    assert "gone.onnx" in message
+    assert "s3cret" not in message
+
+
+def test_a_cancelled_download_stops_and_goes_on_next_time(server: FileServer, store: BlobStore) -> None:
+    cancelled = threading.Event()
+    address = server.serve("/m.onnx", File(BODY, cut_after=[800 * KIB]))
+    with pytest.raises(Cancelled):
+        fetched(address, store, progress=lambda done, total: cancelled.set(), cancelled=cancelled)
+    assert any(path.stat().st_size for path in partials(store))
+    fetched(address, store)
+    assert server.requests[-1].range is not None
+    assert store.read_bytes(DIGEST) == BODY
+    assert partials(store) == []
+
+
+def test_a_cancelled_build_does_not_sit_out_the_pause_between_attempts(
+    server: FileServer, store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "PAUSES_SECONDS", (3600.0,))
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(Cancelled):
+        fetched(server.serve("/m.onnx", File(BODY, answers=[500])), store, cancelled=cancelled)
+
+
+def test_two_builds_that_need_one_file_fetch_it_once(server: FileServer, store: BlobStore) -> None:
+    asked, waiting = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        asked.set()
+        waiting.wait(10)
+
+    address = server.serve("/m.onnx", File(BODY, before_body=hold))
+    blobs: list[Blob] = []
+    threads = [threading.Thread(target=lambda: blobs.append(fetched(address, store))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert asked.wait(10)
+    waiting.set()
+    for thread in threads:
+        thread.join(30)
+    assert blobs == [Blob(DIGEST, len(BODY))] * 2
+    assert len(server.requests) == 1
+
+
+def test_two_addresses_that_end_alike_do_not_share_a_partial_file(server: FileServer, store: BlobStore) -> None:
+    first = server.serve("/a/m.onnx", File(b"A" * 5000, cut_after=[4000, 0, 0, 0, 0]))
+    second = server.serve("/b/m.onnx", File(b"B" * 5000))
+    refused("EPB510", FetchError, lambda: fetched(first, store, hashlib.sha256(b"A" * 5000).hexdigest()))
+    fetched(second, store, hashlib.sha256(b"B" * 5000).hexdigest())
+    assert server.requests[-1].range is None
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("https://example.com/m.onnx", "Give its sha256."),
+        ("s3://bucket/m.onnx", "Give its sha256."),
+        ("hf://org/repo/m.onnx@main", "or a whole commit id (40 digits) as the revision."),
+    ],
+)
+def test_what_may_change_is_not_fetched_without_a_sha256(store: BlobStore, text: str, advice: str) -> None:
+    assert advice in refused("EPB208", PlanError, lambda: fetched(parse_address(text), store, None))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
+def test_a_full_disk_is_told_as_what_it_is_and_keeps_what_fitted(server: FileServer, store: BlobStore) -> None:
+    import resource
+
+    address = server.serve("/m.onnx", File(BODY))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512 * KIB, limits[1]))
+    try:
+        message = refused("EPB503", StoreError, lambda: fetched(address, store))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "EPBUILD_CACHE_DIR" in message
+    fetched(address, store)
+    assert server.requests[-1].range is not None
+    assert store.read_bytes(DIGEST) == BODY
+
+
+class _Large:
+    """A source of many zeros, which never exist all at once."""
+
+    size = 200 * 1024 * 1024
+
+    def open(self, start: int, validator: str | None) -> Reply:
+        zeros = bytes(256 * KIB)
+        return Reply(0, self.size, None, (zeros for _ in range(self.size // len(zeros))))
+
+
+def test_a_model_of_any_size_fits_in_little_memory(store: BlobStore) -> None:
+    address = WebAddress("https://example.com/large.onnx")
+    tracemalloc.start()
+    try:
+        blob = download.download(address, _Large(), None, store, progress=lambda done, total: None, cancelled=threading.Event())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert blob.size == _Large.size
+    assert peak < 10 * 1024 * 1024

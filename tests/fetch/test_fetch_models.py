@@ -1,0 +1,196 @@
+"""A remote model reads like a local one: the graph, its external data beside it, all of it what the recipe pins."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx
+import pytest
+from file_server import File, FileServer, opener_without_tls, serving
+from onnx import TensorProto, helper
+
+from epbuild.errors import EpbuildError
+from epbuild.fetch import RemoteModel, download, fetch_model
+from epbuild.onnxfile import read_header
+from epbuild.store import BlobStore
+
+WEIGHTS = bytes(range(256)) * 64
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def graph(*locations: str) -> bytes:
+    """An ONNX model whose weights lie at `locations`."""
+    weights = []
+    for number, location in enumerate(locations):
+        tensor = TensorProto(name=f"w{number}", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=location)
+        weights.append(tensor)
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    made = helper.make_graph([helper.make_node("Relu", ["x"], ["x2"])], "g", [value], [value], initializer=weights)
+    data: bytes = helper.make_model(made).SerializeToString()
+    return data
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "cache")
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
+
+
+def fetched(
+    text: str, store: BlobStore, pin: str | None, pins: Mapping[str, str] | None = None, heard: list[str] | None = None
+) -> RemoteModel:
+    def progress(address: str, done: int, total: int | None) -> None:
+        if heard is not None and done == total:
+            heard.append(address)
+
+    return fetch_model(text, pin, store, pins=pins, progress=progress, cancelled=threading.Event(), opener=opener_without_tls())
+
+
+def refusal(text: str, store: BlobStore, pin: str | None, pins: Mapping[str, str] | None = None) -> tuple[str, int, str]:
+    with pytest.raises(EpbuildError) as failure:
+        fetched(text, store, pin, pins)
+    (problem,) = failure.value.problems
+    return problem.code, failure.value.exit_code, problem.text
+
+
+def served(server: FileServer, *locations: str) -> tuple[str, str]:
+    """The address of a graph with data at `locations`, which are served beside it, and the graph's digest."""
+    data = graph(*locations)
+    for location in locations:
+        server.serve(f"/tiny/{location}", File(WEIGHTS))
+    return server.serve("/tiny/m.onnx", File(data)).text, sha256(data)
+
+
+def test_a_remote_model_is_a_file_under_its_own_name(server: FileServer, store: BlobStore) -> None:
+    text, pin = served(server)
+    model = fetched(text, store, pin)
+    assert model.graph.name == "m.onnx"
+    assert model.graph.read_bytes() == graph()
+    assert model.digests == {model.graph: pin}
+    assert list(model.graph.parent.iterdir()) == [model.graph]
+
+
+def test_external_data_lies_beside_its_graph_where_onnx_finds_it(server: FileServer, store: BlobStore) -> None:
+    text, pin = served(server, "w.bin", "data/w2.bin")
+    heard: list[str] = []
+    model = fetched(text, store, pin, {"w.bin": sha256(WEIGHTS), "data/w2.bin": sha256(WEIGHTS)}, heard)
+    assert (model.graph.parent / "w.bin").read_bytes() == WEIGHTS
+    assert (model.graph.parent / "data" / "w2.bin").read_bytes() == WEIGHTS
+    assert set(model.digests.values()) == {pin, sha256(WEIGHTS)}
+    assert read_header(model.graph).external_locations == ("w.bin", "data/w2.bin")
+    onnx.load(str(model.graph), load_external_data=True)
+    # The second file has the content of the first: it need not be fetched.
+    assert heard == [text, text.replace("m.onnx", "w.bin")]
+
+
+def test_a_model_that_is_there_needs_no_network(server: FileServer, store: BlobStore) -> None:
+    text, pin = served(server, "w.bin")
+    first = fetched(text, store, pin, {"w.bin": sha256(WEIGHTS)})
+    server.files.clear()
+    server.requests.clear()
+    before = first.graph.stat()
+    assert fetched(text, store, pin, {"w.bin": sha256(WEIGHTS)}) == first
+    assert server.requests == []
+    assert first.graph.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "w.bin"])
+@pytest.mark.parametrize("damage", ["removed", "cut short"])
+def test_a_file_that_somebody_damaged_comes_back_from_the_store(
+    server: FileServer, store: BlobStore, name: str, damage: str
+) -> None:
+    text, pin = served(server, "w.bin")
+    model = fetched(text, store, pin, {"w.bin": sha256(WEIGHTS)})
+    server.files.clear()
+    victim = model.graph.parent / name
+    victim.chmod(0o644)
+    if damage == "removed":
+        victim.unlink()
+    else:
+        os.truncate(victim, 10)
+    fetched(text, store, pin, {"w.bin": sha256(WEIGHTS)})
+    assert {sha256(path.read_bytes()) for path in model.digests} == set(model.digests.values())
+
+
+def test_a_damaged_blob_is_fetched_again(server: FileServer, store: BlobStore) -> None:
+    text, pin = served(server)
+    model = fetched(text, store, pin)
+    blob = store.root / "cas" / "sha256" / pin[:2] / pin
+    blob.chmod(0o644)
+    blob.write_bytes(b"bit rot")
+    model.graph.chmod(0o644)
+    model.graph.unlink()
+    assert fetched(text, store, pin).graph.read_bytes() == graph()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
+def test_a_fetched_model_is_read_only(server: FileServer, store: BlobStore) -> None:
+    text, pin = served(server)
+    assert fetched(text, store, pin).graph.stat().st_mode & 0o222 == 0
+
+
+def test_data_that_nothing_pins_is_not_fetched(server: FileServer, store: BlobStore) -> None:
+    text, pin = served(server, "w.bin")
+    code, exit_code, message = refusal(text, store, pin)
+    assert (code, exit_code) == ("EPB208", 2)
+    assert text.replace("m.onnx", "w.bin") in message
+    assert [request.path for request in server.requests] == ["/tiny/m.onnx"]
+
+
+def test_other_data_than_the_pinned_is_refused(server: FileServer, store: BlobStore) -> None:
+    text, pin = served(server, "w.bin")
+    assert refusal(text, store, pin, {"w.bin": "0" * 64})[:2] == ("EPB511", 3)
+
+
+def test_a_pin_for_a_file_that_the_model_has_not_is_a_mistake(server: FileServer, store: BlobStore) -> None:
+    text, pin = served(server)
+    code, exit_code, message = refusal(text, store, pin, {"weights.bin": sha256(WEIGHTS)})
+    assert (code, exit_code) == ("EPB208", 2)
+    assert "weights.bin" in message
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/passwd", "C:\\w.bin", "data\\w.bin", "M.onnx", "./m.onnx"])
+def test_a_graph_cannot_have_files_written_elsewhere_or_over_itself(server: FileServer, store: BlobStore, location: str) -> None:
+    data = graph(location)
+    text = server.serve("/tiny/m.onnx", File(data)).text
+    code, exit_code, message = refusal(text, store, sha256(data), {location: sha256(WEIGHTS)})
+    assert (code, exit_code) == ("EPB204", 2)
+    assert location in message
+    assert len(server.requests) == 1
+
+
+def test_what_is_no_model_is_left_to_the_planner_to_refuse(server: FileServer, store: BlobStore) -> None:
+    page = b"<html>Sign in</html>"
+    text = server.serve("/tiny/m.onnx", File(page)).text
+    assert fetched(text, store, sha256(page)).graph.read_bytes() == page
+
+
+def test_models_with_one_name_do_not_get_in_each_others_way(server: FileServer, store: BlobStore) -> None:
+    first, second = graph(), graph() + b"\x08\x08"
+    one = fetched(server.serve("/a/m.onnx", File(first)).text, store, sha256(first))
+    two = fetched(server.serve("/b/m.onnx", File(second)).text, store, sha256(second))
+    assert (one.graph.read_bytes(), two.graph.read_bytes()) == (first, second)
+
+
+def test_a_bad_address_is_the_recipes_mistake(store: BlobStore) -> None:
+    code, exit_code, message = refusal("http://example.com/m.onnx", store, "0" * 64)
+    assert (code, exit_code) == ("EPB209", 2)
+    assert "must begin with one of https://" in message

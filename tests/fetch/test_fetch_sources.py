@@ -1,0 +1,271 @@
+"""Buckets and the hub: real clients against a server on this machine, and sentences where a client is not installed."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from file_server import File, FileServer, opener_without_tls, serving
+
+from epbuild.errors import EpbuildError
+from epbuild.fetch import FetchError, ObjectAddress, download, fetch, parse_address
+from epbuild.fetch.objects import ObjectSource
+from epbuild.fetch.transfer import Interrupted
+from epbuild.store import Blob, BlobStore
+
+BODY = bytes(range(256)) * 20480  # 5 MiB: more than one range of an object
+DIGEST = hashlib.sha256(BODY).hexdigest()
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+WHEN = "Mon, 02 Jun 2025 10:00:00 GMT"
+
+
+@pytest.fixture
+def server() -> Iterator[FileServer]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "cache")
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0, 0.0))
+
+
+def fetched(text: str, store: BlobStore, sha256: str | None = DIGEST) -> Blob:
+    address = parse_address(text)
+    return fetch(
+        address, sha256, store, progress=lambda done, total: None, cancelled=threading.Event(), opener=opener_without_tls()
+    )
+
+
+def refusal(text: str, store: BlobStore, sha256: str | None = DIGEST, code: str = "EPB510") -> str:
+    with pytest.raises(EpbuildError) as failure:
+        fetched(text, store, sha256)
+    (problem,) = failure.value.problems
+    assert problem.code == code
+    return problem.text
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "extra"),
+    [
+        ("s3://bucket/m.onnx", "obstore", "epbuild[remote]"),
+        ("gs://bucket/m.onnx", "obstore", "epbuild[remote]"),
+        ("az://container/m.onnx", "obstore", "epbuild[remote]"),
+        ("hf://org/repo/m.onnx@main", "huggingface_hub", "epbuild[hf]"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch, text: str, module: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    message = refusal(text, store, code="EPB512")
+    assert module in message
+    assert f"pip install '{extra}'" in message
+
+
+@pytest.mark.parametrize("text", ["s3://bucket/m.onnx", "hf://org/repo/m.onnx@main"])
+def test_a_file_that_is_in_the_store_needs_no_client(store: BlobStore, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    store.add_bytes(BODY)
+    assert fetched(text, store).digest == DIGEST
+
+
+class TestBuckets:
+    """What a user of S3, Google Cloud Storage or Azure may rely on."""
+
+    @pytest.fixture
+    def bucket(self, server: FileServer, monkeypatch: pytest.MonkeyPatch) -> FileServer:
+        pytest.importorskip("obstore", reason="needs the extra 'remote'")
+        monkeypatch.setenv("AWS_ENDPOINT", f"http://127.0.0.1:{server.port}")
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        monkeypatch.setenv("AWS_REGION", "eu-central-1")
+        return server
+
+    def test_an_object_of_s3_is_fetched_in_ranges_of_one_version(self, bucket: FileServer, store: BlobStore) -> None:
+        bucket.serve("/models/tiny/m.onnx", File(BODY, last_modified=WHEN))
+        assert fetched("s3://models/tiny/m.onnx", store) == Blob(DIGEST, len(BODY))
+        assert store.read_bytes(DIGEST) == BODY
+        reads = [request for request in bucket.requests if request.method == "GET"]
+        assert len(reads) == 2
+        assert all(request.headers["if-match"] == '"v1"' for request in reads)
+
+    def test_an_object_that_does_not_exist_is_told_at_once(self, bucket: FileServer, store: BlobStore) -> None:
+        assert "there is no such object" in refusal("s3://models/gone.onnx", store)
+        assert len(bucket.requests) == 1
+
+    def test_a_refused_object_names_the_variables_that_open_it(self, bucket: FileServer, store: BlobStore) -> None:
+        bucket.serve("/models/m.onnx", File(BODY, answers=[403]))
+        assert "AWS_ACCESS_KEY_ID" in refusal("s3://models/m.onnx", store)
+
+    def test_an_azure_account_that_is_not_named_is_asked_for(self, store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("obstore", reason="needs the extra 'remote'")
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+        message = refusal("az://container/m.onnx", store)
+        assert "Set AZURE_STORAGE_ACCOUNT_NAME" in message
+        assert "Debug source" not in message
+
+    @pytest.fixture
+    def memory(self) -> Any:
+        pytest.importorskip("obstore", reason="needs the extra 'remote'")
+        from obstore.store import MemoryStore
+
+        return MemoryStore()
+
+    def test_an_object_resumes_where_it_stopped_unless_it_was_replaced(self, memory: Any) -> None:
+        import obstore
+
+        obstore.put(memory, "m.onnx", BODY)
+        source = ObjectSource(ObjectAddress("s3", "bucket", "m.onnx"), memory)
+        whole = source.open(0, None)
+        resumed = source.open(1000, whole.validator)
+        assert (resumed.start, resumed.total) == (1000, len(BODY))
+        assert b"".join(resumed.chunks) == BODY[1000:]
+        obstore.put(memory, "m.onnx", BODY[::-1])
+        assert source.open(1000, whole.validator).start == 0
+
+    def test_an_object_that_is_replaced_while_it_is_read_is_never_mixed(self, memory: Any) -> None:
+        import obstore
+
+        obstore.put(memory, "m.onnx", BODY)
+        chunks = ObjectSource(ObjectAddress("s3", "bucket", "m.onnx"), memory).open(0, None).chunks
+        next(chunks)
+        obstore.put(memory, "m.onnx", BODY[::-1])
+        with pytest.raises(Interrupted, match="was replaced"):
+            next(chunks)
+
+
+class _HubError(OSError):
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.response = type("Response", (), {"status_code": status})()
+
+
+class _Offline(ConnectionError):
+    pass
+
+
+@dataclass
+class FakeHub:
+    """What this program uses of huggingface_hub, with the hub on the server of these tests."""
+
+    server: FileServer
+    etag: str | None = None
+    fails_with: list[Exception] = field(default_factory=list)
+    scheme: str = "https"
+
+    def hf_hub_url(self, repo_id: str, filename: str, *, revision: str) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.server.port}/{repo_id}/resolve/{revision}/{filename}"
+
+    def get_hf_file_metadata(self, url: str) -> Any:
+        if self.fails_with:
+            raise self.fails_with.pop(0)
+        return type("Metadata", (), {"commit_hash": COMMIT, "etag": self.etag})()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module, errors, utils = (ModuleType(f"huggingface_hub{part}") for part in ("", ".errors", ".utils"))
+        errors.__dict__.update(HfHubHTTPError=_HubError, OfflineModeIsEnabled=_Offline)
+        utils.__dict__.update(build_hf_headers=lambda: {"authorization": "Bearer s3cret"})
+        module.__dict__.update(
+            hf_hub_url=self.hf_hub_url, get_hf_file_metadata=self.get_hf_file_metadata, errors=errors, utils=utils
+        )
+        for part in (module, errors, utils):
+            monkeypatch.setitem(sys.modules, part.__name__, part)
+
+
+class TestHub:
+    """What a user of the Hugging Face Hub may rely on."""
+
+    @pytest.fixture
+    def hub(self, server: FileServer, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+        hub = FakeHub(server)
+        hub.install(monkeypatch)
+        return hub
+
+    def test_a_branch_is_read_at_one_commit_even_when_the_line_is_cut(self, hub: FakeHub, store: BlobStore) -> None:
+        hub.server.serve(f"/org/repo/resolve/{COMMIT}/onnx/m.onnx", File(BODY, cut_after=[100_000]))
+        assert fetched("hf://org/repo/onnx/m.onnx@main", store) == Blob(DIGEST, len(BODY))
+        assert [request.range for request in hub.server.requests] == [None, "bytes=100000-"]
+
+    def test_the_token_goes_to_the_hub_and_to_nobody_that_it_redirects_to(self, hub: FakeHub, store: BlobStore) -> None:
+        target = hub.server.serve("/storage/1", File(BODY)).text.replace("127.0.0.1", "localhost")
+        hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(b"", redirect=target))
+        fetched("hf://org/repo/m.onnx@main", store)
+        sent = [request.headers.get("Authorization") for request in hub.server.requests]
+        assert sent == ["Bearer s3cret", None]
+
+    def test_a_commit_needs_no_sha256_and_is_fetched_once(
+        self, hub: FakeHub, store: BlobStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(BODY))
+        first = fetched(f"hf://org/repo/m.onnx@{COMMIT}", store, None)
+        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+        assert fetched(f"hf://org/repo/m.onnx@{COMMIT}", store, None) == first == Blob(DIGEST, len(BODY))
+        assert len(hub.server.requests) == 1
+
+    def test_what_the_hub_says_of_the_content_is_checked_where_nothing_is_pinned(self, hub: FakeHub, store: BlobStore) -> None:
+        hub.etag = hashlib.sha256(b"what was uploaded").hexdigest()
+        hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(BODY))
+        assert hub.etag in refusal(f"hf://org/repo/m.onnx@{COMMIT}", store, None, code="EPB511")
+
+    def test_a_file_that_the_hub_itself_says_is_another_is_not_downloaded(self, hub: FakeHub, store: BlobStore) -> None:
+        hub.etag = "f" * 64
+        hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(BODY))
+        assert "f" * 64 in refusal("hf://org/repo/m.onnx@main", store, code="EPB511")
+        assert not list(store.partials.iterdir())
+
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (_HubError("404 Client Error. (Request ID: Root=1)\n\nEntry Not Found for url: x.\nMore.", 404), "Entry Not Found"),
+            (_HubError("401 Client Error. (Request ID: Root=1)\n\nRepository Not Found.", 401), "a token in HF_TOKEN"),
+            (_HubError("", 403), "the hub answered 403"),
+            (_Offline("offline"), "Unset HF_HUB_OFFLINE"),
+            (ValueError("Repo id must be in the form"), "Repo id must be"),
+        ],
+    )
+    def test_what_the_hub_refuses_is_told_at_once(self, hub: FakeHub, store: BlobStore, error: Exception, said: str) -> None:
+        hub.fails_with = [error]
+        message = refusal("hf://org/repo/m.onnx@main", store)
+        assert said in message
+        assert "Request ID" not in message
+
+    def test_a_hub_in_trouble_is_asked_again(self, hub: FakeHub, store: BlobStore) -> None:
+        hub.fails_with = [_HubError("busy", 503), TimeoutError("slow"), RuntimeError("a library's own kind")]
+        hub.server.serve(f"/org/repo/resolve/{COMMIT}/m.onnx", File(BODY))
+        assert fetched("hf://org/repo/m.onnx@main", store).digest == DIGEST
+
+    def test_a_hub_without_https_is_refused(self, hub: FakeHub, store: BlobStore) -> None:
+        hub.scheme = "http"
+        assert "HF_ENDPOINT" in refusal("hf://org/repo/m.onnx@main", store)
+        assert hub.server.requests == []
+
+
+def test_the_installed_huggingface_hub_has_what_is_used_of_it() -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="needs the extra 'hf'")
+    from huggingface_hub import errors, utils
+
+    url = hub.hf_hub_url("org/repo", "onnx/m x.onnx", revision="refs/pr/7")
+    assert url.endswith("/org/repo/resolve/refs%2Fpr%2F7/onnx/m%20x.onnx")
+    assert callable(hub.get_hf_file_metadata)
+    assert "user-agent" in {name.lower() for name in utils.build_hf_headers(token="s3cret")}
+    assert issubclass(errors.HfHubHTTPError, Exception)
+    assert issubclass(errors.OfflineModeIsEnabled, ConnectionError)
+    assert {"commit_hash", "etag"} <= set(hub.HfFileMetadata.__dataclass_fields__)
+
+
+def test_a_failed_fetch_ends_with_the_exit_code_of_the_environment() -> None:
+    assert FetchError.exit_code == 3

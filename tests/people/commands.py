@@ -1,0 +1,71 @@
+"""`epbuild` as a user runs it, in a folder with a small recipe; nothing here needs an EP."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+ROOT = Path(__file__).parents[2]
+
+RECIPE = """\
+epbuild: 1
+name: tiny
+toolchains:
+  qnn:
+    packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]
+models:
+  relu: relu.onnx
+targets:
+  phone:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      soc_model: SM8750
+groups:
+  main:
+    models: [relu]
+    targets: [phone]
+outputs:
+  - layout: directory
+    path: dist/${target}
+"""
+
+
+def environment(folder: Path, **changes: str) -> dict[str, str]:
+    """What `epbuild` is started with: this tree, a store of its own, and neither colours nor a CI service by chance."""
+    kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS"}}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = {"PYTHONPATH": os.pathsep.join(paths), "EPBUILD_CACHE_DIR": str(folder / ".cache"), "PYTHONUTF8": "1"}
+    return {**kept, **own, **changes}
+
+
+def epbuild(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line in `folder`, with no terminal and nothing to read."""
+    return subprocess.run(
+        [sys.executable, "-m", "epbuild", *arguments],
+        cwd=folder,
+        env=environment(folder, **changes),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+def write_model(path: Path, operator: str = "Relu", domain: str = "") -> Path:
+    """A model of one node."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "y")]
+    node = helper.make_node(operator, ["x"], ["y"], domain=domain)
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), path)
+    return path

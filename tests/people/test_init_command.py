@@ -1,0 +1,215 @@
+"""`epbuild init` writes a recipe that validates, whatever the models are called, and never takes a file away from anybody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import environment, epbuild, write_model
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.recipe import Recipe, load
+from epbuild.starter import KINDS, Wishes
+from epbuild.starter.recipe import model_names, recipe_text, scalar
+
+FLAGS = ("--model", "relu.onnx", "--ep", "qnn", "--soc", "SM8750")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_model(tmp_path / "relu.onnx")
+    return tmp_path
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def written(folder: Path, *arguments: str, path: str = "epbuild.yaml") -> Recipe:
+    """The recipe that `epbuild init` makes, once `epbuild validate` has nothing to say against it."""
+    done = epbuild(folder, "init", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert epbuild(folder, "validate", path).returncode == 0
+    return load(folder / path)
+
+
+def target_values(recipe: Recipe, option: str) -> dict[str, object]:
+    return {name: target.eps[0].provider_options[option].value for name, target in recipe.targets.items()}
+
+
+@pytest.mark.parametrize(
+    ("ep", "value", "option", "package"),
+    [
+        ("qnn", "SM8750", "soc_model", "onnxruntime-qnn==2.7.0"),
+        ("QNN", "60", "soc_model", "onnxruntime-qnn==2.7.0"),
+        ("openvino", "CPU", "device_type", "onnxruntime-openvino==1.24.1"),
+    ],
+)
+def test_flags_make_a_valid_recipe_with_pinned_packages(folder: Path, ep: str, value: str, option: str, package: str) -> None:
+    recipe = written(folder, "--model", "relu.onnx", "--ep", ep, "--target", value)
+    assert {name: str(found) for name, found in target_values(recipe, option).items()} == {value: value}
+    [toolchain] = recipe.toolchains.values()
+    assert package in toolchain.packages
+    assert all("==" in requirement for requirement in toolchain.packages)
+    assert recipe.name == folder.name
+
+
+def test_the_recipe_explains_itself_and_says_what_to_do_next(folder: Path) -> None:
+    done = epbuild(folder, "init", *FLAGS)
+    assert done.stdout == "Wrote epbuild.yaml: 1 model for 1 target. Next: epbuild run\n"
+    text = (folder / "epbuild.yaml").read_text(encoding="utf-8")
+    assert text.count("#") >= 8
+    assert "${recipe.name}" in text
+
+
+def test_many_models_and_targets_keep_their_order_and_names(folder: Path) -> None:
+    write_model(folder / "prefill" / "model.onnx")
+    write_model(folder / "decode" / "model.onnx")
+    models = [word for name in ("prefill", "decode") for word in ("--model", f"{name}/model.onnx")]
+    recipe = written(folder, *models, "--ep", "qnn", "--soc", "SM8750", "--soc", "laptop=SC8380XP", "--name", "llm")
+    assert recipe.name == "llm"
+    [group] = recipe.groups.values()
+    assert [member.model.name for member in group.members] == ["prefill-model", "decode-model"]
+    assert not group.share_weights
+    assert target_values(recipe, "soc_model") == {"SM8750": "SM8750", "laptop": "SC8380XP"}
+
+
+def test_models_that_share_nothing_are_warned_of_and_the_recipe_is_there(folder: Path) -> None:
+    write_model(folder / "second.onnx")
+    done = epbuild(folder, "init", *FLAGS, "--model", "second.onnx", "--share-weights")
+    assert done.returncode == 0
+    assert "warning" in done.stderr
+    assert [group.share_weights for group in load(folder / "epbuild.yaml").groups.values()] == [True]
+
+
+def test_a_recipe_in_another_folder_finds_the_models_from_there(folder: Path) -> None:
+    (folder / "build here").mkdir()
+    recipe = written(folder, "build here", *FLAGS, "--output", "phone.yaml", path="build here/phone.yaml")
+    assert recipe.models["relu"].path == "../relu.onnx"
+    done = epbuild(folder, "init", "build here", *FLAGS)
+    assert done.stdout.rstrip().endswith(f'Next: epbuild run "{Path("build here", "epbuild.yaml")}"')
+
+
+def test_a_file_that_is_there_is_kept_unless_force_is_asked_for(folder: Path) -> None:
+    (folder / "epbuild.yaml").write_text("mine", encoding="utf-8")
+    refused = epbuild(folder, "init", *FLAGS)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "epbuild.yaml exists already; take --force" in refused.stderr
+    assert (folder / "epbuild.yaml").read_text(encoding="utf-8") == "mine"
+    assert written(folder, *FLAGS, "--force").models.keys() == {"relu"}
+
+
+def test_without_a_terminal_and_without_flags_it_says_what_it_needs_and_waits_for_nothing(folder: Path) -> None:
+    done = epbuild(folder, "init")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert "it needs --model, --ep, --target" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "relu.onnx"], "it needs --ep, --target"),
+        (["--model", "relu.onnx", "--ep", "qnn"], "it needs --target"),
+        ([*FLAGS, "--ep", "qmn"], "'qmn' is not one of 'qnn', 'openvino'"),
+        ([*FLAGS, "--soc", "SM8750"], "two targets are called 'SM8750'"),
+        ([*FLAGS, "--target", "phone="], "'phone=' is no target"),
+        ([*FLAGS, "--target", "=SM8750"], "'=SM8750' is no target"),
+        ([*FLAGS, "--soc", "SM9999"], "SM9999"),
+        ([*FLAGS, "--name", "a/b"], "EPB107"),
+        ([*FLAGS, "--target", "a phone=SM8750"], "EPB107"),
+        ([*FLAGS, "--modell", "x"], "No such option '--modell'"),
+        ([*FLAGS, "nowhere"], "'nowhere' does not exist"),
+        ([*FLAGS, "--model", "gone.onnx"], "EPB201"),
+        ([*FLAGS, "--model", "text.onnx"], "EPB202"),
+        ([*FLAGS, "--model", "."], "EPB20"),
+        ([*FLAGS, "--model", "compiled.onnx"], "EPB205"),
+        (["--model", "relu.onnx", "--ep", "openvino", "--target", "NPUU"], "NPUU"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_and_nothing_is_written(folder: Path, arguments: list[str], words: str) -> None:
+    (folder / "text.onnx").write_text("no model\n", encoding="utf-8")
+    write_model(folder / "compiled.onnx", "EPContext", "com.microsoft")
+    before = files(folder)
+    done = epbuild(folder, "init", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert files(folder) - {".cache"} == before
+
+
+def test_a_model_that_is_none_is_refused_in_the_words_of_the_planner(folder: Path) -> None:
+    (folder / "text.onnx").write_text("no model\n", encoding="utf-8")
+    [said] = epbuild(folder, "init", "--model", "text.onnx", "--ep", "qnn", "--soc", "SM8750").stderr.splitlines()
+    epbuild(folder, "init", *FLAGS)
+    recipe = folder / "epbuild.yaml"
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace("relu", "text"), encoding="utf-8")
+    planner = epbuild(folder, "validate").stderr.splitlines()[0]
+    assert said.removeprefix("epbuild: ") == planner.split(": ", 1)[1]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")
+@pytest.mark.parametrize(
+    ("answers", "arguments", "models", "targets"),
+    [
+        ("\n\n\n\n", (), ["relu"], {"SM8750": "SM8750"}),
+        (
+            "gone.onnx\nrelu.onnx\nsecond.onnx\n\nqnn\nSM8750 SC8380XP\nn\n",
+            (),
+            ["relu", "second"],
+            {"SM8750": "SM8750", "SC8380XP": "SC8380XP"},
+        ),
+        ("SC8380XP\n", ("--model", "relu.onnx", "--ep", "qnn"), ["relu"], {"SC8380XP": "SC8380XP"}),
+    ],
+    ids=["defaults", "a wrong answer is asked again", "only what no flag says"],
+)
+def test_on_a_terminal_it_asks_for_what_no_flag_says(
+    folder: Path, answers: str, arguments: tuple[str, ...], models: list[str], targets: dict[str, str]
+) -> None:
+    write_model(folder / "second.onnx")
+    if sys.platform == "win32":
+        return
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "epbuild", "init", *arguments]
+    process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    os.write(ours, answers.encode())
+    assert process.stderr is not None
+    said = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait(60) == 0, said
+    os.close(ours)
+    recipe = load(folder / "epbuild.yaml")
+    assert list(recipe.models) == models
+    assert target_values(recipe, "soc_model") == targets
+
+
+@given(st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\ufeff\ufffe\uffff")))
+def test_any_text_is_read_back_from_the_recipe_as_it_was(text: str) -> None:
+    assert yaml.safe_load(f"key: {scalar(text)}    # said\nnext: 1\n") == {"key": text, "next": 1}
+
+
+@given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1), min_size=1, max_size=6))
+def test_models_of_any_name_get_names_of_their_own(paths: list[str]) -> None:
+    names = model_names(paths)
+    assert list(names.values()) == paths
+    assert len({name.lower() for name in names}) == len(paths)
+
+
+@pytest.mark.parametrize(
+    "file", ["größe ü.onnx", "no.onnx", "1e3.onnx", "12.onnx", "a#b: c.onnx", 'it\'s "x".onnx', "${model}.onnx", "-x-.onnx"]
+)
+def test_a_model_file_of_any_name_can_be_started_with(tmp_path: Path, file: str) -> None:
+    if os.name == "nt" and set(file) & set(':"'):
+        pytest.skip("Windows has no such file names")
+    recipe = tmp_path / "epbuild.yaml"
+    text = recipe_text(recipe, Wishes(KINDS["qnn"], "qnn", [str(tmp_path / file)], {"phone": "SM8750"}))
+    recipe.write_text(text, encoding="utf-8")
+    [model] = load(recipe).models.values()
+    assert model.path == file

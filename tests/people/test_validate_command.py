@@ -1,0 +1,95 @@
+"""`epbuild validate` shows every mistake of a recipe at once, where it is, and as machines and CI services want it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from commands import RECIPE, epbuild, write_model
+
+WRONG = (
+    RECIPE.replace("soc_model: SM8750", "soc_modell: SM8750\n      vtcm_mb: banana")
+    .replace("dist/${target}", "dist/${taget}")
+    .replace("backend_type: htp", "backend_type: bogus")
+)
+"""Four mistakes: an option's name, two values, and a template."""
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    write_model(tmp_path / "relu.onnx")
+    (tmp_path / "epbuild.yaml").write_text(WRONG, encoding="utf-8")
+    return tmp_path
+
+
+def places(text: str) -> list[tuple[int, int]]:
+    """The line and column of every problem that was told."""
+    return [(int(line), int(column)) for line, column in re.findall(r"^epbuild\.yaml:(\d+):(\d+): error: ", text, re.MULTILINE)]
+
+
+def position(word: str) -> tuple[int, int]:
+    before = WRONG[: WRONG.index(word)]
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
+
+
+MISTAKES = ("bogus", "soc_modell", "banana", "dist/${taget}")  # a text that cannot be resolved is told at its beginning
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "run"])
+def test_all_mistakes_in_options_are_shown_at_once_in_order_with_their_lines_underlined(wrong: Path, command: str) -> None:
+    (wrong / "epbuild.yaml").write_text(WRONG.replace("taget", "target"), encoding="utf-8")
+    done = epbuild(wrong, command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert places(done.stderr) == [position(word) for word in MISTAKES[:3]]
+    lines = done.stderr.splitlines()
+    assert lines[-1] == "3 errors"
+    for word in MISTAKES[:3]:
+        [shown] = [number for number, line in enumerate(lines) if re.match(rf" *\d+ \| .*{re.escape(word)}", line)]
+        assert lines[shown + 1].index("^") == lines[shown].index(word)
+        assert lines[shown + 1].count("^") == len(word)
+
+
+def test_a_mistake_in_the_text_does_not_hide_those_in_the_options(wrong: Path) -> None:
+    assert places(epbuild(wrong, "validate").stderr) == [position(word) for word in MISTAKES]
+
+
+def test_what_is_shown_of_the_recipe_fits_80_columns(wrong: Path) -> None:
+    (wrong / "epbuild.yaml").write_text(WRONG.replace("SM8750", f"{'x' * 500}"), encoding="utf-8")
+    excerpts = [line for line in epbuild(wrong, "validate").stderr.splitlines() if re.match(r" +\d* \|", line)]
+    assert excerpts
+    assert max(map(len, excerpts)) <= 80
+
+
+def test_machines_get_the_same_problems_as_json_only(wrong: Path) -> None:
+    people = epbuild(wrong, "validate")
+    machines = epbuild(wrong, "validate", "--json")
+    assert (machines.returncode, machines.stderr) == (2, "")
+    document = json.loads(machines.stdout)
+    assert document["valid"] is False
+    assert [(problem["line"], problem["column"]) for problem in document["problems"]] == places(people.stderr)
+
+
+def test_github_gets_an_annotation_for_each_problem(wrong: Path) -> None:
+    done = epbuild(wrong, "validate", GITHUB_ACTIONS="true")
+    annotated = re.findall(r"^::error file=epbuild\.yaml,line=(\d+),col=(\d+)::", done.stderr, re.MULTILINE)
+    assert [(int(line), int(column)) for line, column in annotated] == places(done.stderr) != []
+
+
+def test_a_recipe_in_a_pipe_is_told_without_control_characters(wrong: Path) -> None:
+    assert "\x1b" not in epbuild(wrong, "validate").stderr
+
+
+def test_a_right_recipe_is_counted_and_no_error_is(wrong: Path) -> None:
+    (wrong / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    done = epbuild(wrong, "validate")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("epbuild.yaml is valid: 1 model, 1 target, 1 group, ")
+
+
+def test_a_recipe_that_is_not_there_has_nothing_to_count(tmp_path: Path) -> None:
+    done = epbuild(tmp_path, "validate", "nowhere.yaml")
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("nowhere.yaml: error: ")

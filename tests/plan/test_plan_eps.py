@@ -1,0 +1,555 @@
+"""What a target may ask of its EPs: several in one session, files and libraries, devices, knowledge of the user's own, remote models."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_models
+
+from epbuild.errors import PlanError
+from epbuild.plan import PlannedTarget, SessionGroup, action_key, differences
+from epbuild.recipe import ModelSource
+
+TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"
+OPENVINO = "openvino:\n    packages: [onnxruntime-openvino==1.24.1]"
+PLUGIN = (OPENVINO, "openvino:\n    packages: [onnxruntime-ep-openvino==1.8.1]")
+TWO_EPS = """\
+    eps:
+      - ep: QNNExecutionProvider
+        provider_options: {soc_model: SM8750}
+      - ep: OpenVINOExecutionProvider
+        provider_options: {device_type: CPU}
+"""
+CONTOSO = """\
+ep = "ContosoExecutionProvider"
+short = "contoso"
+kind = "plugin"
+origin = "doc Contoso EP 3.1"
+module = "contoso_ep"
+distributions = ["contoso-ep"]
+
+[options]
+speed = { type = "integer", minimum = 0, maximum = 9, output = "documented", meaning = "How fast." }
+table = { type = "file", output = "documented", meaning = "A table." }
+log = { type = "file", output = "none", meaning = "A file that is only read." }
+"""
+CONTOSO_TARGET = (
+    "    ep: ContosoExecutionProvider\n    library: contoso.so\n    provider_options: {speed: 3, table: tables/t.json}\n"
+)
+ACTION = "compile:vision/cpu/classifier"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    write_models(tmp_path)
+    write_contoso(tmp_path)
+    return tmp_path
+
+
+def write_contoso(folder: Path) -> None:
+    """A catalog file, the plugin library that it describes, and the files that its options name."""
+    (folder / "contoso.toml").write_text(CONTOSO, encoding="utf-8")
+    (folder / "contoso.so").write_bytes(b"library")
+    (folder / "tables").mkdir()
+    for name in ("t.json", "u.json"):
+        (folder / "tables" / name).write_bytes(b"{}")
+
+
+def target(lines: str, *changes: tuple[str, str]) -> str:
+    """The recipe with `lines` for what its target `cpu` compiles with."""
+    return edited(RECIPE, (TARGET, lines), *changes)
+
+
+def contoso(*changes: tuple[str, str]) -> str:
+    return edited(target(CONTOSO_TARGET, ("name: tiny\n", "name: tiny\ncatalogs: [contoso.toml]\n")), *changes)
+
+
+def planned(folder: Path, text: str) -> PlannedTarget:
+    return plan_of(folder, text).session_groups[ACTION].target
+
+
+def check(folder: Path, text: str, *expected: tuple[str, str]) -> None:
+    """`text` must be refused with these codes and sentences, at its marks in their order."""
+    text, marks = places(text)
+    found = problems_of(folder, text)
+    assert told(found) == [(code, *mark) for (code, _), mark in zip(expected, marks, strict=True)]
+    assert [problem.text for problem in found] == [sentence for _, sentence in expected]
+
+
+# -- Refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "device_type: CPU\n",
+            f"device_type: {MARK}CPU\n      precision: FP16\n",
+            "OpenVINOExecutionProvider: OpenVINO's CPU supports FP32 and ACCURACY only.",
+        ),
+        (
+            "      backend_type: htp\n",
+            f"      backend_type: {MARK}htp\n      backend_path: libQnnHtp.so\n",
+            "QNNExecutionProvider: backend_type and backend_path exclude each other; write one.",
+        ),
+        (
+            "backend_type: htp\n      soc_model: SM8750\n",
+            f"enable_htp_fp16_precision: {MARK}true\n",
+            "QNNExecutionProvider: fp16 needs soc_model: without it the EP refuses the pair.",
+        ),
+        (
+            "soc_model: SM8750\n",
+            f"soc_model: {MARK}SM8750\n      htp_arch: 73\n",
+            (
+                "QNNExecutionProvider: SM8750 has htp_arch 79; the EP ignores another htp_arch in silence, and writes it into the "
+                "model's compatibility string."
+            ),
+        ),
+    ],
+    ids=["a pair of values", "two options", "an option that is missing", "a chip and its architecture"],
+)
+def test_a_combination_that_an_ep_would_misread_is_refused(workshop: Path, old: str, new: str, sentence: str) -> None:
+    check(workshop, edited(RECIPE, (old, new)), ("EPB214", sentence))
+
+
+def test_who_lets_unknown_options_through_may_combine_them_too(workshop: Path) -> None:
+    text = target(TARGET + "      precision: FP16\n    allow_unknown_options: true\n")
+    assert planned(workshop, text).eps[0].provider_options == {"device_type": "CPU", "precision": "FP16"}
+
+
+def test_each_escape_opens_one_door_only(workshop: Path) -> None:
+    both = f"{TARGET}      brand_new: 1\n    session_options: {{session.brand_new: 1}}\n"
+    assert codes(problems_of(workshop, target(both))) == ["EPB211", "EPB211"]
+    for escape in ("allow_unknown_options", "allow_unknown_session_keys"):
+        (problem,) = problems_of(workshop, target(f"{both}    {escape}: true\n"))
+        assert ("session key" in problem.message) == (escape == "allow_unknown_options")
+    found = planned(workshop, target(f"{both}    allow_unknown_options: true\n    allow_unknown_session_keys: true\n"))
+    assert found.session_options == {"session.brand_new": "1"}
+    assert sorted(found.unchecked) == ["brand_new", "session.brand_new"]
+
+
+def test_a_file_or_library_that_does_not_exist_is_told_at_its_path(workshop: Path) -> None:
+    text = contoso(("table: tables/t.json", f"table: {MARK}tables/x.json"))
+    relative = "Paths are relative to the recipe."
+    check(workshop, text, ("EPB215", f"the option 'table' names a file that does not exist: tables/x.json. {relative}"))
+    text = contoso(("library: contoso.so", f"library: {MARK}contoso.dll"))
+    check(workshop, text, ("EPB215", f"the plugin library does not exist: contoso.dll. {relative}"))
+
+
+def test_a_folder_is_no_option_file_and_no_library(workshop: Path) -> None:
+    text = contoso(("table: tables/t.json", "table: tables"), ("library: contoso.so", "library: tables"))
+    assert codes(problems_of(workshop, text)) == ["EPB215", "EPB215"]
+
+
+def test_an_ep_that_is_built_in_takes_no_library(workshop: Path) -> None:
+    text = target(f"    library: {MARK}contoso.so\n{TARGET}")
+    check(workshop, text, ("EPB216", "OpenVINOExecutionProvider is built into its ONNX Runtime and takes no library."))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (CONTOSO.replace('"integer"', '"intger"'), "options.speed.type: 'intger' is not one of"),
+        (CONTOSO.replace('short = "contoso"\n', ""), "'short' is missing"),
+        ("= nonsense", "is not TOML"),
+        (None, "cannot be read"),
+    ],
+    ids=["a wrong word", "a missing word", "no TOML", "no file"],
+)
+def test_a_catalog_file_that_cannot_be_used_is_told_at_its_path_with_the_place_in_it(
+    workshop: Path, content: str | None, words: str
+) -> None:
+    (workshop / "contoso.toml").unlink()
+    if content is not None:
+        (workshop / "contoso.toml").write_text(content, encoding="utf-8")
+    text, (mark,) = places(edited(RECIPE, ("name: tiny\n", f"name: tiny\ncatalogs: [{MARK}contoso.toml]\n")))
+    (problem,) = problems_of(workshop, text)
+    assert told([problem]) == [("EPB217", *mark)]
+    assert problem.message.startswith("the catalog file 'contoso.toml' cannot be used: ")
+    assert words in problem.message
+
+
+def test_two_catalog_files_for_one_ep_are_refused_at_the_second(workshop: Path) -> None:
+    (workshop / "again.toml").write_text(CONTOSO, encoding="utf-8")
+    text, (mark,) = places(contoso(("[contoso.toml]", f"[contoso.toml, {MARK}again.toml]")))
+    found = problems_of(workshop, text)
+    assert told(found) == [("EPB217", *mark)]
+    assert "already described by contoso.toml" in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("packaging", "device", "sentence"),
+    [
+        ([], "virtual: true", "OpenVINOExecutionProvider offers no virtual device. Leave `virtual` out of the target's device."),
+        ([PLUGIN], "virtual: true, type: npu", None),
+        ([PLUGIN], 'metadata: {npu_platform: "4000"}', None),
+        (
+            [PLUGIN],
+            'metadata: {npu_platfrom: "4000"}',
+            (
+                "device metadata 'npu_platfrom': 'npu_platfrom' is no device metadata of OpenVINOExecutionProvider, which has "
+                "npu_platform, ov_device. Did you mean 'npu_platform'?"
+            ),
+        ),
+        (
+            [PLUGIN],
+            'metadata: {npu_platform: "4001"}',
+            "device metadata 'npu_platform': '4001' is not one of 4000, 5010, 5020, 6010.",
+        ),
+    ],
+    ids=["virtual, built in", "virtual, plugin", "right", "wrong key", "wrong value"],
+)
+def test_a_device_that_an_ep_does_not_have_is_refused(
+    workshop: Path, packaging: list[tuple[str, str]], device: str, sentence: str | None
+) -> None:
+    lines = f"    ep: {MARK}OpenVINOExecutionProvider\n    device: {{{device}}}\n"
+    text = target(lines, *packaging)
+    if sentence is None:
+        assert problems_of(workshop, text.replace(MARK, "")) == ()
+        return
+    text, (mark,) = places(text)
+    (problem,) = problems_of(workshop, text)
+    assert told([problem]) == [("EPB218", *mark)]
+    assert problem.text.startswith(sentence)
+
+
+# -- An EP of the user's own -------------------------------------------------------------------------------------------
+
+
+def test_a_catalog_file_of_the_users_own_adds_an_ep_that_is_checked_like_any_other(workshop: Path) -> None:
+    (ep,) = planned(workshop, contoso()).eps
+    assert ep.entry.user_file == "contoso.toml"
+    assert ep.library == workshop / "contoso.so"
+    assert ep.provider_options["speed"] == "3"
+    check(
+        workshop,
+        contoso(("speed: 3", f"speed: {MARK}10")),
+        ("EPB212", "option 'speed': 10 is more than 9."),
+    )
+
+
+def test_without_its_catalog_file_the_ep_is_unknown(workshop: Path) -> None:
+    text, (mark,) = places(target(f"    ep: {MARK}ContosoExecutionProvider\n"))
+    (problem,) = problems_of(workshop, text)
+    assert told([problem]) == [("EPB210", *mark)]
+
+
+def test_an_ep_with_a_library_of_its_own_is_asked_of_no_package(workshop: Path) -> None:
+    _, entries = plan_of(workshop, contoso()).toolchains()["openvino"]
+    assert entries == ()
+
+
+def test_an_option_file_is_given_under_a_staged_name_that_does_not_depend_on_where_it_lies(workshop: Path) -> None:
+    found = planned(workshop, contoso())
+    assert found.eps[0].provider_options["table"] == "options/contoso/table/0/t.json"
+    assert found.eps[0].files["table"].path == workshop / "tables" / "t.json"
+    assert set(found.files) == {workshop / "tables" / "t.json", workshop / "contoso.so"}
+
+
+def test_each_of_several_files_in_one_value_gets_a_staged_name_of_its_own(workshop: Path) -> None:
+    (workshop / "deep").mkdir()
+    for name in ("a.so", "deep/a.so"):
+        (workshop / name).write_bytes(name.encode())
+    lines = "    ep: QNNExecutionProvider\n    provider_options: {soc_model: SM8750, op_packages: 'One:a.so:I,Two:deep/a.so:J'}\n"
+    [ep] = planned(workshop, target(lines)).eps
+    assert ep.provider_options["op_packages"] == "One:options/qnn/op_packages/0/a.so:I,Two:options/qnn/op_packages/1/a.so:J"
+    assert [file.path.read_bytes() for file in ep.files.values()] == [b"a.so", b"deep/a.so"]
+
+
+def test_a_file_that_a_session_key_names_is_staged_and_in_the_key(workshop: Path) -> None:
+    (workshop / "nodes.txt").write_text("one", encoding="utf-8")
+    text = target(TARGET + "    session_options: {session.node_partition_config_file: nodes.txt}\n")
+    before = document(workshop, text)
+    found = planned(workshop, text)
+    assert found.session_options["session.node_partition_config_file"].startswith("options/session/")
+    (workshop / "nodes.txt").write_text("two", encoding="utf-8")
+    assert len(differences(before, document(workshop, text))) == 1
+
+
+def test_a_value_that_is_wrong_itself_is_not_blamed_for_combinations_as_well(workshop: Path) -> None:
+    lines = "    ep: QNNExecutionProvider\n    provider_options: {backend_type: htp, soc_model: SM87500}\n"
+    assert codes(problems_of(workshop, target(lines))) == ["EPB212"]
+
+
+def test_a_session_takes_an_ep_once(workshop: Path) -> None:
+    lines = f"    eps:\n      - ep: CPUExecutionProvider\n      - ep: {MARK}CPUExecutionProvider\n"
+    check(workshop, target(lines), ("EPB219", "the target 'cpu' names CPUExecutionProvider twice. A session takes an EP once."))
+
+
+def test_properties_that_are_written_out_are_no_file(workshop: Path) -> None:
+    (ep,) = planned(
+        workshop, target("    ep: OpenVINOExecutionProvider\n    provider_options: {load_config: '{}'}\n", PLUGIN)
+    ).eps
+    assert (ep.provider_options, ep.files) == ({"load_config": "{}"}, {})
+
+
+# -- Several EPs -------------------------------------------------------------------------------------------------------
+
+
+def test_every_ep_of_a_target_gets_a_binary_of_its_own_in_order_of_preference(workshop: Path) -> None:
+    plan = plan_of(workshop, target(TWO_EPS))
+    group, emission = plan.session_groups[ACTION], plan.emissions["emit:vision/cpu/directory"]
+    assert [ep.entry.short for ep in group.target.eps] == ["qnn", "openvino"]
+    assert group.target.title == "QNNExecutionProvider, OpenVINOExecutionProvider"
+    assert emission.binaries["classifier"] == {
+        "QNNExecutionProvider": "classifier_qnn.bin",
+        "OpenVINOExecutionProvider": "classifier_openvino.bin",
+    }
+
+
+def test_two_eps_cannot_write_one_binary_and_the_hint_names_what_tells_them_apart(workshop: Path) -> None:
+    text, (mark,) = places(target(TWO_EPS) + f"    context_binary: {MARK}${{first_model}}.bin\n")
+    found = problems_of(workshop, text)
+    assert told(found) == [("EPB222", *mark)] * 2
+    assert found[0].message == (
+        "the context binary of 'classifier' by QNNExecutionProvider and the context binary of 'classifier' by "
+        "OpenVINOExecutionProvider would both be written to 'classifier.bin'"
+    )
+    assert "${ep.short}" in (found[0].hint or "")
+
+
+def test_the_cpu_ep_as_a_last_resort_does_not_keep_a_group_from_sharing(workshop: Path) -> None:
+    lines = "    eps:\n      - {ep: QNNExecutionProvider, provider_options: {soc_model: SM8750}}\n      - {ep: CPUExecutionProvider}\n"
+    text = edited(target(lines), ("    targets: [cpu]\n", "    targets: [cpu]\n    share_weights: true\n"))
+    emission = next(emission for emission in plan_of(workshop, text).emissions.values() if emission.target.name == "cpu")
+    assert {ep for names in emission.binaries.values() for ep in names} == {"QNNExecutionProvider"}
+
+
+def test_a_group_shares_only_where_every_ep_of_its_target_can(workshop: Path) -> None:
+    text = target(TWO_EPS, ("    targets: [cpu]\n", f"    targets: [{MARK}cpu]\n    share_weights: true\n"))
+    text, (mark,) = places(text)
+    found = problems_of(workshop, text)
+    assert told(found) == [("EPB231", *mark)]
+    assert "this OpenVINO EP accepts weight sharing and shares nothing" in found[0].message
+
+
+def test_a_toolchain_holds_every_ep_of_its_targets_once(workshop: Path) -> None:
+    _, entries = plan_of(workshop, target(TWO_EPS)).toolchains()["openvino"]
+    assert [entry.ep for entry in entries] == ["QNNExecutionProvider", "OpenVINOExecutionProvider"]
+
+
+def test_the_order_of_eps_is_part_of_what_is_compiled_and_told_as_such(workshop: Path) -> None:
+    qnn, openvino = TWO_EPS.index("      - ep: QNN"), TWO_EPS.index("      - ep: Open")
+    swapped = TWO_EPS[:qnn] + TWO_EPS[openvino:] + TWO_EPS[qnn:openvino]
+    before, after = (document(workshop, target(lines)) for lines in (TWO_EPS, swapped))
+    names = "QNNExecutionProvider, OpenVINOExecutionProvider"
+    assert differences(before, after) == [f"EP order changed: {names} -> OpenVINOExecutionProvider, QNNExecutionProvider"]
+    assert action_key(before) != action_key(after)
+
+
+# -- Settings of one member --------------------------------------------------------------------------------------------
+
+
+def test_a_member_with_settings_of_its_own_leaves_the_others_as_they_are(workshop: Path) -> None:
+    text = target(TARGET, ("[classifier, prefill]", "[{model: classifier, compile: {embed: true}}, prefill]"))
+    plan = plan_of(workshop, text)
+    embeds = {member.name: member.compile.embed for name in plan.session_groups for member in plan.session_groups[name].members}
+    assert embeds == {"classifier": True, "prefill": False, "decode": False}
+    assert plan.emissions["emit:vision/cpu/directory"].binaries == {
+        "prefill": {"OpenVINOExecutionProvider": "prefill_openvino.bin"}
+    }
+    old, new = (document(workshop, recipe, "compile:vision/cpu/prefill") for recipe in (RECIPE, text))
+    assert action_key(old) == action_key(new), "the other member need not be compiled again"
+
+
+def test_one_member_that_embeds_keeps_its_group_from_sharing(workshop: Path) -> None:
+    text = edited(RECIPE, ("[prefill, decode]", f"[prefill, {{model: decode, compile: {{embed: {MARK}true}}}}]"))
+    text, (mark,) = places(text)
+    assert told(problems_of(workshop, text)) == [("EPB230", *mark)]
+
+
+# -- Remote models -----------------------------------------------------------------------------------------------------
+
+REMOTE = ("models/classifier.onnx", f"{{path: 'https://models.example/c.onnx', sha256: {'0' * 64}}}")
+
+
+class Asked:
+    """Where remote models are; remembers what it was asked for."""
+
+    def __init__(self, found: Path | None = None) -> None:
+        self.found = found
+        self.names: list[str] = []
+
+    def __call__(self, model: ModelSource) -> Path | None:
+        self.names.append(model.name)
+        return self.found
+
+
+def test_a_model_that_is_not_fetched_yet_is_planned_and_its_files_are_known_to_be_unknown(workshop: Path) -> None:
+    asked = Asked()
+    plan = plan_of(workshop, edited(RECIPE, REMOTE), locate=asked)
+    (member,) = plan.session_groups[ACTION].members
+    assert (member.fetched, member.files) == (False, ())
+    assert plan.session_groups["compile:vision/cpu/prefill"].members[0].fetched
+    assert [step.id for step in plan.steps] == [step.id for step in plan_of(workshop).steps]
+    assert asked.names == ["classifier"]
+
+
+def test_a_model_that_no_selected_step_needs_is_not_fetched(workshop: Path) -> None:
+    asked = Asked()
+    plan_of(workshop, edited(RECIPE, REMOTE), ["share:*"], asked)
+    assert asked.names == []
+
+
+def test_a_fetched_model_has_the_key_of_the_same_model_on_disk(workshop: Path) -> None:
+    here = workshop / "models" / "classifier.onnx"
+    remote = plan_of(workshop, edited(RECIPE, REMOTE), locate=Asked(here)).session_groups[ACTION]
+    assert remote.members[0].files == (here,)
+    assert action_key(document_of(remote)) == action_key(document(workshop, RECIPE))
+
+
+def test_a_fetched_file_that_is_no_model_is_told_at_its_address(workshop: Path) -> None:
+    page = workshop / "page.html"
+    page.write_bytes(b"<html>")
+    text, (mark,) = places(edited(RECIPE, (REMOTE[0], REMOTE[1].replace("'https", f"{MARK}'https"))))
+    with pytest.raises(PlanError) as caught:
+        plan_of(workshop, text, locate=Asked(page))
+    assert told(caught.value.problems) == [("EPB202", *mark)]
+
+
+# -- Keys --------------------------------------------------------------------------------------------------------------
+
+
+def group_of(folder: Path, text: str, action: str = ACTION) -> SessionGroup:
+    return plan_of(folder, text).session_groups[action]
+
+
+def document(folder: Path, text: str, action: str = ACTION) -> dict[str, Any]:
+    return document_of(group_of(folder, text, action))
+
+
+@pytest.mark.parametrize(
+    ("file", "subject"),
+    [
+        ("tables/t.json", "the file of option table of ContosoExecutionProvider"),
+        ("contoso.so", "ContosoExecutionProvider: library"),
+    ],
+)
+def test_a_changed_option_file_or_library_compiles_again_and_is_named(workshop: Path, file: str, subject: str) -> None:
+    before = document(workshop, contoso())
+    (workshop / file).write_bytes(b"changed")
+    after = document(workshop, contoso())
+    (sentence,) = differences(before, after)
+    assert sentence.startswith(f"{subject} changed: ")
+    assert action_key(before) != action_key(after)
+
+
+def test_an_option_file_that_moves_keeps_its_key_and_one_that_is_renamed_does_not(workshop: Path) -> None:
+    (workshop / "moved").mkdir()
+    (workshop / "moved" / "t.json").write_bytes((workshop / "tables" / "t.json").read_bytes())
+    before = document(workshop, contoso())
+    moved = document(workshop, contoso(("tables/t.json", "moved/t.json")))
+    renamed = document(workshop, contoso(("tables/t.json", "tables/u.json")))
+    assert differences(before, moved) == []
+    place = "options/contoso/table/0"
+    assert differences(before, renamed) == [
+        f"option table of ContosoExecutionProvider changed: {place}/t.json -> {place}/u.json"
+    ], "the EP sees the name"
+
+
+def test_a_file_that_changes_no_output_is_not_in_the_key(workshop: Path) -> None:
+    text = contoso(("speed: 3,", "speed: 3, log: tables/u.json,"))
+    before = document(workshop, text)
+    (workshop / "tables" / "u.json").write_bytes(b"changed")
+    assert document(workshop, text) == before == document(workshop, contoso())
+
+
+def test_another_value_of_an_environment_variable_compiles_again_and_is_named(workshop: Path) -> None:
+    before, after = (document(workshop, target(f"{TARGET}    environment: {{TRACE_FILE: {value}}}\n")) for value in "12")
+    assert differences(before, after) == ["environment variable TRACE_FILE changed: 1 -> 2"]
+    assert action_key(before) != action_key(after)
+
+
+def test_a_virtual_device_is_part_of_what_is_compiled(workshop: Path) -> None:
+    before, after = (
+        document(workshop, target(f"    ep: OpenVINOExecutionProvider\n    device: {{virtual: {virtual}}}\n", PLUGIN))
+        for virtual in ("false", "true")
+    )
+    assert differences(before, after) == ["OpenVINOExecutionProvider: device virtual changed: False -> True"]
+    assert action_key(before) != action_key(after)
+
+
+def test_what_goes_unchecked_is_in_the_key(workshop: Path) -> None:
+    escape = "    allow_unknown_options: true\n    allow_unknown_session_keys: true\n"
+    before = document(workshop, target(TARGET + escape))
+    after = document(workshop, target(f"{TARGET}      brand_new: 1\n    session_options: {{session.new: 1}}\n{escape}"))
+    assert sorted(differences(before, after)) == [
+        "option brand_new of OpenVINOExecutionProvider added: 1",
+        "session key session.new added: 1",
+    ]
+    assert differences(document(workshop, RECIPE), before) == [], "to allow it changes nothing by itself"
+
+
+def shuffled(value: Any, order: random.Random) -> Any:
+    """The same recipe with the keys of every mapping in another order; lists, whose order is meaning, stay as they are."""
+    if isinstance(value, dict):
+        items = list(value.items())
+        order.shuffle(items)
+        return {name: shuffled(item, order) for name, item in items}
+    return [shuffled(item, order) for item in value] if isinstance(value, list) else value
+
+
+WHOLE: dict[str, Any] = {
+    "epbuild": 1,
+    "name": "tiny",
+    "catalogs": ["contoso.toml"],
+    "toolchains": {"qnn": {"packages": ["onnxruntime-qnn==2.7.0"]}, "openvino": {"packages": ["onnxruntime-openvino==1.24.1"]}},
+    "models": {
+        "prefill": {"path": "models/prefill.onnx", "free_dimensions": {"by_name": {"batch": 1, "past": 64}}},
+        "decode": "models/decode.onnx",
+    },
+    "targets": {
+        "phone": {
+            "toolchain": "qnn",
+            "ep": "QNNExecutionProvider",
+            "device": {"type": "npu", "metadata": {"b": "1", "a": "2"}},
+            "provider_options": {"backend_type": "htp", "soc_model": "SM8750", "vtcm_mb": 8},
+            "session_options": {"session.disable_quant_qdq": True, "session.disable_cpu_ep_fallback": True},
+            "environment": {"B": 1, "A": 2},
+        },
+        "both": {
+            "toolchain": "openvino",
+            "eps": [
+                {
+                    "ep": "ContosoExecutionProvider",
+                    "library": "contoso.so",
+                    "provider_options": {"speed": 3, "table": "tables/t.json", "log": "tables/u.json"},
+                },
+                {"ep": "OpenVINOExecutionProvider", "provider_options": {"device_type": "CPU", "precision": "FP32"}},
+            ],
+        },
+    },
+    "groups": {
+        "decoder": {"models": ["prefill", "decode"], "targets": ["phone"], "share_weights": True},
+        "apart": {
+            "models": [{"model": "decode", "compile": {"graph_optimization_level": "all", "node_name_prefix": "d"}}],
+            "targets": ["both"],
+        },
+    },
+    "outputs": [{"layout": "directory", "path": "dist/${group}/${target}"}],
+}
+"""A recipe with several keys wherever a mapping can stand."""
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_order_of_a_recipes_keys_never_changes_an_action_key(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as base:
+        folder = Path(base)
+        write_models(folder)
+        write_contoso(folder)
+        plans = [
+            plan_of(folder, json.dumps(recipe, sort_keys=False)).session_groups  # JSON is YAML
+            for recipe in (WHOLE, shuffled(WHOLE, random.Random(seed)))
+        ]
+        keys = [{name: action_key(document_of(group)) for name, group in groups.items()} for groups in plans]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) == 2
+    assert len(set(keys[0].values())) == 2, "and different actions have different keys"

@@ -1,0 +1,189 @@
+"""A recipe out of several files is the recipe that one file would be, and every mistake is told in the file where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recipe_texts import MINIMAL, load_text, places, problems_of, told, values
+
+from epbuild.errors import Position, RecipeError
+from epbuild.recipe import load
+
+
+def write(folder: Path, **files: str) -> None:
+    """Files by their names without `.yaml`; `__` in a name is a folder's slash."""
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/") + ".yaml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def test_a_recipe_that_only_extends_another_is_the_other(tmp_path: Path) -> None:
+    write(tmp_path, base=MINIMAL)
+    assert values(load_text(tmp_path, "extends: base.yaml\n")) == values(load(tmp_path / "base.yaml"))
+
+
+def test_a_recipe_cut_into_fragments_is_the_recipe(tmp_path: Path) -> None:
+    whole = values(load_text(tmp_path, MINIMAL))
+    head, rest = MINIMAL.split("toolchains:")
+    middle, tail = rest.split("groups:")
+    write(tmp_path, environments="toolchains:" + middle, work="groups:" + tail)
+    assert values(load_text(tmp_path, head + "include: [environments.yaml, work.yaml]\n")) == whole
+
+
+def test_mappings_merge_and_lists_and_scalars_are_replaced_the_nearest_file_winning(tmp_path: Path) -> None:
+    options = "    provider_options: {base: 1, first: 1, second: 1, own: 1}\n"
+    write(
+        tmp_path,
+        base=MINIMAL.replace("    ep: Q", options + "    ep: Q"),
+        first="targets: {npu: {provider_options: {first: 2, second: 2, own: 2}}}\nvars: {quality: 7}\n",
+        second="targets: {npu: {provider_options: {second: 3, own: 3}}}\nmodels: {decode: decode.onnx}\n",
+    )
+    own = "extends: base.yaml\ninclude: [first.yaml, second.yaml]\n"
+    own += "targets: {npu: {provider_options: {own: 4}}}\ngroups: {decoder: {models: [decode]}}\nname: other\n"
+    recipe = load_text(tmp_path, own)
+    [choice] = recipe.targets["npu"].eps
+    assert {name: setting.value for name, setting in choice.provider_options.items()} == {
+        "base": 1,
+        "first": 2,
+        "second": 3,
+        "own": 4,
+    }
+    assert (recipe.name, sorted(recipe.models)) == ("other", ["decode", "prefill"])
+    assert [member.model.name for member in recipe.groups["decoder"].members] == ["decode"]
+
+
+def test_an_overridden_axis_keeps_its_place_in_the_names_of_targets(tmp_path: Path) -> None:
+    write(tmp_path, base=MINIMAL.replace("    ep: Q", "    matrix: {a: [1], b: [2]}\n    ep: Q").replace("[npu]", "[npu-*]"))
+    assert list(load_text(tmp_path, "extends: base.yaml\ntargets: {npu: {matrix: {b: [3], a: [4]}}}\n").targets) == ["npu-4-3"]
+
+
+def test_paths_are_relative_to_the_file_that_they_stand_in(tmp_path: Path) -> None:
+    parts = """\
+vars: {folder: sub}
+toolchains: {mine: {interpreter: env/python}}
+catalogs: [my.toml]
+models: {prefill: prefill.onnx, up: {path: "../${vars.folder}/up.onnx"}, far: "package:pkg/far.onnx"}
+targets: {npu: {library: lib/ep.so}}
+"""
+    write(tmp_path, base=MINIMAL, shared__parts=parts, shared__deep__more="models: {deep: deep.onnx}\n")
+    write(tmp_path, shared__top="include: [parts.yaml, deep/more.yaml]\n")
+    recipe = load_text(tmp_path, "extends: base.yaml\ninclude: [shared/top.yaml]\nmodels: {own: ./own.onnx}\n")
+    assert {name: model.path for name, model in recipe.models.items()} == {
+        "prefill": "shared/prefill.onnx",
+        "up": "sub/up.onnx",
+        "far": "package:pkg/far.onnx",
+        "deep": "shared/deep/deep.onnx",
+        "own": "./own.onnx",
+    }
+    assert recipe.toolchains["mine"].interpreter == "shared/env/python"
+    assert [catalog.name for catalog in recipe.catalogs] == ["shared/my.toml"]
+    library = recipe.targets["npu"].eps[0].library
+    assert library is not None
+    assert library.value == "shared/lib/ep.so"
+    assert [output.path for output in recipe.outputs] == ["dist/${group}/${target}"]
+
+
+def test_an_absolute_path_in_another_file_stays_what_it_is(tmp_path: Path) -> None:
+    absolute = (tmp_path / "elsewhere" / "a.onnx").as_posix()
+    write(tmp_path, base=MINIMAL, shared__parts=f"models: {{prefill: '{absolute}'}}\n")
+    recipe = load_text(tmp_path, "extends: base.yaml\ninclude: [shared/parts.yaml]\n")
+    assert recipe.models["prefill"].path == absolute
+
+
+def test_every_file_of_a_recipe_is_named_and_a_change_in_any_changes_its_digest(tmp_path: Path) -> None:
+    write(tmp_path, base=MINIMAL, shared__top="include: [low.yaml]\n", shared__low="vars: {quality: 1}\n")
+    text = "extends: base.yaml\ninclude: [shared/top.yaml]\n"
+    recipe = load_text(tmp_path, text)
+    names = ["epbuild.yaml", "base.yaml", "shared/top.yaml", "shared/low.yaml"]
+    assert [file.relative_to(tmp_path).as_posix() for file in recipe.files] == names
+    digests = {recipe.digest}
+    for file in recipe.files:
+        file.write_bytes(file.read_bytes() + b"# more\n")
+        digests.add(load(tmp_path / "epbuild.yaml").digest)
+    assert len(digests) == 1 + len(names)
+
+
+def test_two_files_may_stand_on_a_third(tmp_path: Path) -> None:
+    write(tmp_path, base=MINIMAL, a="include: [low.yaml]\n", b="include: [low.yaml]\n", low="vars: {quality: 1}\n")
+    recipe = load_text(tmp_path, "extends: base.yaml\ninclude: [a.yaml, b.yaml]\n")
+    assert [file.name for file in recipe.files] == ["epbuild.yaml", "base.yaml", "a.yaml", "low.yaml", "b.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "code", "says"),
+    [
+        ("wrong type", {"part": "groups: {decoder: {share_weights: ‸on}}\n"}, "EPB105", "true or false"),
+        ("unknown key", {"part": "targets:\n  npu: {‸devise: {}}\n"}, "EPB103", "'device'"),
+        ("unknown reference", {"part": "groups: {more: {models: [prefill], targets: [‸npx]}}\n"}, "EPB108", "'npu'"),
+        ("unknown name", {"part": "models: {more: ‸'${vars.qualty}'}\n"}, "EPB109", "'vars.quality'"),
+        ("duplicate key", {"part": "vars: {a: 1, ‸a: 2}\n"}, "EPB102", "twice"),
+        ("bad name", {"part": "models: {‸a/b: a.onnx}\n"}, "EPB107", "letters"),
+        ("syntax", {"part": "vars: {a: ‸'b\n"}, "EPB101", "never ends"),
+        ("no mapping", {"part": "‸- a\n"}, "EPB105", "a mapping"),
+        ("empty", {"part": "‸"}, "EPB101", "empty"),
+        ("another version", {"part": "epbuild: ‸2\n"}, "EPB106", "version 2"),
+        ("missing file", {"part": "include: [‸more.yaml]\n"}, "EPB100", "There is no such file: 'more.yaml'"),
+        ("cycle", {"part": "extends: low.yaml\n", "low": "include: [‸part.yaml]\n"}, "EPB106", "part.yaml → low.yaml → part.yaml"),
+        ("cycle to the recipe", {"part": "extends: ‸epbuild.yaml\n"}, "EPB106", "epbuild.yaml → part.yaml → epbuild.yaml"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_another_file_is_told_in_that_file(
+    tmp_path: Path, name: str, files: dict[str, str], code: str, says: str
+) -> None:
+    expected = []
+    for file, text in files.items():
+        clean, found = places(text)
+        write(tmp_path, **{file: clean})
+        expected += [Position(str(tmp_path / f"{file}.yaml"), *place) for place in found]
+    problems = problems_of(tmp_path, MINIMAL.replace("vars:", "include: [part.yaml]\nvars:"))
+    assert [(problem.code, problem.where) for problem in problems] == [(code, place) for place in expected], name
+    assert says in str(problems[0])
+    assert "\n" not in str(problems[0])
+
+
+def test_what_is_missing_after_merging_is_told_at_the_recipe(tmp_path: Path) -> None:
+    write(tmp_path, base="epbuild: 1\nname: base\n")
+    problems = problems_of(tmp_path, "extends: base.yaml\n")
+    assert {problem.code for problem in problems} == {"EPB104"}
+    assert {str(problem.where) for problem in problems} == {f"{tmp_path / 'epbuild.yaml'}:1:1"}
+
+
+def test_mistakes_of_several_files_are_told_in_one_run(tmp_path: Path) -> None:
+    write(tmp_path, one="vars: [\n", two="vars: {a: 1, a: 2}\n")
+    text = MINIMAL.replace("vars:", "include: [one.yaml, two.yaml, three.yaml]\nvars:")
+    assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB100", "EPB101", "EPB102"]
+
+
+def test_files_may_go_ten_deep_and_no_deeper(tmp_path: Path) -> None:
+    write(tmp_path, **{f"f{n}": f"include: [f{n + 1}.yaml]\n" for n in range(1, 10)}, f10="vars: {quality: 9}\n")
+    text = MINIMAL.replace("vars:\n  quality: 3\n", "include: [f1.yaml]\n")
+    load_text(tmp_path, text)
+    write(tmp_path, f10="include: [f11.yaml]\n", f11="vars: {quality: 9}\n")
+    [problem] = problems_of(tmp_path, text)
+    assert (problem.code, str(problem.where)) == ("EPB110", f"{tmp_path / 'f10.yaml'}:1:11")
+
+
+def test_files_that_multiply_are_refused_before_they_take_time(tmp_path: Path) -> None:
+    for n in range(9):
+        write(tmp_path, **{f"f{n}": f"include: [{', '.join([f'f{n + 1}.yaml'] * 1000)}]\n"})
+    write(tmp_path, f9="vars: {" + ", ".join(f"v{n}: 1" for n in range(1000)) + "}\n")
+    problems = problems_of(tmp_path, MINIMAL.replace("vars:", "include: [f0.yaml]\nvars:"))
+    assert [problem.code for problem in problems] == ["EPB110"]
+
+
+def test_a_file_beside_or_above_is_named_without_detours(tmp_path: Path) -> None:
+    write(tmp_path, base=MINIMAL + "vars2: 1\n")
+    (tmp_path / "sub").mkdir()
+    [problem] = problems_of(tmp_path / "sub", "extends: ../base.yaml\n")
+    assert (problem.code, getattr(problem.where, "file", None)) == ("EPB103", str(tmp_path / "base.yaml"))
+
+
+def test_a_broken_line_of_includes_is_not_hidden_by_what_it_leaves_out(tmp_path: Path) -> None:
+    assert told(problems_of(tmp_path, "epbuild: 1\ninclude: [gone.yaml]\n")) == [("EPB100", 2, 11)]
+
+
+def test_a_missing_recipe_is_still_told_by_its_own_path(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"gone\.yaml: There is no such recipe"):
+        load(tmp_path / "gone.yaml")
