@@ -10,6 +10,7 @@ A machine that does other work at the same time shows in a wide span between the
 The benchmarks:
 
     cold-64mb      building one model with 64 MB of weights from nothing, against a bare script that makes the same compiler call
+    large-recipe   checking and planning 10,000 targets, and a recipe of 1 MB
     memory         the peak memory of the epbuild process itself, with 64 MB of weights against 1 MB (not on Windows)
     nothing-to-do  `epbuild run` when everything is in place
     startup        --version, validate and plan

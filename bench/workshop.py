@@ -31,6 +31,7 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._cache = self.folder / "cache"
+        self._toolchains = self._cache / "toolchains"
 
     def epbuild(self, *arguments: str | Path) -> list[str]:
         """The command line of the epbuild that is measured."""
@@ -44,7 +45,7 @@ class Workshop:
         done = subprocess.run(
             [str(part) for part in command],
             cwd=folder or self.folder,
-            env={**environment, "EPBUILD_CACHE_DIR": str(self._cache)},
+            env={**environment, "EPBUILD_CACHE_DIR": str(self._cache), "EPBUILD_TOOLCHAIN_DIR": str(self._toolchains)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -59,7 +60,7 @@ class Workshop:
     def provision(self, packages: Sequence[str]) -> Path:
         """The interpreter of the toolchain that a recipe with these packages will be given here. Raises Unable."""
         try:
-            return provision(Requirements(tuple(packages)), self._cache, name="bench", where=None)
+            return provision(Requirements(tuple(packages)), self._toolchains, name="bench", where=None)
         except EpbuildError as error:
             raise Unable(str(error)) from error
 
