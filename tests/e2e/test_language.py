@@ -143,3 +143,35 @@ def test_what_the_catalog_does_not_know_is_let_through_on_request_and_told_in_th
     language.build()
     manifest = json.loads(language.files()["manifest.json"])
     assert manifest["target"]["unchecked_options"] == ["from_the_future"]
+
+
+def test_several_eps_take_what_they_can_in_their_order(language: Project) -> None:
+    language.build()
+    alone = language.files()
+    qnn = "{ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}"
+    one = "    ep: QNNExecutionProvider\n    provider_options: {backend_type: htp, soc_model: SM8750}\n"
+    language.edit(one, f"    eps:\n      - {qnn}\n      - {{ep: CPUExecutionProvider}}\n")
+    assert compiled(language.build()) == {"compile:group/npu/model"}
+    both = language.files()
+    assert {name for name in alone if alone[name] != both[name]} == {"manifest.json"}
+    language.edit(
+        f"      - {qnn}\n      - {{ep: CPUExecutionProvider}}\n", f"      - {{ep: CPUExecutionProvider}}\n      - {qnn}\n"
+    )
+    done = language.epbuild("run")
+    assert done.returncode == 1, "the CPU EP takes everything, and compiles nothing"
+    assert "Unable to compile any nodes" in done.stderr
+    assert language.files() == both
+
+
+def test_a_recipe_can_stand_on_another_with_paths_of_its_own(language: Project) -> None:
+    base = language.folder / "base"
+    base.mkdir()
+    for name in ("model.onnx", "weights.bin", "epbuild.yaml"):
+        (language.folder / name).rename(base / name)
+    language.recipe.write_text(
+        "extends: base/epbuild.yaml\nname: phone\ntargets:\n  npu:\n    provider_options: {soc_model: SM8650}\n", encoding="utf-8"
+    )
+    language.build()
+    assert b"soc_type=SM8650;" in language.files()["model_qnn.bin"]
+    assert json.loads(language.files()["manifest.json"])["recipe"] == "phone"
+    assert not (base / "dist").exists()
