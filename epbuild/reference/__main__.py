@@ -30,7 +30,7 @@ def main() -> int:
 def differences(folder: Path) -> list[str]:
     """The names of the pages that are missing, out of date, or no more."""
     pages = reference_pages()
-    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
+    there = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     return sorted(name for name in pages.keys() | there.keys() if pages.get(name) != there.get(name))
 
 
@@ -38,7 +38,7 @@ def write(folder: Path) -> None:
     """Make the folder's pages what their sources say."""
     folder.mkdir(parents=True, exist_ok=True)
     pages = reference_pages()
-    for path in folder.glob("*.md"):
+    for path in folder.iterdir():
         if path.name not in pages:
             path.unlink()
     for name, text in pages.items():

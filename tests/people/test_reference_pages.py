@@ -32,7 +32,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_checked_in_pages_are_what_their_sources_say() -> None:
-    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
     assert there == PAGES, "run `python -m epbuild.reference --write`"
 
 
@@ -66,7 +66,7 @@ def test_every_row_of_a_table_has_the_columns_of_its_head(name: str) -> None:
         assert not (above and width) or above == width
 
 
-@pytest.mark.parametrize("name", sorted(PAGES))
+@pytest.mark.parametrize("name", sorted(name for name in PAGES if name.endswith(".md")))
 def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
     anchors = {
         re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", PAGES[name], re.M)
