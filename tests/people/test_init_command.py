@@ -17,6 +17,8 @@ from epbuild.recipe import Recipe, load
 from epbuild.starter import KINDS, Wishes
 from epbuild.starter.recipe import model_names, recipe_text, scalar
 
+pytestmark = pytest.mark.slow  # each test starts the real command
+
 FLAGS = ("--model", "relu.onnx", "--ep", "qnn", "--soc", "SM8750")
 
 

@@ -10,6 +10,8 @@ from commands import epbuild
 
 from epbuild.reference import SCHEMAS, editor_schema
 
+pytestmark = pytest.mark.slow  # each test starts the real command
+
 
 @pytest.mark.parametrize("arguments", [(), *((name,) for name in SCHEMAS)], ids=str)
 def test_a_schema_is_printed_as_json_and_nothing_else(tmp_path: Path, arguments: tuple[str, ...]) -> None:

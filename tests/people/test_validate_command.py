@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from commands import RECIPE, epbuild, write_model
 
+pytestmark = pytest.mark.slow  # each test starts the real command
+
 WRONG = (
     RECIPE.replace("soc_model: SM8750", "soc_modell: SM8750\n      vtcm_mb: banana")
     .replace("dist/${target}", "dist/${taget}")
