@@ -44,14 +44,14 @@ class Problem:
 
 
 class EpbuildError(Exception):
-    """The base of every error that a user is meant to read; it holds one or more problems, in the order of their positions."""
+    """The base of every error that a user is meant to read; it holds one or more problems, each once, in the order of their positions."""
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, *problems: Problem) -> None:
         if not problems:
             raise ValueError("an error needs at least one problem")
-        self.problems = tuple(sorted(problems, key=_reading_order))
+        self.problems = tuple(sorted(dict.fromkeys(problems), key=_reading_order))
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 

@@ -35,7 +35,7 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = la
     kept = {step.action for step in steps}
     work.resolve(kept, locate)
     if work.problems:
-        raise PlanError(*dict.fromkeys(work.problems))
+        raise PlanError(*work.problems)
     return Plan(
         steps=tuple(steps),
         session_groups={ident: group for ident, group in work.groups.items() if ident in kept},

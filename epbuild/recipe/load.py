@@ -59,7 +59,7 @@ def _load(
     recipe, problems = assemble(path, composition.root, [violation.path for violation in found], environment, overrides)
     problems = [*composition.problems, *(violation.problem for violation in found), *refused, *problems]
     if problems:
-        broken = BrokenRecipe(*dict.fromkeys(problems))
+        broken = BrokenRecipe(*problems)
         broken.rest = recipe
         raise broken
     return dataclasses.replace(recipe, files=composition.files, digest=digest)

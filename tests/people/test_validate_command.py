@@ -57,6 +57,13 @@ def test_a_mistake_in_the_text_does_not_hide_those_in_the_options(wrong: Path) -
     assert places(epbuild(wrong, "validate").stderr) == [position(word) for word in MISTAKES]
 
 
+def test_a_mistake_of_a_matrix_is_told_once_whatever_else_is_wrong(wrong: Path) -> None:
+    text = WRONG.replace("    toolchain: qnn\n", "    matrix: {row: [1, 2, 3]}\n    toolchain: qnn\n", 1)
+    (wrong / "epbuild.yaml").write_text(text, encoding="utf-8")
+    told = places(epbuild(wrong, "validate").stderr)
+    assert len(told) == len(set(told)) >= len(MISTAKES)
+
+
 def test_what_is_shown_of_the_recipe_fits_80_columns(wrong: Path) -> None:
     (wrong / "epbuild.yaml").write_text(WRONG.replace("SM8750", f"{'x' * 500}"), encoding="utf-8")
     excerpts = [line for line in epbuild(wrong, "validate").stderr.splitlines() if re.match(r" +\d* \|", line)]
