@@ -101,6 +101,10 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         surveyor = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe.name)
         found = surveyor.survey(plan, environments)
         todo = set(found.todo)
+        if todo:
+            # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
+            surveyor.store.sweep()
+            surveyor.records.sweep()
         tell(RunStarted(recipe.name, len(plan.steps), sum(step.action in todo for step in plan.steps)))
         actions = Actions(recipe, found, environments, surveyor, tell, stop)
         actions.take_over()

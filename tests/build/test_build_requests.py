@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,14 @@ def test_an_expectation_of_one_member_is_not_asked_of_another(workshop: Workshop
     assert workshop.build("compile:classifier/plain/decode").exit_code == 0
     assert workshop.build("compile:classifier/plain/classifier").exit_code == 1
     assert workshop.failures == ["EPB609"]
+
+
+def test_what_killed_builds_left_half_written_in_the_store_does_not_pile_up(workshop: Workshop) -> None:
+    drafts = [workshop.cache / folder / "tmp" for folder in ("cas", "actions")]
+    for folder in drafts:
+        folder.mkdir(parents=True)
+        for name in ("old", "new"):
+            (folder / name).write_bytes(b"half")
+        os.utime(folder / "old", (1, 1))
+    workshop.build()
+    assert [[path.name for path in folder.iterdir()] for folder in drafts] == [["new"], ["new"]]
