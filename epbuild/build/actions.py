@@ -6,7 +6,8 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from epbuild.build.emission import Made, emission_document, emit
 from epbuild.build.events import Listener, Outcome, RunFinished, StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.build.executor import Execution, execute
 from epbuild.build.logs import log_file
-from epbuild.build.status import ActionStatus, Survey, Surveyor
+from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
+from epbuild.build.status import Survey, Surveyor
 from epbuild.errors import BuildError, EpbuildError, Problem, VerifyError
 from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document
 from epbuild.recipe import Recipe
@@ -121,11 +123,16 @@ class Actions:
             result = self._surveyor.result(status.key)
             built = result is None
             if result is None:
-                result = self._execute(group, status)
+                with self._execution(group, status.document, group.id) as execution:
+                    result = execute(group, execution)
                 self._surveyor.records.put(status.key, {"document": status.document, "result": result})
-        unmet = self._surveyor.unmet(group, result)
-        if unmet:
-            raise VerifyError(*unmet)
+            self._check(group, result)  # what fails anyway is not measured
+            for member in unmeasured(group, result):
+                with self._execution(group, status.document, f"{group.id}/{member.name}") as execution:
+                    result = with_alone(result, member, measure_alone(group, member, execution))
+                # At once, since it may have taken as long as the group itself.
+                self._surveyor.records.put(status.key, {"document": status.document, "result": result})
+        self._check(group, result)
         seconds = time.monotonic() - begin
         self._workspace.record_steps([_record(group.id, status.key, status.document, result)])
         if built:
@@ -134,23 +141,31 @@ class Actions:
         members = result["measured"]["members"] if built else {}
         for step, member in itertools.zip_longest(group.steps, group.members):
             name = member.name if member else None
-            note, size = _note(result, name, group.share)
-            self._ended(StepFinished(step, "built" if built else "restored", members.get(name, seconds), note, size))
+            note, size = _note(group, result, name)
+            took = members.get(name, seconds if step == group.steps[-1] else 0.0)
+            self._ended(StepFinished(step, "built" if built else "restored", took, note, size))
 
-    def _execute(self, group: SessionGroup, status: ActionStatus) -> dict[str, Any]:
+    def _check(self, group: SessionGroup, result: Mapping[str, Any]) -> None:
+        unmet = self._surveyor.unmet(group, result)
+        if unmet:
+            raise VerifyError(*unmet)
+
+    @contextmanager
+    def _execution(self, group: SessionGroup, document: Mapping[str, Any], name: str) -> Iterator[Execution]:
+        """What one compile of models of the group needs, while their files are what `document` says; the log is that of `name`."""
         inputs = group.files
-        log = log_file(self._workspace.directory, group.id)
+        log = log_file(self._workspace.directory, name)
         log.parent.mkdir(exist_ok=True)
 
         def recheck() -> None:
-            now = key_document(group, self._surveyor.digests.of_many(inputs), status.document["toolchain"])
-            changes = differences(status.document, now)
+            now = key_document(group, self._surveyor.digests.of_many(inputs), document["toolchain"])
+            changes = differences(document, now)
             if changes:
                 message = f"an input changed while it was compiled: {'; '.join(changes)}"
                 raise BuildError(Problem("EPB415", message, group.id, "Nothing was kept; run the build again."))
 
-        with self._workspace.staging(group.id.replace("/", "-").replace(":", "-")) as staging:
-            execution = Execution(
+        with self._workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
+            yield Execution(
                 environment=self._environments[group.target.toolchain.name],
                 staging=staging,
                 log=log,
@@ -161,7 +176,6 @@ class Actions:
                 recheck=recheck,
                 relinking=lambda: self._surveyor.digests.relinking(inputs),
             )
-            return execute(group, execution)
 
     def _lay_out(self, emission: Emission) -> None:
         begin = time.monotonic()
@@ -210,15 +224,19 @@ def _record(step: str, key: str, document: Mapping[str, Any], result: Mapping[st
     return StepRecord(step, key, document, result, time.time())
 
 
-def _note(result: Mapping[str, Any], member: str | None, shared: bool) -> tuple[str, int]:
+def _note(group: SessionGroup, result: Mapping[str, Any], member: str | None) -> tuple[str, int]:
     """What a finished compile or share step is worth telling, and the bytes that it wrote: a shared binary is the share step's."""
     models = [model for model in result["models"] if member in (None, model["member"])]
     files = {model["file"] for model in models if member}
-    if member is None or not shared:
+    if member is None or not group.share:
         files |= {name for model in models for name in model["binaries"]}
     size = sum(result["artifacts"][name]["size"] for name in files)
     if member is None:
-        return f"{len(models)} models", size
+        note = f"{len(models)} models"
+        if group.min_shared_ratio is not None:
+            found = shared_bytes(result)
+            note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
+        return note, size
     nodes, others = len(models[0]["nodes"]), models[0]["fallback_nodes"]
     return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size
 

@@ -58,6 +58,22 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     it cannot be stored, Cancelled when the build is being stopped.
     """
     begin = time.monotonic()
+    models, ending = _make(group, execution)
+    return _result(models, execution, ending, time.monotonic() - begin)
+
+
+def measure(group: SessionGroup, execution: Execution) -> int:
+    """Compile and check a session group, and keep nothing of it; returns the bytes of its context binaries and data.
+
+    Raises what `execute` does.
+    """
+    models, _ = _make(group, execution)
+    names = {name for model in models for name in (*model.binaries, *model.data)}
+    return sum((execution.staging / _OUTPUT / name).stat().st_size for name in names)
+
+
+def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledModel, ...], Ending]:
+    """Leave the group's artifacts, checked, in the staging directory."""
     with execution.relinking():
         _stage(group, execution.staging)
     ending = _compile(group, execution)
@@ -74,7 +90,7 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     execution.recheck()
     with execution.relinking():
         _unstage(group, execution.staging)
-    return _result(models, execution, ending, time.monotonic() - begin)
+    return models, ending
 
 
 def _stage(group: SessionGroup, staging: Path) -> None:

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.build.emission import Made, emission_document
+from epbuild.build.sharing import shared_bytes, unmeasured
 from epbuild.errors import PlanError, Problem
 from epbuild.plan import Emission, Plan, SessionGroup, Step, action_key, differences, key_document
 from epbuild.store import ActionRecords, BlobStore, Digests, Workspace
 from epbuild.toolchain import Environment
-from epbuild.verify import check_expectations
+from epbuild.verify import check_expectations, check_shared_bytes
 
 StepState = Literal["current", "restorable", "out of date", "new"]
+
+_LOST = "its result is no longer in the store"
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,12 @@ class Surveyor:
         return result if whole else None
 
     def unmet(self, group: SessionGroup, result: Mapping[str, Any]) -> list[Problem]:
-        """What of a group's `expect` a result does not meet: it is no part of the key, so any result may be asked again."""
+        """What of a group's `expect` a result does not meet: it is no part of the key, so any result may be asked again.
+
+        What sharing saves is not judged before it is measured.
+        """
         expect = {member.name: member.expect for member in group.members}
-        return [
+        problems = [
             problem
             for model in result["models"]
             for problem in check_expectations(
@@ -117,6 +123,14 @@ class Surveyor:
                 expect[model["member"]].fallback_nodes,
             )
         ]
+        if group.min_shared_ratio is not None and not unmeasured(group, result):
+            problems += check_shared_bytes(shared_bytes(result), group.steps[-1], group.min_shared_ratio)
+        return problems
+
+    def _lacks(self, group: SessionGroup, result: Mapping[str, Any]) -> tuple[str, ...]:
+        """What stands between a group's `expect` and a result, as reasons for work: what is not met, else what is not measured."""
+        unmet = tuple(problem.message for problem in self.unmet(group, result))
+        return unmet or tuple(f"the model '{member.name}' is not measured alone yet" for member in unmeasured(group, result))
 
     def _group(self, group: SessionGroup, environment: Environment | None, digests: Mapping[Path, str]) -> ActionStatus:
         before = self.workspace.step(group.id)
@@ -135,12 +149,12 @@ class Surveyor:
         result = self.result(key)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
         known = result or (before.result if before is not None and before.action_key == key else None)
-        if known is not None and (unmet := self.unmet(group, known)):
-            return ActionStatus("out of date", tuple(problem.message for problem in unmet), key, document)
+        if known is not None and (lacks := self._lacks(group, known)):
+            return ActionStatus("out of date", lacks if result else (*lacks, _LOST), key, document)
         if before is not None and before.action_key == key:
             made = Made(group, key, document, known or before.result)
             if result is None:
-                return ActionStatus("out of date", ("its result is no longer in the store",), key, document, made)
+                return ActionStatus("out of date", (_LOST,), key, document, made)
             return ActionStatus("current", (), key, document, made)
         reasons = tuple(differences(before.key_document, document)) if before else ()
         if result is not None:

@@ -7,7 +7,6 @@ from epbuild.catalog.catalog import (
     entry,
     find_session_key,
     known_eps,
-    requirement_name,
     session_keys,
 )
 from epbuild.catalog.entries import (
@@ -57,6 +56,5 @@ __all__ = [
     "normalize_option",
     "plain_text",
     "refusals",
-    "requirement_name",
     "session_keys",
 ]

@@ -53,10 +53,12 @@ class Catalog:
             raise KeyError(ep)
         return (*added, *own)
 
-    def entry(self, ep: str, packages: Iterable[str] | None = None) -> Entry:
-        """The entry of an EP by its ONNX Runtime name, in the packaging that `packages`, pip requirements, bring; raises KeyError."""
-        entries = self.entries_for(ep)
-        named = {requirement_name(package) for package in packages or ()}
+    def entry(self, ep: str, distributions: Iterable[str] = ()) -> Entry:
+        """The entry of an EP by its ONNX Runtime name, in the packaging that one of `distributions` brings; raises KeyError.
+
+        Where none of them brings one, the packaging that is meant by default.
+        """
+        entries, named = self.entries_for(ep), set(distributions)
         return next((entry for entry in entries if named & set(entry.distributions)), entries[0])
 
     def digest(self, entry: Entry) -> str:
@@ -81,9 +83,9 @@ def entries_for(ep: str) -> tuple[Entry, ...]:
     return BUILT_IN.entries_for(ep)
 
 
-def entry(ep: str, packages: Iterable[str] | None = None) -> Entry:
+def entry(ep: str, distributions: Iterable[str] = ()) -> Entry:
     """The entry of an EP by its ONNX Runtime name; raises KeyError for one that is not known."""
-    return BUILT_IN.entry(ep, packages)
+    return BUILT_IN.entry(ep, distributions)
 
 
 @cache
@@ -104,12 +106,6 @@ def find_session_key(name: str) -> Option:
         message = f"the session key '{name}' is how ONNX Runtime passes a provider option on"
         raise UnknownName(message, f"Write '{namespaced[2]}' among the target's provider_options.", reserved=True)
     raise UnknownName(f"ONNX Runtime has no session key '{name}'", nearest(name, keys.known))
-
-
-def requirement_name(requirement: str) -> str:
-    """The distribution that a pip requirement asks for, in the spelling that package indexes compare."""
-    match = re.match(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)", requirement)
-    return re.sub(r"[-_.]+", "-", match[1]).lower() if match else ""
 
 
 @cache

@@ -30,9 +30,9 @@ class Option:
     example: str | None = None
     default: str | None = None
     since: str | None = None
-    """The first version that knows it: of the EP's distribution, or of onnxruntime for a session key. None: not known, or always."""
+    """The first release that knows it: of the EP's own distributions, or of ONNX Runtime for a session key. None: not known, or all."""
     until: str | None = None
-    """The last version that knows it. None: it is still known."""
+    """The last release that knows it, with all of its patch releases: `1.22` holds 1.22.1. None: it is still known."""
     runtime: bool = False
     """Only a session that runs the model reads it, so that it has no place in a compile."""
     inline: str | None = None
@@ -70,12 +70,17 @@ class Option:
 
     def known_in(self, version: str) -> bool:
         """Whether a release knows this option, as far as the catalog can tell; True for a version that cannot be read."""
-        asked = _release(version)
+        asked, first, last = _release(version), _release(self.since or ""), _release(self.until or "")
         if not asked:
             return True
-        return (self.since is None or asked >= _release(self.since)) and (
-            self.until is None or asked[: len(_release(self.until))] <= _release(self.until)
-        )
+        from_first = asked + (0,) * (len(first) - len(asked)) >= first  # 1.24 is 1.24.0
+        return from_first and (not last or asked[: len(last)] <= last)
+
+    @property
+    def releases(self) -> str:
+        """Which releases know this option, for a sentence: `since 1.21`, or `since 1.21 and until 1.30`; empty where all do."""
+        bounds = {"since": self.since, "until": self.until}
+        return " and ".join(f"{word} {version}" for word, version in bounds.items() if version is not None)
 
 
 @dataclass(frozen=True)

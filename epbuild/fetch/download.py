@@ -10,13 +10,13 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 
-from epbuild.fetch.address import Address, HubAddress, ObjectAddress, WebAddress, is_immutable
-from epbuild.fetch.failures import missing_package, not_pinned, unreachable, wrong_content
+from epbuild.fetch.failures import missing_package, unreachable, wrong_content
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.partial import Partial
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Source
 from epbuild.fetch.web import WebSource, make_opener
+from epbuild.recipe import Address, HubAddress, ObjectAddress, WebAddress, is_immutable
 from epbuild.store import ActionRecords, Blob, BlobStore, Cancelled, lease
 
 Progress = Callable[[int, int | None], None]
@@ -40,11 +40,11 @@ def fetch(
 ) -> Blob:
     """The content of `address`, in the store: without the network where it is there, else downloaded and checked.
 
-    `sha256` may be left out for a commit of the hub, which names a content itself. Raises PlanError for what nothing pins,
-    FetchError for what cannot be had or is another file, StoreError where the disk fails, and Cancelled.
+    `sha256` may be left out for a commit of the hub only, which names a content itself. Raises FetchError for what cannot be had or
+    is another file, StoreError where the disk fails, and Cancelled.
     """
     if sha256 is None and not is_immutable(address):
-        raise not_pinned(address, _pin_advice(address))
+        raise ValueError(f"nothing says which content of {address} is meant")
     pin = None if sha256 is None else sha256.lower()
     if pin is not None and not _DIGEST.fullmatch(pin):
         raise ValueError(f"not a SHA-256: {sha256!r}")
@@ -147,9 +147,3 @@ def _source(address: Address, opener: urllib.request.OpenerDirector) -> Source:
             return ObjectSource(address)
         case HubAddress():
             return HubSource(address, opener)
-
-
-def _pin_advice(address: Address) -> str:
-    if isinstance(address, HubAddress):
-        return "Give its sha256, or a whole commit id (40 digits) as the revision."
-    return "Give its sha256."

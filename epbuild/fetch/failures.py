@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from epbuild.errors import PlanError, Problem, StoreError
-from epbuild.fetch.address import Address
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused
+from epbuild.recipe import Address
 
 
 class FetchError(StoreError):
@@ -39,16 +39,10 @@ def unwritable(path: Path, error: OSError) -> StoreError:
     return StoreError(Problem("EPB503", f"Cannot write {path}: {error.strerror or error}.", hint=hint))
 
 
-def not_pinned(address: Address, cure: str) -> PlanError:
-    """Nothing in the recipe says which content of the address is meant (EPB208)."""
-    return PlanError(
-        Problem("EPB208", f"Nothing says which content of {address} is meant: what lies there can change.", hint=cure)
-    )
-
-
-def bad_address(reason: object) -> PlanError:
-    """The recipe's text is no address of a remote file (EPB209)."""
-    return PlanError(Problem("EPB209", str(reason)))
+def not_pinned(address: Address) -> PlanError:
+    """Nothing in the recipe says which content of a model's external data is meant (EPB208)."""
+    message = f"Nothing says which content of {address} is meant: what lies there can change."
+    return PlanError(Problem("EPB208", message, hint="Give the sha256 of the model's external data too, by its name."))
 
 
 def misplaced_data(address: Address, location: str) -> PlanError:

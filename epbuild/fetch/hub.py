@@ -9,9 +9,9 @@ import re
 import urllib.request
 from dataclasses import replace
 
-from epbuild.fetch.address import HubAddress
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Reply
 from epbuild.fetch.web import WebSource
+from epbuild.recipe import HubAddress
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

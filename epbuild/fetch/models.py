@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from epbuild.canonical import canonical_json
-from epbuild.fetch.address import Address, BadAddress, file_name, is_immutable, parse_address
 from epbuild.fetch.download import fetch
-from epbuild.fetch.failures import bad_address, misplaced_data, not_pinned, unused_pin, unwritable
+from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwritable
 from epbuild.onnxfile import BadReference, MalformedModel, check_reference, read_header
+from epbuild.recipe import Address, is_immutable, parse_address
 from epbuild.store import Blob, BlobStore, DamagedBlob, MissingBlob, lease
+
+_NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
 ModelProgress = Callable[[str, int, int | None], None]
 """Is told the address of the file that is arriving, how many bytes of it are here, and how many it has, if that is known."""
@@ -42,14 +45,10 @@ def fetch_model(
     """The model at the address `text`, in a folder of the store.
 
     `pins` holds the SHA-256 of each external data file, by the location that the graph names. Where graph and data are there,
-    nothing is asked of the network. Raises PlanError for a bad address, for what nothing pins, and for data that does not lie
-    beside the graph; else as `fetch` does. A graph that is no model is left for the planner to refuse.
+    nothing is asked of the network. Raises PlanError for data that nothing pins, and for data that does not lie beside the graph;
+    else as `fetch` does. A graph that is no model is left for the planner to refuse.
     """
-    try:
-        address = parse_address(text)
-    except BadAddress as error:
-        raise bad_address(error) from error
-    return _Fetching(address, sha256, dict(pins or {}), store, progress, cancelled, opener).model()
+    return _Fetching(parse_address(text), sha256, dict(pins or {}), store, progress, cancelled, opener).model()
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class _Fetching:
             if str(PurePosixPath(location)).casefold() == graph.name.casefold():
                 raise misplaced_data(self.address, location)
             if location not in self.pins and not is_immutable(self.address):
-                raise not_pinned(self.address.beside(location), "Give the sha256 of the model's external data too, by its name.")
+                raise not_pinned(self.address.beside(location))
         for location in self.pins:
             if location not in locations:
                 raise unused_pin(self.address, location)
@@ -120,6 +119,11 @@ class _Fetching:
             draft.replace(place)
         except OSError as error:
             raise unwritable(place, error) from error
+
+
+def file_name(address: Address) -> str:
+    """A name for the file here, on every platform."""
+    return _NO_FILE_NAME.sub("_", address.path.rpartition("/")[2])
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from epbuild.fetch.address import ObjectAddress
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Reply
+from epbuild.recipe import ObjectAddress
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _TIMEOUT_SECONDS = 60

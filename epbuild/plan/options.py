@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
@@ -26,6 +26,7 @@ from epbuild.errors import Position, Problem
 from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe import EpChoice, Setting, Target, Toolchain
 
+_RUNTIME = "onnxruntime"
 _RELATIVE = "Paths are relative to the recipe."
 _OWN_NAME = re.compile(r"exec.*$", re.IGNORECASE)
 
@@ -41,13 +42,13 @@ class TargetPlanner:
 
     def plan(self, target: Target, toolchain: Toolchain) -> PlannedTarget | None:
         """`target` as ONNX Runtime takes it; None when one of its EPs is not known."""
-        strict = not target.allow_unknown_session_keys
-        session = _Checked("session key", strict, "allow_unknown_session_keys", self.problems)
-        session.check(target.session_options, find_session_key, lambda option, value: self._session_value(option, value, strict))
-        files, staged = self._files(target.session_options, session, "session")
         self._check_once(target)
         planned = [self._ep(choice, target, toolchain) for choice in target.eps]
         eps = tuple(ep for ep, _ in filter(None, planned))
+        strict = not target.allow_unknown_session_keys
+        session = _Checked("session key", strict, "allow_unknown_session_keys", self.problems, _runtime_of(eps, toolchain))
+        session.check(target.session_options, find_session_key, lambda option, value: self._session_value(option, value, strict))
+        files, staged = self._files(target.session_options, session, "session")
         if len(eps) < len(planned):
             return None
         return PlannedTarget(
@@ -72,14 +73,16 @@ class TargetPlanner:
             hint = _nearest_ep(name, known) or f"Known EPs: {', '.join(known)}. A file under `catalogs` can add one."
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
-        found = self.catalog.entry(name, toolchain.packages)
+        found = self.catalog.entry(name, (requirement.distribution for requirement in toolchain.requirements))
         strict = not target.allow_unknown_options
 
         def canonical(option: Option, value: object) -> str:
             names = found.names.get(option.name, {})
             return normalize(option, value, booleans=found.booleans, names=names, strict=strict)
 
-        checked = _Checked("option", strict, "allow_unknown_options", self.problems)
+        # A library of the user's own is of whatever version it is.
+        release = _pinned(toolchain, found.distributions) if choice.library is None else None
+        checked = _Checked("option", strict, "allow_unknown_options", self.problems, release)
         checked.check(choice.provider_options, lambda option: find_option(found, option), canonical)
         # What is said of values that are wrong themselves would be noise.
         for options, reason in refusals(found, checked.values) if strict and not checked.failed else ():
@@ -167,14 +170,47 @@ def _nearest_ep(name: str, known: Sequence[str]) -> str | None:
     return f"Did you mean '{own[close[0]]}'?" if close else None
 
 
+@dataclass(frozen=True)
+class _Release:
+    """A version of a distribution, which a toolchain pins."""
+
+    distribution: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+
+def _pinned(toolchain: Toolchain, distributions: Iterable[str]) -> _Release | None:
+    """The one release of these distributions that a toolchain pins; None where it pins none, or several."""
+    wanted = frozenset(distributions)
+    releases = {
+        _Release(requirement.distribution, requirement.version)
+        for requirement in toolchain.requirements
+        if requirement.distribution in wanted and requirement.version is not None
+    }
+    return releases.pop() if len(releases) == 1 else None
+
+
+def _runtime_of(eps: Sequence[PlannedEp], toolchain: Toolchain) -> _Release | None:
+    """The release of ONNX Runtime that a toolchain pins: of onnxruntime, or of a build of it with an EP inside, such as onnxruntime-gpu."""
+    builds = (name for ep in eps if ep.entry.kind == "provider" for name in ep.entry.distributions)
+    return _pinned(toolchain, (_RUNTIME, *builds))
+
+
 @dataclass
 class _Checked:
-    """Settings of one kind, checked and in their canonical spelling; without `strict` what the catalog does not know is let through."""
+    """Settings of one kind, checked and in their canonical spelling.
+
+    `release` is the one that will read them, where the toolchain pins one. Without `strict`, what the catalog does not know, or not for
+    that release, is let through: the one as it is written, the other in the spelling of the releases that know it.
+    """
 
     kind: str
     strict: bool
     escape: str
     problems: list[Problem]
+    release: _Release | None
     values: dict[str, str] = field(default_factory=dict)
     options: dict[str, Option] = field(default_factory=dict)
     failed: bool = False
@@ -187,6 +223,8 @@ class _Checked:
         for name, setting in settings.items():
             try:
                 option = find(name)
+                if self.release is not None and not option.known_in(self.release.version):
+                    self._outdated(option, self.release)
                 self.values[name] = canonical(option, setting.value)
                 self.options[name] = option
                 if not option.changes_output:
@@ -195,6 +233,13 @@ class _Checked:
                 self._unknown(name, setting, error)
             except BadValue as error:
                 self._problem("EPB212", f"{self.kind} '{name}': {error.message}", setting.where, error.hint)
+
+    def _outdated(self, option: Option, release: _Release) -> None:
+        if self.strict:
+            message = f"{release} does not know the {self.kind} '{option.name}', which is there {option.releases}"
+            hint = f"Pin a release that knows it, or set {self.escape} on the target to pass it on unchecked."
+            raise UnknownName(message, hint)
+        self.unchecked.append(option.name)
 
     def _unknown(self, name: str, setting: Setting, error: UnknownName) -> None:
         if error.reserved:

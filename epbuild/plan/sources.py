@@ -12,8 +12,6 @@ from epbuild.errors import PlanError, Problem
 from epbuild.onnxfile import MalformedModel, ModelHeader, read_header
 from epbuild.recipe import ModelSource
 
-_PACKAGE_SCHEME = "package:"
-
 
 @dataclass(frozen=True)
 class SourceModel:
@@ -28,18 +26,13 @@ Locate = Callable[[ModelSource], Path | None]
 """Where a remote model's graph is on this machine; None while it has not been fetched."""
 
 
-def is_remote(model: ModelSource) -> bool:
-    """Whether the model lies at an address, to be fetched."""
-    return "://" in model.path
-
-
 def find_source(model: ModelSource, base: Path, locate: Locate) -> SourceModel | None:
     """The files of `model`, relative to the recipe's folder `base`; None for a remote one that has not been fetched.
 
     Raises PlanError with every problem of the model: it is missing, damaged, already compiled, or its external data is missing or
     lies where ONNX Runtime would refuse to follow.
     """
-    graph = locate(model) if is_remote(model) else _graph_path(model, base)
+    graph = locate(model) if model.is_remote else _graph_path(model, base)
     if graph is None:
         return None
     if not _is_file(graph):
@@ -71,9 +64,9 @@ def find_source(model: ModelSource, base: Path, locate: Locate) -> SourceModel |
 
 
 def _graph_path(model: ModelSource, base: Path) -> Path:
-    if not model.path.startswith(_PACKAGE_SCHEME):
+    if model.package_file is None:
         return base / model.path
-    package, _, file = model.path[len(_PACKAGE_SCHEME) :].partition("/")
+    package, file = model.package_file
     try:
         found = importlib.util.find_spec(package) if package else None
     except (ImportError, ValueError):

@@ -159,6 +159,11 @@ class SessionGroup:
     steps: tuple[str, ...]
 
     @property
+    def min_shared_ratio(self) -> float | None:
+        """The least part of the bytes of its members compiled alone that sharing must save; None: nobody asks."""
+        return self.members[0].expect.min_shared_ratio
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """Every file that the result depends on, each once."""
         return tuple(dict.fromkeys((*(path for member in self.members for path in member.files), *self.target.files)))

@@ -1,52 +1,228 @@
-"""Where a source model can be besides a path: in a Python package, behind an address, in a repository of models."""
+"""Where a source model can be besides a path: in a Python package, or at an address. Nothing here touches a network."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Literal
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from epbuild.errors import Position, Problem, nearest
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
 
 _PACKAGE = "package:"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
-_PINNED = ("https", "s3", "gs", "az")
-_KNOWN = (*_PINNED, "hf")
-_HOST_AND_FILE = re.compile(r"[^/?#\s]+/[^\s]*[^/\s]")
-_REPOSITORY_FILE = re.compile(r"[^/@\s]+/[^/@\s]+(/[^/@\s]+)+@[^@\s]+")
+# Two letters at least: `C://m.onnx` is a path.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FORMS = {
+    "https": "https://<host>/<file>",
+    "s3": "s3://<bucket>/<file>",
+    "gs": "gs://<bucket>/<file>",
+    "az": "az://<container>/<file>",
+    "hf": "hf://<owner>/<repository>/<file>@<revision>",
+}
 
 
-def is_address(path: str) -> bool:
-    """Whether a model's path is not relative to the recipe."""
-    return path.startswith(_PACKAGE) or _SCHEME.match(path) is not None
+class BadAddress(ValueError):
+    """A text that is no address of a remote file: a sentence, and what to write instead. Neither shows what may be a secret."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message} {hint}")
+
+
+@dataclass(frozen=True)
+class WebAddress:
+    """A file on a web server."""
+
+    url: str
+
+    def __str__(self) -> str:
+        """The address for people: without the query, which may hold a secret."""
+        return self.url.partition("?")[0]
+
+    @property
+    def text(self) -> str:
+        """The whole address as a recipe has it."""
+        return self.url
+
+    @property
+    def path(self) -> str:
+        """Where the file lies on its server, with '/' between the parts."""
+        return unquote(urlsplit(self.url).path)
+
+    def beside(self, location: str) -> WebAddress:
+        """The address of the file at `location`, relative to the folder of this one; a query, such as an access token, goes along."""
+        parts = urlsplit(self.url)
+        folder = parts.path.rpartition("/")[0]
+        return WebAddress(urlunsplit(parts._replace(path=f"{folder}/{quote(str(PurePosixPath(location)))}")))
+
+
+@dataclass(frozen=True)
+class ObjectAddress:
+    """An object in a bucket of Amazon S3 or Google Cloud Storage, or in a container of Azure Blob Storage."""
+
+    scheme: Literal["s3", "gs", "az"]
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """The whole address as a recipe has it."""
+        return f"{self.scheme}://{self.bucket}/{self.key}"
+
+    @property
+    def path(self) -> str:
+        """Where the object lies in its bucket."""
+        return self.key
+
+    def beside(self, location: str) -> ObjectAddress:
+        """The address of the object at `location`, relative to the folder of this one."""
+        return replace(self, key=_beside(self.key, location))
+
+
+@dataclass(frozen=True)
+class HubAddress:
+    """A file in a model repository of the Hugging Face Hub, at a revision: a branch, a tag or a commit."""
+
+    repository: str
+    file: str
+    revision: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """The whole address as a recipe has it."""
+        return f"hf://{self.repository}/{self.file}@{self.revision}"
+
+    @property
+    def path(self) -> str:
+        """Where the file lies in its repository."""
+        return self.file
+
+    def beside(self, location: str) -> HubAddress:
+        """The address of the file at `location`, relative to the folder of this one, at the same revision."""
+        return replace(self, file=_beside(self.file, location))
+
+
+Address = WebAddress | ObjectAddress | HubAddress
+
+
+def package_file(path: str) -> tuple[str, str] | None:
+    """The Python package, and the file in it, that a model's path of the form `package:<package>/<file>` names; None for another path."""
+    if not path.startswith(_PACKAGE):
+        return None
+    package, _, file = path.removeprefix(_PACKAGE).partition("/")
+    return package, file
+
+
+def is_remote(path: str) -> bool:
+    """Whether a model's path is an address, good or bad, and not a path."""
+    return _SCHEME.match(path) is not None
+
+
+def is_immutable(address: Address) -> bool:
+    """Whether the address alone says which bytes are meant: only a commit of the hub does."""
+    return isinstance(address, HubAddress) and _COMMIT.fullmatch(address.revision) is not None
 
 
 def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | None:
-    """What is wrong with a model's address; `pinned` when the recipe gives the file's SHA-256.
+    """What is wrong with a model's address; `pinned` when the recipe gives the file's SHA-256."""
+    try:
+        address = parse_address(path)
+    except BadAddress as error:
+        return Problem(WRONG_VALUE, error.message, where, error.hint)
+    if pinned or is_immutable(address):
+        return None
+    message = f"A model from {path.partition(':')[0]}:// needs a 'sha256': what lies behind an address can change."
+    hint = "A whole commit id (40 digits) as the revision is a pin too." if isinstance(address, HubAddress) else None
+    return Problem(MISSING_KEY, message, where, hint)
 
-    What an address holds can change from one day to the next: it needs a pin, and `hf://` a revision, to mean one file.
-    """
-    address = _SCHEME.match(path)
-    if address is None:
-        return None  # of a package: its version pins the file
-    scheme, rest = address.groups()
+
+def parse_address(text: str) -> Address:
+    """The address that `text` is. Raises BadAddress."""
+    found = _SCHEME.match(text)
+    scheme = found[1] if found else ""
     if scheme == "http":
-        hint = "Use https://, or download the file yourself."
-        return Problem(WRONG_VALUE, "What comes over http:// can be changed on its way.", where, hint)
-    if scheme not in _KNOWN:
-        hint = nearest(scheme, _KNOWN) or f"There is: {one_of(_KNOWN)}; everything else is a path."
-        return Problem(WRONG_VALUE, f"Models cannot be fetched from {quoted(scheme + '://')}.", where, hint)
-    if scheme == "hf":
-        if _REPOSITORY_FILE.fullmatch(rest):
-            return None
-        hint = "Write hf://<owner>/<repository>/<file>@<revision>."
-        missing = "has no revision" if "@" not in rest else "names no file of a repository"
-        return Problem(WRONG_VALUE, f"{quoted(path)} {missing}.", where, hint)
-    if not _HOST_AND_FILE.fullmatch(rest):
-        return Problem(WRONG_VALUE, f"{quoted(path)} names no file.", where, f"Write {scheme}://<host or bucket>/<file>.")
-    if "@" in rest.split("/", 1)[0]:
+        raise BadAddress("What comes over http:// can be changed on its way.", "Use https://, or download the file yourself.")
+    if found is None or scheme not in _FORMS:
+        hint = nearest(scheme, _FORMS) or f"There is: {one_of(_FORMS)}; everything else is a path."
+        raise BadAddress(f"Models cannot be fetched from {quoted(found[0] if found else text)}.", hint)
+    rest = text[found.end() :]
+    server = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in server and (scheme != "hf" or ":" in server):
         message = "An address cannot hold a user or a password: it is written into every manifest."
-        return Problem(WRONG_VALUE, message, where)
-    if not pinned:
-        message = f"A model from {scheme}:// needs a 'sha256': what lies behind an address can change."
-        return Problem(MISSING_KEY, message, where)
-    return None
+        raise BadAddress(message, f"Write {_FORMS[scheme]}.")
+    if not text.isprintable() or " " in text:
+        raise _malformed(text, scheme, "has a space or a control character")
+    match scheme:
+        case "s3" | "gs" | "az":
+            return _object(text, scheme, rest)
+        case "hf":
+            return _hub(text, rest)
+        case _:
+            return _web(text)
+
+
+def _web(text: str) -> WebAddress:
+    try:
+        parts = urlsplit(text)
+        reachable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        reachable = False
+    if not reachable:
+        raise _malformed(text, "https", "has no proper host")
+    if "#" in text:
+        raise _malformed(text, "https", "names no file: what follows '#' is a place in one")
+    if not text.isascii():
+        raise _malformed(text, "https", "has letters outside ASCII, which must be written with %")
+    _check_path(text, "https", unquote(parts.path).removeprefix("/"))
+    return WebAddress(text)
+
+
+def _object(text: str, scheme: Literal["s3", "gs", "az"], rest: str) -> ObjectAddress:
+    bucket, _, key = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise _malformed(text, scheme, "names no bucket")
+    _check_path(text, scheme, key)
+    return ObjectAddress(scheme, bucket, key)
+
+
+def _hub(text: str, rest: str) -> HubAddress:
+    place, _, revision = rest.rpartition("@")
+    if not revision or not place:
+        raise _malformed(text, "hf", "has no revision")
+    owner, _, more = place.partition("/")
+    name, _, file = more.partition("/")
+    if not file:
+        raise _malformed(text, "hf", "names no file of a repository")
+    repository = f"{owner}/{name}"
+    if not _REPOSITORY.fullmatch(repository):
+        raise _malformed(text, "hf", f"is wrong: no repository is named {quoted(repository)}")
+    _check_path(text, "hf", file)
+    return HubAddress(repository, file, revision)
+
+
+def _check_path(text: str, scheme: str, path: str) -> None:
+    if not path or path.endswith("/"):
+        raise _malformed(text, scheme, "names no file")
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise _malformed(text, scheme, "names no file: a part of its path is empty, '.' or '..'")
+
+
+def _malformed(text: str, scheme: str, reason: str) -> BadAddress:
+    shown = text.partition("?")[0] if scheme == "https" else text
+    return BadAddress(f"{quoted(shown)} {reason}.", f"Write {_FORMS[scheme]}.")
+
+
+def _beside(path: str, location: str) -> str:
+    return str(PurePosixPath(path).parent / location)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.errors import Position, Problem
-from epbuild.recipe.address import address_problem, is_address
+from epbuild.recipe.address import address_problem, is_remote, package_file
 from epbuild.recipe.compose import rebased
 from epbuild.recipe.expand import Matrix, Row, clash_problems, is_glob, matching, name_problem, resolved, unknown
 from epbuild.recipe.fields import Fields
@@ -29,6 +29,7 @@ from epbuild.recipe.model import (
 )
 from epbuild.recipe.overrides import Override
 from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
+from epbuild.recipe.requirement import read_requirement
 from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, merged, without
 from epbuild.recipe.template import OUTPUT_NAMES, Names, TemplateError, render, substitute
 
@@ -152,13 +153,17 @@ class _Assembler:
             if node is None:
                 continue
             fields = Fields(node, self.problems)
+            packages = fields.texts("packages")
+            if "interpreter" in fields.entries:
+                named = [(text, where) for text, where in packages if text]
+                self.problems += [_uncheckable(text, where) for text, where in named if not read_requirement(text).is_plain]
             yield (
                 name,
                 Toolchain(
                     name=name,
                     where=entry.name_where,
                     python=fields.text("python"),
-                    packages=tuple(text for text, _ in fields.texts("packages")),
+                    packages=tuple(text for text, _ in packages),
                     interpreter=self._path(fields.text("interpreter"), fields.where_of("interpreter")),
                 ),
             )
@@ -167,10 +172,10 @@ class _Assembler:
         fields = Fields(_long_form(node, "path"), self.problems)
         path, path_where = fields.text("path") or "", fields.where_of("path")
         sha256 = fields.text("sha256")
-        if is_address(path):
+        if is_remote(path):
             problem = address_problem(path, path_where, pinned=sha256 is not None)
             self.problems += [problem] if problem else []
-        else:
+        elif package_file(path) is None:
             path = self._path(path, path_where) or ""
         pins, sizes = fields.mapping("data_sha256"), fields.mapping("free_dimensions")
         read: Any = fields.text("read") or ModelSource.read
@@ -411,6 +416,11 @@ def _device(fields: Fields) -> DeviceChoice:
     )
 
 
+def _uncheckable(requirement: str, where: Position) -> Problem:
+    message = f"Whether an environment that is there already meets {quoted(requirement)} cannot be told."
+    return Problem(WRONG_VALUE, message, where, "Beside an 'interpreter', write '<name>' or '<name>==<version>'.")
+
+
 def _dimensions(fields: Fields) -> dict[str, int]:
     found = {name: fields.whole(name) or 0 for name in fields.entries}
     for name, size in found.items():
@@ -421,7 +431,12 @@ def _dimensions(fields: Fields) -> dict[str, int]:
 def _expectation(fields: Fields | None) -> Expectation:
     if fields is None:
         return Expectation()
-    return Expectation(fields.whole("ep_context_nodes"), fields.whole("fallback_nodes"), fields.where)
+    return Expectation(
+        ep_context_nodes=fields.whole("ep_context_nodes"),
+        fallback_nodes=fields.whole("fallback_nodes"),
+        min_shared_ratio=fields.mapping("shared_bytes").number("min_ratio"),
+        where=fields.where,
+    )
 
 
 def _long_form(node: Node, key: str) -> Node:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from epbuild.errors import Position
+from epbuild.recipe.address import is_remote, package_file
+from epbuild.recipe.requirement import Requirement, read_requirement
 
 Scalar = str | int | float | bool
 """What a YAML scalar may be in a recipe; `null` is refused where a value is needed."""
@@ -37,13 +40,21 @@ class Reference:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A Python environment: either `packages` (pip requirements) for a `python`, or an existing `interpreter`."""
+    """A Python environment: one to make of `packages` (pip requirements) for a `python`, or that of an existing `interpreter`.
+
+    Beside an `interpreter`, `packages` say what its environment must hold; each is a plain requirement.
+    """
 
     name: str
     where: Position
     python: str | None = None
     packages: tuple[str, ...] = ()
     interpreter: str | None = None
+
+    @cached_property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """What `packages` ask for."""
+        return tuple(read_requirement(package) for package in self.packages)
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,16 @@ class ModelSource:
     """Sizes for symbolic dimensions, by their denotation, such as DATA_BATCH."""
     read: Literal["file", "bytes"] = "file"
     """How ONNX Runtime is given the graph: by path, or as bytes with the folder of its external data."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the model lies at an address, to be fetched."""
+        return is_remote(self.path)
+
+    @property
+    def package_file(self) -> tuple[str, str] | None:
+        """The Python package that the model lies in, and the file there; None for a model that lies elsewhere."""
+        return package_file(self.path)
 
 
 @dataclass(frozen=True)
@@ -119,10 +140,15 @@ class CompileSettings:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What must be true of every compiled member: the number of its EPContext nodes, and of nodes left outside the EP."""
+    """What must be true of every compiled member: the number of its EPContext nodes, and of nodes left outside the EP.
+
+    What is asked of a sharing group as a whole, every member of it has alike.
+    """
 
     ep_context_nodes: int | None = None
     fallback_nodes: int | None = None
+    min_shared_ratio: float | None = None
+    """The least part that sharing must save of the bytes that the group's members come to when each is compiled alone."""
     where: Position | None = None
 
 

@@ -40,14 +40,6 @@ class BlobStore:
             self._keep(draft, blob)
         return blob
 
-    def add_bytes(self, data: bytes) -> Blob:
-        """Store `data`. Raises StoreError."""
-        blob = Blob(hashlib.sha256(data).hexdigest(), len(data))
-        with explained(f"write to the store {self.root}"), self._drafts.new() as draft:
-            draft.file.write(data)
-            self._keep(draft, blob)
-        return blob
-
     def adopt(self, path: Path, blob: Blob) -> None:
         """Make the file at `path`, which is closed and known to hold `blob`, that blob; it is at `path` no longer.
 

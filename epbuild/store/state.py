@@ -140,10 +140,6 @@ class Workspace:
             return StepRecord(name, key, json.loads(key_document), json.loads(result), finished)
         return None
 
-    def action_keys(self) -> dict[str, str]:
-        """The last action key of every step, by step id. Raises StoreError."""
-        return dict(self._database.read("SELECT step, action_key FROM steps"))
-
     def record_steps(self, records: Iterable[StepRecord]) -> None:
         """Remember how steps ended, in place of what was known: all of them, or on failure none. Raises StoreError."""
         self._database.write(

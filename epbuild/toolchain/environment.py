@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.catalog import Entry
 from epbuild.errors import Problem, ToolchainError
-from epbuild.recipe import Toolchain
+from epbuild.recipe import Requirement, Toolchain
 from epbuild.toolchain.fingerprint import Fingerprint, fingerprint
 from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned
 
@@ -35,7 +35,7 @@ class Environment:
 
 
 def ready(toolchain: Toolchain, base: Path, home: Path) -> bool:
-    """Whether `prepare` would find the environment there, without making anything."""
+    """Whether the environment is there, so that `prepare` has nothing to make."""
     if toolchain.interpreter is not None:
         return _existing(toolchain, base).exists()
     return provisioned(_requirements(toolchain), home) is not None
@@ -44,7 +44,8 @@ def ready(toolchain: Toolchain, base: Path, home: Path) -> bool:
 def prepare(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entry]) -> Environment:
     """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
 
-    `entries` are the EPs that it is used for. Raises ToolchainError, also when one of them is not in it.
+    `entries` are the EPs that it is used for. Raises ToolchainError, also when one of them is not in it, or when an existing
+    environment does not hold what the recipe says that it must.
     """
     if toolchain.interpreter is not None:
         interpreter = _existing(toolchain, base)
@@ -57,19 +58,39 @@ def prepare(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entr
         interpreter = provision(requirements, home, name=toolchain.name, where=toolchain.where)
         memory = environment_folder(requirements, home) / "fingerprint.json"
     taken = fingerprint(interpreter, {_RUNTIME, *(entry.module for entry in entries)}, memory, toolchain.where)
-    missing = [
-        Problem(
-            "EPB305",
-            f"toolchain '{toolchain.name}' has no package {entry.distribution}, which {entry.ep} comes in",
-            toolchain.where,
-            f"Add {entry.distribution} to its packages.",
-        )
-        for entry in entries
-        if not taken.distributions.keys() & set(entry.distributions or (entry.distribution,))
-    ]
-    if missing:
-        raise ToolchainError(*missing)
+    wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries)]
+    if wrong:
+        raise ToolchainError(*wrong)
     return Environment(toolchain.name, interpreter, taken)
+
+
+def _held(toolchain: Toolchain) -> tuple[Requirement, ...]:
+    """What the recipe says that an existing environment holds; in one that is made, the installer sees to the requirements."""
+    return toolchain.requirements if toolchain.interpreter is not None else ()
+
+
+def _unmet(toolchain: Toolchain, taken: Fingerprint) -> Iterator[Problem]:
+    """What an existing environment lacks of what it must hold."""
+    for requirement in _held(toolchain):
+        found = taken.distributions.get(requirement.distribution)
+        if requirement.is_met_by(found):
+            continue
+        holds = f"holds {requirement.distribution} {found}" if found else "does not hold it"
+        message = f"toolchain '{toolchain.name}' asks for {requirement.text}, and the environment of its interpreter {holds}"
+        yield Problem("EPB306", message, toolchain.where, "Install it there, or change the toolchain's packages.")
+
+
+def _missing(toolchain: Toolchain, taken: Fingerprint, entries: Sequence[Entry]) -> Iterator[Problem]:
+    """The EPs that come in no package that is there, or is told to be missing."""
+    known = {*taken.distributions, *(requirement.distribution for requirement in _held(toolchain))}
+    for entry in entries:
+        # What a catalog file names no package for may come in any.
+        if entry.distributions and known.isdisjoint(entry.distributions):
+            message = f"toolchain '{toolchain.name}' has no package {entry.distribution}, which {entry.ep} comes in"
+            hint = f"Add {entry.distribution} to its packages."
+            if toolchain.interpreter is not None:
+                hint = f"Install it there; where {entry.ep} comes in another one, add that to the toolchain's packages."
+            yield Problem("EPB305", message, toolchain.where, hint)
 
 
 def _requirements(toolchain: Toolchain) -> Requirements:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.errors import Position, Problem, ToolchainError
+from epbuild.recipe import read_requirement
 
 FORMAT = 1
 _SAID_LINES = 6
@@ -127,11 +128,8 @@ def _failure(requirements: Requirements, name: str, where: Position | None, stde
 
 
 def _names(requirement: str, text: str) -> bool:
-    match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
-    if match is None:
-        return False
-    name = re.sub(r"[-_.]+", "-", match[0]).lower()  # as uv writes it, however the recipe does
-    return re.search(rf"(?<![\w.-]){name}(?![\w-])", text) is not None
+    name = read_requirement(requirement).distribution  # as uv writes it, however the recipe does
+    return bool(name) and re.search(rf"(?<![\w.-]){name}(?![\w-])", text) is not None
 
 
 def _is_network(text: str) -> bool:

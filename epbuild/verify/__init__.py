@@ -5,8 +5,10 @@ from epbuild.verify.checks import (
     Expected,
     ExpectedEp,
     ExpectedModel,
+    SharedBytes,
     check_compiled,
     check_expectations,
+    check_shared_bytes,
     read_target,
 )
 from epbuild.verify.inspection import inspect_model
@@ -16,8 +18,10 @@ __all__ = [
     "Expected",
     "ExpectedEp",
     "ExpectedModel",
+    "SharedBytes",
     "check_compiled",
     "check_expectations",
+    "check_shared_bytes",
     "inspect_model",
     "read_target",
 ]

@@ -73,6 +73,29 @@ class CompiledModel:
     data: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class SharedBytes:
+    """The bytes of the context binaries and data of a sharing group, and of those that its members make when each is compiled alone."""
+
+    shared: int
+    alone: int
+
+    @property
+    def saved(self) -> int:
+        """The bytes that sharing saves; fewer than 0 when it costs some."""
+        return self.alone - self.shared
+
+    @property
+    def ratio(self) -> float:
+        """The part of the bytes that sharing saves."""
+        return self.saved / self.alone if self.alone else 0.0
+
+    @property
+    def shown_ratio(self) -> str:
+        """The ratio with three decimals, rounded down: one that is too small never looks as if it were enough."""
+        return f"{(1000 * self.saved // self.alone if self.alone else 0) / 1000:.3f}"
+
+
 def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...]:
     """Check the EPContext models in `folder`. Raises VerifyError with every problem found."""
     problems: list[Problem] = []
@@ -104,6 +127,18 @@ def check_expectations(
         message = f"{others} nodes of the model '{member}' stayed outside {ep}; the recipe expects {fallback_nodes}"
         problems.append(Problem("EPB609", message, step, "`epbuild inspect` on the output lists what stayed outside."))
     return problems
+
+
+def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[Problem]:
+    """What is wrong with a sharing group that saves less than the recipe's `expect` asks for."""
+    if found.ratio >= min_ratio:
+        return []
+    message = (
+        f"the context binaries and data have {found.shared:,} bytes shared, and {found.alone:,} bytes where each model is compiled "
+        f"alone: sharing saves a ratio of {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
+    )
+    hint = "Check that the models have their weights in common, or lower shared_bytes.min_ratio."
+    return [Problem("EPB611", message, step, hint)]
 
 
 def read_target(binary: Path, pattern: str) -> str | None:

@@ -209,6 +209,7 @@ def test_only_a_list_of_socs_rules_sharing_out(value: str, refused: bool) -> Non
     [
         ("ep.enable_weightless", "1.24.1", False),
         ("ep.enable_weightless", "1.31.1", True),
+        ("ep.enable_weightless_mode", "1.31.1", False),
         ("ep.enable_weightless_ep_context_nodes", "1.30.2", True),
         ("ep.enable_weightless_ep_context_nodes", "1.31.1", False),
         ("session.disable_quant_qdq", "1.18.0", True),
@@ -217,6 +218,32 @@ def test_only_a_list_of_socs_rules_sharing_out(value: str, refused: bool) -> Non
 )
 def test_a_key_is_known_to_the_versions_that_have_it(key: str, version: str, known: bool) -> None:
     assert session_keys().options[key].known_in(version) is known
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "known", "unknown"),
+    [
+        ("1.24", None, ("1.24", "1.24.0", "1.24.1", "1.100", "2.0"), ("1.23.9", "1", "0.99")),
+        ("1.24.0", None, ("1.24", "1.24.0", "1.25"), ("1.23",)),
+        ("1.24.1", None, ("1.24.1", "1.24.1.post1", "1.24.2rc1"), ("1.24", "1.24.0")),
+        (None, "1.22", ("1.22", "1.22.9", "1.9", "0"), ("1.23", "1.23.0", "2")),
+        (None, "1.22.1", ("1.22", "1.22.1", "1.22.1.1"), ("1.22.2", "1.23")),
+        ("1.21", "1.22", ("1.21", "1.22.3"), ("1.20.9", "1.23")),
+    ],
+)
+def test_a_row_is_known_from_its_first_release_to_the_last_patch_of_its_last(
+    since: str | None, until: str | None, known: tuple[str, ...], unknown: tuple[str, ...]
+) -> None:
+    row = Option("x", "text", "none", "It does.", "measured", since=since, until=until)
+    assert [version for version in (*known, *unknown) if row.known_in(version)] == list(known)
+
+
+@each_row
+def test_a_row_that_some_releases_lack_says_which_have_it(
+    option: Option, booleans: tuple[str, str], names: Mapping[str, str]
+) -> None:
+    assert bool(option.releases) == (option.since is not None or option.until is not None)
+    assert all(bound in option.releases for bound in (option.since, option.until) if bound is not None)
 
 
 @pytest.mark.parametrize(

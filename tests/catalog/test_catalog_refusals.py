@@ -8,7 +8,7 @@ from epbuild.catalog import BadValue, UnknownName, check_metadata, entry, find_s
 
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
-PLUGIN = ["onnxruntime-ep-openvino==1.8.1"]
+PLUGIN = ["onnxruntime-ep-openvino"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from epbuild.fetch import WebAddress, make_opener
+from epbuild.fetch import make_opener
+from epbuild.recipe import WebAddress
 
 
 @dataclass

@@ -15,7 +15,9 @@ from onnx import TensorProto, helper
 
 from epbuild.errors import EpbuildError
 from epbuild.fetch import RemoteModel, download, fetch_model
+from epbuild.fetch.models import file_name
 from epbuild.onnxfile import read_header
+from epbuild.recipe import parse_address
 from epbuild.store import BlobStore
 
 WEIGHTS = bytes(range(256)) * 64
@@ -190,7 +192,15 @@ def test_models_with_one_name_do_not_get_in_each_others_way(server: FileServer, 
     assert (one.graph.read_bytes(), two.graph.read_bytes()) == (first, second)
 
 
-def test_a_bad_address_is_the_recipes_mistake(store: BlobStore) -> None:
-    code, exit_code, message = refusal("http://example.com/m.onnx", store, "0" * 64)
-    assert (code, exit_code) == ("EPB209", 2)
-    assert "must begin with one of https://" in message
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("https://example.com:8443/m.onnx?sig=s3cret", "m.onnx"),
+        ("https://[::1]/m%20x.onnx", "m x.onnx"),
+        ("https://example.com/a%2Fb%5Cc.onnx", "b_c.onnx"),
+        ("gs://models/decode:2.onnx", "decode_2.onnx"),
+        ("hf://org/repo/onnx/m@2.onnx@refs/pr/7", "m@2.onnx"),
+    ],
+)
+def test_a_remote_file_has_a_name_here_that_every_platform_takes(text: str, name: str) -> None:
+    assert file_name(parse_address(text)) == name

@@ -15,9 +15,10 @@ import pytest
 from file_server import File, FileServer, opener_without_tls, serving
 
 from epbuild.errors import EpbuildError
-from epbuild.fetch import FetchError, ObjectAddress, download, fetch, parse_address
+from epbuild.fetch import FetchError, download, fetch
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.transfer import Interrupted
+from epbuild.recipe import ObjectAddress, parse_address
 from epbuild.store import Blob, BlobStore
 
 BODY = bytes(range(256)) * 20480  # 5 MiB: more than one range of an object
@@ -76,10 +77,13 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/m.onnx", "hf://org/repo/m.onnx@main"])
-def test_a_file_that_is_in_the_store_needs_no_client(store: BlobStore, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_file_that_is_in_the_store_needs_no_client(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    store.add_bytes(BODY)
+    (tmp_path / "m.onnx").write_bytes(BODY)
+    store.add(tmp_path / "m.onnx")
     assert fetched(text, store).digest == DIGEST
 
 

@@ -290,6 +290,117 @@ def test_properties_that_are_written_out_are_no_file(workshop: Path) -> None:
     assert (ep.provider_options, ep.files) == ({"load_config": "{}"}, {})
 
 
+# -- Releases ----------------------------------------------------------------------------------------------------------
+
+DATED = CONTOSO + 'late = { type = "boolean", output = "none", since = "3.2", until = "3.4", meaning = "A late option." }\n'
+WEIGHTLESS = "    session_options: {ep.enable_weightless: true}\n"
+TENSORRT = "    ep: TensorrtExecutionProvider\n    provider_options: {trt_op_types_to_exclude: Gelu}\n"
+ADVICE = "Pin a release that knows it, or set allow_unknown_{}s on the target to pass it on unchecked."
+LIBRARY = ("    library: contoso.so\n", "")
+
+
+def packages(text: str) -> tuple[str, str]:
+    """A change of the recipe's second toolchain."""
+    return OPENVINO, f"openvino:\n    packages: [{text}]"
+
+
+def dated(folder: Path, *changes: tuple[str, str]) -> str:
+    """The recipe with Contoso's EP in its package, and an option of it that only some releases know."""
+    (folder / "contoso.toml").write_text(DATED, encoding="utf-8")
+    return contoso(("speed: 3,", f"speed: 3, {MARK}late: true,"), *changes)
+
+
+@pytest.mark.parametrize(
+    ("version", "runtime"),
+    [
+        ("1.24.1", "onnxruntime==1.24.1"),
+        ("1.28", "'onnxruntime[extra] == 1.28'"),
+        ("1.28.0rc1+cu12", "onnxruntime==1.28.0rc1+cu12"),
+    ],
+)
+def test_a_session_key_that_the_pinned_onnx_runtime_would_ignore_is_refused(workshop: Path, version: str, runtime: str) -> None:
+    text = target(TARGET + WEIGHTLESS.replace("{", f"{{{MARK}"), packages(f"{runtime}, onnxruntime-ep-openvino==1.8.1"))
+    text = edited(text, ("device_type: CPU", "load_config: '{}'"))
+    sentence = f"onnxruntime {version} does not know the session key 'ep.enable_weightless', which is there since 1.29."
+    check(workshop, text, ("EPB211", f"{sentence} {ADVICE.format('session_key')}"))
+
+
+def test_a_build_of_onnx_runtime_under_another_name_knows_the_keys_of_its_version(workshop: Path) -> None:
+    text = target(TARGET + WEIGHTLESS)
+    (problem,) = problems_of(workshop, text)
+    assert problem.message.startswith("onnxruntime-openvino 1.24.1 does not know the session key 'ep.enable_weightless'")
+    assert problems_of(workshop, edited(text, packages("onnxruntime-openvino==1.29.0"))) == ()
+
+
+def test_a_session_key_that_a_later_onnx_runtime_has_dropped_is_refused(workshop: Path) -> None:
+    text = target(f"{TARGET}    session_options: {{ep.enable_weightless_ep_context_nodes: 1}}\n")
+    assert problems_of(workshop, text) == ()
+    (problem,) = problems_of(workshop, edited(text, packages("onnxruntime-openvino==1.31.1")))
+    assert problem.message.endswith("'ep.enable_weightless_ep_context_nodes', which is there until 1.30")
+
+
+@pytest.mark.parametrize(
+    ("pins", "refused"),
+    [
+        ("onnxruntime-gpu==1.20.1", True),
+        ("onnxruntime-gpu==1.21.0", False),
+        ("onnxruntime-gpu>=1.19", False),
+        ("onnxruntime-gpu==1.20.*", False),
+        ("onnxruntime-gpu", False),
+        ("onnxruntime==1.20.1, onnxruntime-gpu", False),
+        ("\"onnxruntime-gpu==1.20.1; sys_platform == 'win32'\"", False),
+    ],
+)
+def test_an_option_is_refused_only_where_the_package_of_its_ep_is_pinned_to_a_release_without_it(
+    workshop: Path, pins: str, refused: bool
+) -> None:
+    text = target(TENSORRT, packages(pins))
+    assert codes(problems_of(workshop, text)) == ["EPB211"] * refused
+
+
+@pytest.mark.parametrize(("version", "known"), [("3.1.9", False), ("3.2", True), ("3.4.7", True), ("3.5", False)])
+def test_the_releases_of_an_ep_of_the_users_own_are_told_apart_too(workshop: Path, version: str, known: bool) -> None:
+    text, marks = places(dated(workshop, packages(f"onnxruntime==1.31.1, contoso-ep=={version}"), LIBRARY))
+    found = problems_of(workshop, text)
+    assert told(found) == [("EPB211", *mark) for mark in marks if not known]
+    sentence = f"contoso-ep {version} does not know the option 'late', which is there since 3.2 and until 3.4."
+    assert [problem.text for problem in found] == [f"{sentence} {ADVICE.format('option')}"] * (not known)
+
+
+def test_a_plugin_library_of_the_users_own_is_not_held_against_the_package_that_it_takes_the_place_of(workshop: Path) -> None:
+    text, _ = places(dated(workshop, packages("onnxruntime==1.31.1, contoso-ep==3.1")))
+    assert problems_of(workshop, text) == ()
+
+
+def test_an_option_that_a_release_lacks_is_let_through_in_the_spelling_of_those_that_have_it(workshop: Path) -> None:
+    text = dated(workshop, packages("onnxruntime==1.24.1, contoso-ep==3.1"), LIBRARY)
+    text, _ = places(edited(text, ("    ep: Contoso", f"{WEIGHTLESS}    allow_unknown_options: true\n    ep: Contoso")))
+    assert codes(problems_of(workshop, text)) == ["EPB211"], "each escape opens one door only"
+    found = planned(workshop, edited(text, ("    allow", "    allow_unknown_session_keys: true\n    allow")))
+    assert found.eps[0].provider_options["late"] == "1"
+    assert found.session_options == {"ep.enable_weightless": "1"}
+    assert sorted(found.unchecked) == ["ep.enable_weightless", "late"]
+
+
+@pytest.mark.parametrize(
+    ("pins", "kind", "refused"),
+    [
+        ("", "provider", False),
+        ("    packages: [onnxruntime, onnxruntime-ep-openvino]\n", "plugin", False),
+        ("    packages: [onnxruntime==1.31.1, onnxruntime-ep-openvino==1.8.1]\n", "plugin", False),
+        ("    packages: [onnxruntime==1.24.1, onnxruntime-ep-openvino==1.8.1]\n", "plugin", True),
+        ("    packages: [onnxruntime-openvino==1.24.1]\n", "provider", True),
+    ],
+)
+def test_the_packages_beside_an_interpreter_choose_the_ep_and_what_it_knows(
+    workshop: Path, pins: str, kind: str, refused: bool
+) -> None:
+    there = (f"{OPENVINO}\n", f"openvino:\n    interpreter: theirs/bin/python\n{pins}")
+    assert planned(workshop, target("    ep: OpenVINOExecutionProvider\n", there)).eps[0].entry.kind == kind
+    text = target(f"    ep: OpenVINOExecutionProvider\n{WEIGHTLESS}", there)
+    assert codes(problems_of(workshop, text)) == ["EPB211"] * refused
+
+
 # -- Several EPs -------------------------------------------------------------------------------------------------------
 
 

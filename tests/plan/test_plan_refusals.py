@@ -173,6 +173,13 @@ def test_a_package_model_is_a_file_of_an_installed_package_and_nothing_beside_it
     check(workshop, text, ("EPB206", words))
 
 
+@pytest.mark.parametrize("path", ["C://nosuch/a.onnx", "./models://a.onnx"])
+def test_a_path_that_looks_like_an_address_is_a_missing_model_and_not_one_that_is_yet_to_be_fetched(
+    workshop: Path, path: str
+) -> None:
+    check(workshop, edited(RECIPE, (PREFILL, f"prefill: {MARK}{path}")), ("EPB201", f"does not exist: {path}"))
+
+
 def test_a_file_that_a_package_does_not_have_is_a_missing_model(workshop: Path) -> None:
     text = edited(RECIPE, (PREFILL, f"prefill: {MARK}package:onnx/nosuch.onnx"))
     check(workshop, text, ("EPB201", "the model 'prefill' does not exist: package:onnx/nosuch.onnx"))

@@ -118,6 +118,14 @@ def test_a_member_has_the_groups_settings_with_its_own_over_them_key_by_key(tmp_
     assert values(head.expect) == values(Expectation(1, 2))
 
 
+def test_what_a_sharing_group_must_save_is_asked_whatever_a_member_expects_of_its_own(tmp_path: Path) -> None:
+    more = "\n    share_weights: true\n    expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.25}}"
+    group = only_group(tmp_path, "[prefill, {model: head, expect: {fallback_nodes: 2}}]", more)
+    assert [values(member.expect) for member in group.members] == [
+        values(Expectation(fallback_nodes=number, min_shared_ratio=0.25)) for number in (0, 2)
+    ]
+
+
 def test_a_model_says_its_dimensions_and_how_it_is_read(tmp_path: Path) -> None:
     model = (
         "{path: p.onnx, read: bytes, free_dimensions: {by_name: {seq: '${vars.quality}', n: 2}, by_denotation: {DATA_BATCH: 1}}}"
@@ -130,9 +138,9 @@ def test_a_model_says_its_dimensions_and_how_it_is_read(tmp_path: Path) -> None:
     "path",
     [
         "package:my_models/decoder.onnx",
-        "hf://owner/name/onnx/model.onnx@main",
-        "hf://owner/name/model.onnx@refs/pr/1",
+        f"hf://owner/name/onnx/model.onnx@{'0123456789' * 4}",
         "C:/models/a.onnx",
+        "C://models/a.onnx",
         "models/a@b.onnx",
         "models//a.onnx",
     ],
@@ -142,7 +150,15 @@ def test_a_path_that_means_one_file_needs_no_pin(tmp_path: Path, path: str) -> N
 
 
 @pytest.mark.parametrize(
-    "address", ["https://example.com/a.onnx?token=1", "s3://bucket/folder/a.onnx", "gs://bucket/a.onnx", "az://box/a.onnx"]
+    "address",
+    [
+        "https://example.com/a.onnx?token=1",
+        "s3://bucket/folder/a.onnx",
+        "gs://bucket/a.onnx",
+        "az://box/a.onnx",
+        "hf://owner/name/onnx/model.onnx@main",
+        "hf://owner/name/model.onnx@refs/pr/1",
+    ],
 )
 def test_an_address_with_a_pin_is_kept_as_written(tmp_path: Path, address: str) -> None:
     text = MINIMAL.replace("prefill.onnx", f"{{path: '{address}', sha256: {'A' * 64}, data_sha256: {{a.data: {'B' * 64}}}}}")

@@ -57,7 +57,7 @@ COMPILE = {
     "external_threshold": 1024,
     "node_name_prefix": None,
 }
-NOTHING_EXPECTED = {"ep_context_nodes": None, "fallback_nodes": None}
+NOTHING_EXPECTED = {"ep_context_nodes": None, "fallback_nodes": None, "min_shared_ratio": None}
 
 
 def member(name: str, compile_: dict[str, Any] | None = None, expect: dict[str, Any] | None = None) -> dict[str, Any]:

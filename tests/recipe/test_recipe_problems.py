@@ -11,6 +11,7 @@ from epbuild.errors import RecipeError
 from epbuild.recipe import load
 
 IN_GROUP = "    targets: [npu]\n"
+IN_SHARING = IN_GROUP + "    share_weights: true\n"
 DIGITS = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
 MANY_ROWS = (
     f"    matrix: ‸{{a: {DIGITS}, b: {DIGITS}, c: {DIGITS}, d: {DIGITS}, e: {DIGITS}, f: {DIGITS}, g: {DIGITS}}}\n    ep: Q"
@@ -70,6 +71,22 @@ MISTAKES = [
     ("another language version", "epbuild: 1", "epbuild: ‸2", "EPB106", "version 2"),
     ("version as a text", "epbuild: 1", 'epbuild: ‸"1"', "EPB106", "the number 1"),
     ("negative count", IN_GROUP, IN_GROUP + "    expect: {ep_context_nodes: ‸-1}\n", "EPB106", "at least 0"),
+    ("share of everything", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸1}}\n", "EPB106", "less than 1"),
+    ("share of nothing", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸0}}\n", "EPB106", "more than 0"),
+    ("share in percent", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸30%}}\n", "EPB106", "A ratio is a number"),
+    ("share that is no number", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸.nan}}\n", "EPB106", "A ratio is"),
+    ("share without its key", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: ‸0.3}\n", "EPB105", "a mapping"),
+    ("shared bytes without a ratio", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: ‸{}}\n", "EPB104", "'min_ratio'"),
+    ("most shared bytes", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: 0.3, ‸max_ratio: 0.4}}\n",
+     "EPB103", "'min_ratio'"),
+    ("shared bytes where nothing is shared", IN_GROUP, IN_GROUP + "    expect: {shared_bytes: ‸{min_ratio: 0.3}}\n",
+     "EPB106", "only with 'share_weights: true'"),
+    ("shared bytes where sharing is off", IN_GROUP,
+     IN_GROUP + "    share_weights: false\n    expect: {shared_bytes: ‸{min_ratio: 0.3}}\n",
+     "EPB106", "only with 'share_weights: true'"),
+    ("shared bytes of one member", "models: [prefill]\n",
+     "models: [{model: prefill, expect: {shared_bytes: ‸{min_ratio: 0.3}}}]\n    share_weights: true\n",
+     "EPB106", "the group's own 'expect'"),
     ("no time at all", IN_GROUP, IN_GROUP + "    timeout: ‸0\n", "EPB106", "more than 0"),
     ("timeout that is a text", IN_GROUP, IN_GROUP + "    timeout: ‸90s\n", "EPB106", "seconds"),
     ("timeout by a negative variable", "quality: 3", "quality: -3", "EPB106", "more than 0"),
@@ -79,8 +96,12 @@ MISTAKES = [
     ("no packages", "[onnxruntime-qnn==2.7.0]", "‸[]", "EPB106", "empty"),
     ("no groups", "groups:\n  decoder:\n    models: [prefill]\n    targets: [npu]\n", "groups: ‸{}\n", "EPB106", "empty"),
     ("no environment", "    packages: [onnxruntime-qnn==2.7.0]", "    ‸python: '3.11'", "EPB106", "'interpreter'"),
-    ("two environments", "    packages: [onnxruntime-qnn==2.7.0]", "    packages: ‸[a]\n    interpreter: b",
-     "EPB106", "not both"),
+    ("range of an environment that is there", "    packages: [onnxruntime-qnn==2.7.0]",
+     "    packages: [a==1, ‸b>=1.2]\n    interpreter: b", "EPB106", "'b>=1.2' cannot be told. Beside an 'interpreter', write"),
+    ("extra of an environment that is there", "    packages: [onnxruntime-qnn==2.7.0]",
+     "    packages: [‸'a[b]==1']\n    interpreter: b", "EPB106", "<name>==<version>"),
+    ("package that a variable empties", "quality: 3", "quality: ''", "EPB106", "empty"),
+    ("marker that a variable makes", "quality: 3", "quality: \"a==1; python_version > '3'\"", "EPB106", "cannot be told"),
     ("python of an interpreter", "packages: [onnxruntime-qnn==2.7.0]", "interpreter: b\n    python: ‸'3.11'",
      "EPB106", "a Python already"),
     ("file of inline initializers", IN_GROUP, IN_GROUP + "    compile: {initializers: {file: ‸a.bin}}\n",
@@ -168,6 +189,11 @@ MISTAKES = [
     ("repository without a revision", "prefill.onnx", "‸hf://owner/name/a.onnx", "EPB106", "no revision"),
     ("repository with an empty revision", "prefill.onnx", "‸hf://owner/name/a.onnx@", "EPB106", "@<revision>"),
     ("repository without a file", "prefill.onnx", "‸hf://owner/name@main", "EPB106", "names no file of a repository"),
+    ("repository without a pin", "prefill.onnx", "‸hf://owner/name/a.onnx@main", "EPB104", "A whole commit id (40 digits)"),
+    ("repository that cannot be one", "prefill.onnx", "‸hf://../name/a.onnx@main", "EPB106", "'../name'"),
+    ("address with a part that climbs", "prefill.onnx", "‸https://example.com/../a.onnx", "EPB106", "'..'"),
+    ("address with a space", "prefill.onnx", "‸'s3://bucket/my model.onnx'", "EPB106", "a space"),
+    ("address without a host", "prefill.onnx", "‸https://:80/a.onnx", "EPB106", "no proper host"),
     ("address that a variable makes", "quality: 3", "quality: ftp://a/b", "EPB106", "ftp"),
     ("short digest of external data", "prefill.onnx", "{path: a, data_sha256: {a.data: ‸3f5a}}", "EPB106", "64"),
     ("dimensions without their kind", "prefill.onnx", "{path: a, free_dimensions: {‸seq: 64}}", "EPB103", "by_name"),
@@ -243,6 +269,10 @@ ELSEWHERE = {
     "key that Windows reserves": ("targets: [npu]", "targets: [COM1]"),
     "name with a slash": ("models: [prefill]", "models: [pre/fill]"),
     "target without an EP": ("  npu:\n    toolchain", "  npu:\n    ‸toolchain"),
+    **dict.fromkeys(
+        ("package that a variable empties", "marker that a variable makes"),
+        ("    packages: [onnxruntime-qnn==2.7.0]", "    packages: [‸'${vars.quality}']\n    interpreter: b"),
+    ),
     "address that a variable makes": ("prefill: prefill.onnx", "prefill: ‸'${vars.quality}'"),
     "dimension by a negative variable": (
         "prefill: prefill.onnx",

@@ -31,6 +31,13 @@ def stored_files(store: BlobStore) -> list[Path]:
     return [path for path in (store.root / "cas" / "sha256").rglob("*") if path.is_file()]
 
 
+def stored(store: BlobStore, data: bytes) -> Blob:
+    """`data`, stored from a file."""
+    source = store.root.with_name("source")
+    source.write_bytes(data)
+    return store.add(source)
+
+
 def overwrite(path: Path, data: bytes) -> None:
     path.chmod(0o644)
     path.write_bytes(data)
@@ -61,7 +68,7 @@ def test_a_file_that_grew_in_the_store_becomes_a_blob_without_a_copy(store: Blob
 
 
 def test_a_file_whose_content_is_there_already_takes_no_second_place(store: BlobStore) -> None:
-    blob = store.add_bytes(b"arrived")
+    blob = stored(store, b"arrived")
     (place,) = stored_files(store)
     before = place.stat()
     store.partials.mkdir(parents=True)
@@ -72,20 +79,20 @@ def test_a_file_whose_content_is_there_already_takes_no_second_place(store: Blob
 
 
 def test_a_digest_alone_finds_its_blob_and_nothing_else_does(store: BlobStore) -> None:
-    blob = store.add_bytes(b"content")
+    blob = stored(store, b"content")
     assert store.find(blob.digest) == blob
     assert store.find("0" * 64) is None
     assert store.find("../../outside") is None
 
 
 def test_an_empty_file_is_a_blob_like_any_other(store: BlobStore, tmp_path: Path) -> None:
-    blob = store.add_bytes(b"")
+    blob = stored(store, b"")
     store.materialise(blob.digest, tmp_path / "empty")
     assert (tmp_path / "empty").read_bytes() == b""
 
 
 def test_changing_a_materialised_file_never_changes_the_store(store: BlobStore, tmp_path: Path) -> None:
-    blob = store.add_bytes(b"as built")
+    blob = stored(store, b"as built")
     copy = tmp_path / "copy"
     store.materialise(blob.digest, copy)
     copy.write_bytes(b"edited by a user")
@@ -95,7 +102,7 @@ def test_changing_a_materialised_file_never_changes_the_store(store: BlobStore, 
 
 @posix_only
 def test_blobs_are_read_only_and_materialised_files_are_ordinary(store: BlobStore, tmp_path: Path) -> None:
-    blob = store.add_bytes(b"content")
+    blob = stored(store, b"content")
     previous = os.umask(0o022)
     try:
         store.materialise(blob.digest, tmp_path / "copy")
@@ -107,7 +114,7 @@ def test_blobs_are_read_only_and_materialised_files_are_ordinary(store: BlobStor
 
 def test_storing_the_same_content_again_keeps_the_blob_that_is_there(store: BlobStore, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"same")
-    store.add_bytes(b"same")
+    stored(store, b"same")
     (place,) = stored_files(store)
     before = place.stat()
     store.add(tmp_path / "a")
@@ -118,7 +125,7 @@ def test_storing_the_same_content_again_keeps_the_blob_that_is_there(store: Blob
 def test_a_blob_that_was_altered_on_disk_is_never_handed_out_and_heals_when_it_is_made_again(
     store: BlobStore, tmp_path: Path
 ) -> None:
-    blob = store.add_bytes(b"the real context binary")
+    blob = stored(store, b"the real context binary")
     (place,) = stored_files(store)
     overwrite(place, b"a false context binary!")
     with pytest.raises(DamagedBlob) as failure:
@@ -128,13 +135,13 @@ def test_a_blob_that_was_altered_on_disk_is_never_handed_out_and_heals_when_it_i
     assert not store.has(blob.digest, blob.size)
     assert (store.root / "cas" / "damaged" / blob.digest).read_bytes() == b"a false context binary!"
 
-    store.add_bytes(b"the real context binary")
+    stored(store, b"the real context binary")
     store.materialise(blob.digest, tmp_path / "out.bin")
     assert (tmp_path / "out.bin").read_bytes() == b"the real context binary"
 
 
 def test_reading_an_altered_blob_into_memory_is_refused_too(store: BlobStore) -> None:
-    blob = store.add_bytes(b"right")
+    blob = stored(store, b"right")
     (place,) = stored_files(store)
     overwrite(place, b"wrong")
     with pytest.raises(DamagedBlob):
@@ -144,11 +151,11 @@ def test_reading_an_altered_blob_into_memory_is_refused_too(store: BlobStore) ->
 
 
 def test_a_truncated_blob_counts_as_absent_and_storing_the_content_replaces_it(store: BlobStore) -> None:
-    blob = store.add_bytes(b"whole content")
+    blob = stored(store, b"whole content")
     (place,) = stored_files(store)
     overwrite(place, b"whole")
     assert not store.has(blob.digest, blob.size)
-    store.add_bytes(b"whole content")
+    stored(store, b"whole content")
     assert store.has(blob.digest, blob.size)
     assert store.read_bytes(blob.digest) == b"whole content"
 
@@ -170,7 +177,7 @@ def test_a_digest_from_a_tampered_record_cannot_name_a_file_outside_the_store(st
 
 
 def test_materialising_never_overwrites_a_file_that_is_there(store: BlobStore, tmp_path: Path) -> None:
-    blob = store.add_bytes(b"built")
+    blob = stored(store, b"built")
     (tmp_path / "mine").write_bytes(b"precious")
     with pytest.raises(StoreError, match="mine"):
         store.materialise(blob.digest, tmp_path / "mine")
@@ -274,7 +281,7 @@ def test_a_full_disk_is_told_with_the_path_and_a_way_out_and_leaves_no_blob(
 def test_a_cache_directory_that_cannot_be_made_is_an_error_with_a_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"):
-        BlobStore(tmp_path / "file" / "cache").add_bytes(b"data")
+        BlobStore(tmp_path / "file" / "cache").add(tmp_path / "file")
 
 
 def test_a_source_that_is_missing_is_not_blamed_on_the_cache(store: BlobStore, tmp_path: Path) -> None:
@@ -294,7 +301,7 @@ def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
         return 0
 
     monkeypatch.setattr("epbuild.store.content.fcntl.ioctl", clone)
-    blob = store.add_bytes(b"content")
+    blob = stored(store, b"content")
     store.materialise(blob.digest, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"content"
     cloned = b"garbage"
@@ -314,7 +321,7 @@ def test_a_file_system_that_cannot_clone_is_asked_once_and_then_copied_to(
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr("epbuild.store.content.fcntl.ioctl", refuse)
-    blob = store.add_bytes(b"content")
+    blob = stored(store, b"content")
     for name in ("first", "second"):
         store.materialise(blob.digest, tmp_path / name)
         assert (tmp_path / name).read_bytes() == b"content"

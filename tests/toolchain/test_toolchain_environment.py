@@ -14,14 +14,15 @@ from epbuild.catalog import entry
 from epbuild.errors import Position, Problem, ToolchainError
 from epbuild.recipe import Toolchain
 from epbuild.toolchain import Environment, Fingerprint, prepare, ready
+from epbuild.toolchain import environment as module
 
 WHERE = Position("epbuild.yaml", 4, 3)
 QNN = entry("QNNExecutionProvider")
 OPENVINO = entry("OpenVINOExecutionProvider")
 
 
-def existing(interpreter: Path | str) -> Toolchain:
-    return Toolchain("npu", WHERE, interpreter=str(interpreter))
+def existing(interpreter: Path | str, *packages: str) -> Toolchain:
+    return Toolchain("npu", WHERE, interpreter=str(interpreter), packages=packages)
 
 
 def refusals(toolchain: Toolchain, base: Path, *eps: str) -> tuple[Problem, ...]:
@@ -68,10 +69,57 @@ def test_every_ep_package_that_is_missing_is_told_with_what_to_add(tmp_path: Pat
     python = make_environment(tmp_path / "theirs")
     found = refusals(existing(python), tmp_path, QNN.ep, OPENVINO.ep)
     assert [(problem.code, problem.where, problem.hint) for problem in found] == [
-        ("EPB305", WHERE, "Add onnxruntime-qnn to its packages."),
-        ("EPB305", WHERE, "Add onnxruntime-openvino to its packages."),
+        ("EPB305", WHERE, f"Install it there; where {ep} comes in another one, add that to the toolchain's packages.")
+        for ep in (QNN.ep, OPENVINO.ep)
     ]
     assert found[0].message == "toolchain 'npu' has no package onnxruntime-qnn, which QNNExecutionProvider comes in"
+
+
+def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = make_environment(tmp_path / "made")
+    install(python, "numpy", "2.0", {})
+    monkeypatch.setattr(module, "provision", lambda requirements, home, name, where: python)
+    (problem,) = refusals(
+        Toolchain("npu", WHERE, packages=("numpy", "onnxruntime-qnn; sys_platform == 'nowhere'")), tmp_path, QNN.ep
+    )
+    assert (problem.code, problem.hint) == ("EPB305", "Add onnxruntime-qnn to its packages.")
+
+
+def test_an_existing_environment_that_holds_what_the_recipe_says_is_used(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "onnxruntime", "1.31.0+cu12", {})
+    install(python, "OnnxRuntime_EP_OpenVINO", "1.8.1", {"onnxruntime_ep_openvino/libep.so": b"EP"})
+    toolchain = existing(python, "onnxruntime==1.31", "onnxruntime.ep.openvino", "onnxruntime-ep-openvino==1.8.1")
+    plugin = entry("OpenVINOExecutionProvider", ["onnxruntime-ep-openvino"])
+    assert prepare(toolchain, tmp_path, tmp_path / "home", [plugin]).onnxruntime == "1.31.0+cu12"
+
+
+def test_all_that_an_existing_environment_lacks_is_told_once_and_nothing_is_installed(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "onnxruntime", "1.24.1", {})
+    before = sorted((tmp_path / "theirs").rglob("*"))
+    toolchain = existing(python, "onnxruntime==1.31.1", "OnnxRuntime_QNN==2.7.0", "numpy")
+    found = refusals(toolchain, tmp_path, QNN.ep)
+    assert {(problem.code, problem.where) for problem in found} == {("EPB306", WHERE)}
+    assert [problem.text for problem in found] == [
+        f"toolchain 'npu' asks for {asked}, and the environment of its interpreter {holds}. "
+        "Install it there, or change the toolchain's packages."
+        for asked, holds in [
+            ("onnxruntime==1.31.1", "holds onnxruntime 1.24.1"),
+            ("OnnxRuntime_QNN==2.7.0", "does not hold it"),
+            ("numpy", "does not hold it"),
+        ]
+    ]
+    assert sorted((tmp_path / "theirs").rglob("*")) == before
+
+
+def test_an_existing_environment_is_held_against_the_recipe_though_it_was_seen_before(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "onnxruntime", "1.31.1", {})
+    prepare(existing(python, "onnxruntime==1.31.1"), tmp_path, tmp_path / "home", [])
+    with pytest.raises(ToolchainError, match=r"holds onnxruntime 1\.31\.1") as caught:
+        prepare(existing(python, "onnxruntime==1.32.0"), tmp_path, tmp_path / "home", [])
+    assert caught.value.exit_code == 3
 
 
 def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp_path: Path) -> None:
@@ -82,6 +130,13 @@ def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp
     assert environment.fingerprint.distributions["contoso-ep-cuda13"] == "3.1"
     with pytest.raises(ToolchainError, match="has no package contoso-ep,"):
         prepare(existing(python), tmp_path, tmp_path / "home", [dataclasses.replace(contoso, distributions=("contoso-ep",))])
+
+
+def test_an_ep_whose_catalog_file_names_no_package_is_looked_for_by_the_runtime_alone(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "contoso-onnxruntime", "1.31.1", {"onnxruntime/capi/libort.so": b"ORT"})
+    built_in = dataclasses.replace(OPENVINO, distribution="", distributions=())
+    assert prepare(existing(python), tmp_path, tmp_path / "home", [built_in]).interpreter == python
 
 
 def test_a_toolchain_that_is_wrong_makes_the_program_end_as_for_a_broken_environment(tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ from epbuild.verify import (
     Expected,
     ExpectedEp,
     ExpectedModel,
+    SharedBytes,
     check_compiled,
     check_expectations,
+    check_shared_bytes,
     checks,
     read_target,
 )
@@ -322,6 +324,26 @@ def test_without_expectations_any_number_of_nodes_is_fine() -> None:
 @pytest.mark.parametrize(("others", "wrong"), [(0, 0), (3, 0), (4, 1)])
 def test_fewer_nodes_outside_than_expected_are_fine(others: int, wrong: int) -> None:
     assert len(check_expectations(("decode", 1, others), STEP, QNN, 1, 3)) == wrong
+
+
+@pytest.mark.parametrize(("shared", "wrong"), [(0, 0), (70, 0), (71, 1), (100, 1), (120, 1)])
+def test_sharing_that_saves_exactly_what_is_expected_is_fine_and_a_byte_less_is_not(shared: int, wrong: int) -> None:
+    assert len(check_shared_bytes(SharedBytes(shared, 100), STEP, 0.3)) == wrong
+
+
+def test_sharing_that_saves_too_little_is_told_with_both_sizes_and_a_ratio_that_is_not_rounded_up() -> None:
+    [problem] = check_shared_bytes(SharedBytes(700_001, 1_000_000), STEP, 0.3)
+    assert (problem.code, problem.where) == ("EPB611", STEP)
+    assert problem.message == (
+        "the context binaries and data have 700,001 bytes shared, and 1,000,000 bytes where each model is compiled alone: "
+        "sharing saves a ratio of 0.299; the recipe expects at least 0.3"
+    )
+    [problem] = check_shared_bytes(SharedBytes(1_012_345, 1_000_000), STEP, 0.3)
+    assert "a ratio of -0.013;" in problem.message
+
+
+def test_sharing_saves_nothing_of_nothing() -> None:
+    assert len(check_shared_bytes(SharedBytes(0, 0), STEP, 0.3)) == 1
 
 
 @settings(deadline=None)

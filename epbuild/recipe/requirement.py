@@ -1,0 +1,61 @@
+"""The pip requirements of a toolchain, as far as epbuild reads them: the distribution that one asks for, and the version that it pins.
+
+    onnxruntime==1.31.1       names onnxruntime, pins 1.31.1
+    onnxruntime[extra]~=1.31  names onnxruntime, pins nothing
+
+The rest of the language (markers, ranges, addresses) is for the installer to read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+# A version as indexes and installed metadata write it: 1.31.1, 2.0rc1, 1.24.0.post1, 1.25.0.dev20260801001, 1.22+cu12.
+_VERSION = (
+    r"(?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc)[0-9]+)?(?:\.post[0-9]+)?(?:\.dev[0-9]+)?(?:\+[a-z0-9]+(?:\.[a-z0-9]+)*)?"
+)
+_REQUIREMENT = re.compile(rf"\s*({_NAME})\s*(\[[^\]]*\])?\s*(?:==\s*({_VERSION}))?\s*")
+_RELEASE = re.compile(r"((?:[0-9]+!)?[0-9]+(?:\.[0-9]+)*)(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What one pip requirement asks for."""
+
+    text: str
+    distribution: str
+    """In the spelling that package indexes compare; empty where the text begins with no name, as a path does not."""
+    version: str | None
+    """The version that it pins with `==`; None where it pins none that can be read."""
+    is_plain: bool
+    """Whether the two say all that the text does, so that an environment can be held against it."""
+
+    def is_met_by(self, version: str | None) -> bool:
+        """Whether an environment that holds `version` of the distribution (None: holds none) is what a plain requirement asks for."""
+        if version is None or self.version is None:
+            return version is not None
+        return _comparable(version, local="+" in self.version) == _comparable(self.version, local=True)
+
+
+def read_requirement(text: str) -> Requirement:
+    """What the pip requirement `text` asks for; every text is read, none is refused."""
+    whole = _REQUIREMENT.fullmatch(text)
+    name = whole or re.match(rf"\s*({_NAME})", text)
+    distribution = re.sub(r"[-_.]+", "-", name[1]).lower() if name else ""
+    return Requirement(
+        text=text,
+        distribution=distribution,
+        version=whole[3] if whole else None,
+        is_plain=whole is not None and whole[2] is None,
+    )
+
+
+def _comparable(version: str, *, local: bool) -> str:
+    """The one spelling of equal versions: zeros at a release's end do not count, a local label only where it is asked for."""
+    public, plus, label = version.lower().partition("+")
+    match = _RELEASE.fullmatch(public)
+    if match is not None:
+        public = re.sub(r"(\.0+)+$", "", match[1]) + match[2]
+    return f"{public}+{label}" if local and plus else public

@@ -1,0 +1,68 @@
+"""What sharing saves with the real EP: measured to the byte, asked by the recipe, and paid for once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from conftest import Project, compiled, emitted
+
+EXPECT = "share_weights: true\n    expect: {ep_context_nodes: 1, fallback_nodes: 0"
+DECODER = "emit:decoder/snapdragon-SM8750/*"
+SHARE = "share:decoder/snapdragon-SM8750"
+FOLDER = "dist/quickstart/decoder/snapdragon-SM8750"
+MEASURED = {f"compiling {name} alone, to measure what sharing saves" for name in ("prefill", "decode")}
+
+
+def binaries(project: Project) -> int:
+    """The bytes of the context binaries that were emitted."""
+    return sum(len(content) for name, content in project.files(FOLDER).items() if name.endswith(".bin"))
+
+
+def measured(events: list[dict[str, Any]]) -> set[str]:
+    return {event["text"] for event in events if event["event"] == "step_output" and event["text"] in MEASURED}
+
+
+def note(events: list[dict[str, Any]]) -> str:
+    [text] = [event["note"] for event in events if event["event"] == "step_finished" and event["step"] == SHARE]
+    return str(text)
+
+
+def test_a_group_is_held_to_what_sharing_must_save_and_measured_once_for_every_gate(quickstart: Project) -> None:
+    quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")
+    events = quickstart.build("epbuild.yaml", DECODER)
+    assert measured(events) == MEASURED
+    shared, good = binaries(quickstart), quickstart.files()
+    logs = {path: path.stat().st_mtime_ns for path in (quickstart.folder / ".epbuild/logs").iterdir()}
+
+    quickstart.edit("min_ratio: 0.3", "min_ratio: 0.9")
+    done = quickstart.epbuild("run", "epbuild.yaml", DECODER)
+    assert done.returncode == 1
+    assert f"the context binaries and data have {shared:,} bytes shared, and " in done.stderr
+    assert "sharing saves a ratio of 0.4" in done.stderr
+    assert "the recipe expects at least 0.9" in done.stderr
+    assert SHARE in done.stdout + done.stderr
+
+    quickstart.edit("min_ratio: 0.9", "min_ratio: 0.3")
+    again = quickstart.build("epbuild.yaml", DECODER)
+    assert compiled(again) == emitted(again) == measured(again) == set()
+    assert quickstart.files() == good
+    assert logs == {path: path.stat().st_mtime_ns for path in (quickstart.folder / ".epbuild/logs").iterdir()}
+
+    quickstart.edit(f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}", EXPECT.replace("true", "false"))
+    quickstart.build("epbuild.yaml", DECODER)
+    alone = binaries(quickstart)
+    assert f"sharing saves {alone - shared:,} of {alone:,} bytes (ratio 0.4" in note(events)
+
+
+def test_a_gate_on_what_is_built_already_costs_the_measurement_alone_and_says_so_before(quickstart: Project) -> None:
+    quickstart.build("epbuild.yaml", DECODER)
+    good = quickstart.files()
+    quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")
+    plan = json.loads(quickstart.epbuild("plan", "epbuild.yaml", DECODER, "--json").stdout)
+    [reasons] = [step["reasons"] for step in plan["steps"] if step["id"] == SHARE]
+    assert reasons == [f"the model '{name}' is not measured alone yet" for name in ("prefill", "decode")]
+    events = quickstart.build("epbuild.yaml", DECODER)
+    assert (compiled(events), measured(events)) == (set(), MEASURED)
+    assert quickstart.files() == good
+    assert quickstart.epbuild("run", "epbuild.yaml", DECODER, "--check").returncode == 0

@@ -1,0 +1,156 @@
+"""What an author may write as the address of a model, and what is said about the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from epbuild.errors import Position
+from epbuild.recipe import (
+    Address,
+    BadAddress,
+    HubAddress,
+    ModelSource,
+    ObjectAddress,
+    WebAddress,
+    is_immutable,
+    parse_address,
+)
+from epbuild.recipe.address import is_remote
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+GOOD: list[tuple[str, Address]] = [
+    ("https://example.com/a/model.onnx", WebAddress("https://example.com/a/model.onnx")),
+    ("https://example.com:8443/m.onnx?sig=s3cret", WebAddress("https://example.com:8443/m.onnx?sig=s3cret")),
+    ("https://[::1]/m%20x.onnx", WebAddress("https://[::1]/m%20x.onnx")),
+    ("https://example.com/m@2.onnx", WebAddress("https://example.com/m@2.onnx")),
+    ("s3://models/tiny/v1/decode.onnx", ObjectAddress("s3", "models", "tiny/v1/decode.onnx")),
+    ("gs://models/decode:2.onnx", ObjectAddress("gs", "models", "decode:2.onnx")),
+    ("az://$root/decode.onnx", ObjectAddress("az", "$root", "decode.onnx")),
+    ("hf://org/repo/m.onnx@main", HubAddress("org/repo", "m.onnx", "main")),
+    ("hf://org/repo/onnx/m@2.onnx@refs/pr/7", HubAddress("org/repo", "onnx/m@2.onnx", "refs/pr/7")),
+]
+
+
+@pytest.mark.parametrize(("text", "address"), GOOD, ids=[text for text, _ in GOOD])
+def test_every_kind_of_address_is_understood(text: str, address: Address) -> None:
+    assert is_remote(text)
+    assert parse_address(text) == address
+    assert address.text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("http://example.com/m.onnx", "What comes over http:// can be changed on its way. Use https://"),
+        ("ftp://example.com/m.onnx", "cannot be fetched from 'ftp://'. There is: https, s3, gs, az, hf"),
+        ("file:///etc/passwd", "cannot be fetched from 'file://'"),
+        ("HTTPS://example.com/m.onnx", "cannot be fetched from 'HTTPS://'"),
+        ("htps://models/m.onnx", "Did you mean 'https'?"),
+        ("models/m.onnx", "cannot be fetched from 'models/m.onnx'"),
+        ("https:///m.onnx", "has no proper host. Write https://<host>/<file>."),
+        ("https://example.com:http/m.onnx", "has no proper host"),
+        ("https://[::1/m.onnx", "has no proper host"),
+        ("https://me:hunter2@example.com/m.onnx", "cannot hold a user or a password"),
+        ("https://me:hunter2@[/m.onnx", "cannot hold a user or a password"),
+        ("https://me:hunter2@example.com/my model.onnx", "cannot hold a user or a password"),
+        ("s3://me:hunter2@bucket/m.onnx", "cannot hold a user or a password"),
+        ("hf://me:hunter2@org/repo/m.onnx@main", "cannot hold a user or a password"),
+        ("https://example.com", "names no file"),
+        ("https://example.com/models/", "names no file"),
+        ("https://example.com/a//m.onnx", "a part of its path is empty, '.' or '..'"),
+        ("https://example.com/a/%2E%2E/m.onnx", "a part of its path is empty, '.' or '..'"),
+        ("https://example.com/m.onnx#v2", "what follows '#' is a place in one"),
+        ("https://example.com/m.onnx?sig=hunter2#v2", "'https://example.com/m.onnx' names no file"),
+        ("https://example.com/modèle.onnx", "which must be written with %"),
+        ("https://example.com/my model.onnx?sig=hunter2", "'https://example.com/my model.onnx' has a space"),
+        ("https://example.com/m.onnx\r\nHost: evil", "a space or a control character"),
+        ("s3://models", "names no file. Write s3://<bucket>/<file>."),
+        ("s3:///m.onnx", "names no bucket"),
+        ("s3://models/../other/m.onnx", "names no file"),
+        ("gs://models/folder/", "names no file"),
+        ("az:// /m.onnx", "has a space or a control character. Write az://<container>/<file>."),
+        ("hf://org/repo/m.onnx", "has no revision. Write hf://<owner>/<repository>/<file>@<revision>."),
+        ("hf://org/repo/m.onnx@", "has no revision"),
+        ("hf://@main", "has no revision"),
+        ("hf://repo@main", "names no file of a repository"),
+        ("hf://repo/m.onnx@main", "names no file of a repository"),
+        ("hf://../repo/m.onnx@main", "no repository is named '../repo'"),
+        ("hf://org/repo/../m.onnx@main", "names no file"),
+    ],
+)
+def test_a_malformed_address_is_refused_with_the_reason(text: str, reason: str) -> None:
+    assert is_remote(text) == ("://" in text)
+    with pytest.raises(BadAddress) as refusal:
+        parse_address(text)
+    assert reason in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["models/m.onnx", "C:/models/m.onnx", "C://m.onnx", "./a://m.onnx", "package:onnx/a://m.onnx", "../m.onnx", ""]
+)
+def test_a_path_is_never_taken_for_an_address(path: str) -> None:
+    assert not is_remote(path)
+
+
+def test_a_model_knows_where_it_lies() -> None:
+    where = Position("epbuild.yaml", 1, 1)
+    model = ModelSource("m", where, "models/m.onnx", where)
+    there = dataclasses.replace(model, path="https://example.com/m.onnx")
+    packed = dataclasses.replace(model, path="package:my_models/onnx/m.onnx")
+    assert [one.is_remote for one in (model, there, packed)] == [False, True, False]
+    assert [one.package_file for one in (model, there, packed)] == [None, None, ("my_models", "onnx/m.onnx")]
+
+
+@given(st.one_of(st.text(), st.from_regex(r"(https|s3|gs|az|hf)://[ -~]*", fullmatch=True)))
+@example("https://[/m.onnx")
+@example("https://a]b/m.onnx")
+@example("hf://a/b/c@d@e")
+def test_any_text_is_an_address_or_refused_with_a_sentence(text: str) -> None:
+    sentence, address = "", None
+    try:
+        address = parse_address(text)
+    except BadAddress as refusal:
+        sentence = refusal.message
+    assert sentence.endswith(".") or address is not None
+    if address is not None:
+        assert parse_address(address.text) == address
+        assert address.path.rpartition("/")[2] not in ("", ".", "..")
+
+
+@pytest.mark.parametrize(
+    ("text", "location", "expected"),
+    [
+        ("https://h/a/m.onnx", "w.bin", "https://h/a/w.bin"),
+        ("https://h/m.onnx?token=t", "./data/w 1#.bin", "https://h/data/w%201%23.bin?token=t"),
+        ("s3://b/a/m.onnx", "data/w.bin", "s3://b/a/data/w.bin"),
+        ("gs://b/m.onnx", "./w.bin", "gs://b/w.bin"),
+        ("hf://o/r/onnx/m.onnx@main", "m.onnx_data", "hf://o/r/onnx/m.onnx_data@main"),
+    ],
+)
+def test_external_data_is_looked_for_beside_its_graph(text: str, location: str, expected: str) -> None:
+    assert parse_address(text).beside(location).text == expected
+
+
+def test_a_secret_in_a_query_is_never_shown() -> None:
+    address = parse_address("https://example.com/m.onnx?X-Amz-Signature=s3cret")
+    assert str(address) == "https://example.com/m.onnx"
+
+
+@pytest.mark.parametrize(
+    ("text", "immutable"),
+    [
+        (f"hf://o/r/m.onnx@{COMMIT}", True),
+        (f"hf://o/r/m.onnx@{COMMIT[:12]}", False),
+        ("hf://o/r/m.onnx@main", False),
+        (f"https://h/{COMMIT}/m.onnx", False),
+        (f"s3://b/{COMMIT}", False),
+    ],
+)
+def test_only_a_whole_commit_of_the_hub_stands_for_a_content(text: str, immutable: bool) -> None:
+    assert is_immutable(parse_address(text)) is immutable
