@@ -129,6 +129,12 @@ def test_short_names_tell_eps_apart_so_that_their_binaries_do_not_meet() -> None
     assert len(set(shorts.values())) == len(shorts)
 
 
+def test_every_build_of_onnx_runtime_has_the_cpu_ep() -> None:
+    builds = {name for ep in known_eps() for found in entries_for(ep) if found.kind == "provider" for name in found.distributions}
+    assert "onnxruntime-gpu" in builds
+    assert builds <= set(entry("CPUExecutionProvider").distributions)
+
+
 @pytest.mark.parametrize("ep", known_eps())
 def test_of_several_packagings_exactly_one_is_meant_by_default(ep: str) -> None:
     assert [found.default for found in entries_for(ep)].count(True) == 1
