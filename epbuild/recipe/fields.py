@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from fractions import Fraction
 
 from epbuild.errors import Position, Problem
 from epbuild.recipe.model import Scalar
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.schema import wrong_type
 from epbuild.recipe.source import Entry, MappingNode, Node, ScalarNode, SequenceNode
-
-_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_SIZE = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,15}})?) ?({'|'.join(_UNITS)})")
+from epbuild.units import bytes_of
 
 
 class Fields:
@@ -83,12 +79,11 @@ class Fields:
         value = entry.node.value if isinstance(entry.node, ScalarNode) else None
         if not isinstance(value, str):
             return self.whole(key)
-        amount = _SIZE.fullmatch(value)
-        if amount is None:
-            hint = f"Write a number and one of: {', '.join(_UNITS)}."
-            self._problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is no size.", entry.node.where, hint))
+        try:
+            return bytes_of(value)
+        except ValueError as error:
+            self._problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is no size.", entry.node.where, str(error)))
             return None
-        return int(Fraction(amount[1]) * _UNITS[amount[2]])
 
     def at_least(self, least: int, key: str, value: float | None) -> None:
         """Note a number, read from `key`, that is too small: the schema has not seen one that a template gave."""

@@ -1,0 +1,27 @@
+"""Amounts as people write them, in recipes and on the command line: `8 GB`, `512MiB`, `30d`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+TIMES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([A-Za-z]+)")
+
+
+def bytes_of(text: str) -> int:
+    """The bytes that a number with a unit of SIZES means; raises ValueError, with a hint as its message, for anything else."""
+    return _amount(text, SIZES)
+
+
+def seconds_of(text: str) -> int:
+    """The seconds that a number with a unit of TIMES means; raises ValueError, with a hint as its message, for anything else."""
+    return _amount(text, TIMES)
+
+
+def _amount(text: str, units: dict[str, int]) -> int:
+    amount = _AMOUNT.fullmatch(text)
+    if amount is None or amount[2] not in units:
+        raise ValueError(f"Write a number and one of: {', '.join(units)}.")
+    return int(Fraction(amount[1]) * units[amount[2]])
