@@ -1,31 +1,49 @@
 """Blobs, action records and leases that checkouts share, and the workspace beside a recipe; no idea of what they mean."""
 
 from epbuild.store.blobs import BlobStore
+from epbuild.store.collect import YOUNG_SECONDS, Collected, Limits, Needs, Reason, collect
 from epbuild.store.content import Blob
 from epbuild.store.digests import Digests, StatKey, StatMemory, unchanged
-from epbuild.store.failures import DamagedBlob, MissingBlob
-from epbuild.store.leases import Cancelled, lease
+from epbuild.store.failures import DamagedBlob, MissingBlob, NewerRecord
+from epbuild.store.leases import Cancelled, lease, lease_if_free
+from epbuild.store.leftovers import Leftovers
 from epbuild.store.location import cache_directory, toolchain_directory
 from epbuild.store.records import RECORD_FORMAT, ActionRecords
+from epbuild.store.roots import Roots
 from epbuild.store.state import FileMemory, Measurement, StepRecord, Workspace
+from epbuild.store.things import KINDS, Kind, Thing, files_below
 
 __all__ = [
+    "KINDS",
     "RECORD_FORMAT",
+    "YOUNG_SECONDS",
     "ActionRecords",
     "Blob",
     "BlobStore",
     "Cancelled",
+    "Collected",
     "DamagedBlob",
     "Digests",
     "FileMemory",
+    "Kind",
+    "Leftovers",
+    "Limits",
     "Measurement",
     "MissingBlob",
+    "Needs",
+    "NewerRecord",
+    "Reason",
+    "Roots",
     "StatKey",
     "StatMemory",
     "StepRecord",
+    "Thing",
     "Workspace",
     "cache_directory",
+    "collect",
+    "files_below",
     "lease",
+    "lease_if_free",
     "toolchain_directory",
     "unchanged",
 ]

@@ -6,12 +6,18 @@ import hashlib
 import io
 import os
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from epbuild.store.content import Blob, Copier
-from epbuild.store.drafts import Draft, Drafts, discard
+from epbuild.store.content import Blob, Copier, hash_stream
+from epbuild.store.drafts import Draft, Drafts, discard, touch
 from epbuild.store.failures import DamagedBlob, MissingBlob, explained
+from epbuild.store.things import Thing, files_below
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -46,6 +52,7 @@ class BlobStore:
         The file must lie in `partials`, so that it need not be copied. Raises StoreError; then it stays where it is.
         """
         with explained(f"store {path} in {self.root}"), path.open("r+b") as file:
+            touch(path)  # it may have arrived long ago
             self._keep(Draft(path, file), blob)
         with suppress(OSError):  # the same content was there before
             discard(path)
@@ -97,6 +104,31 @@ class BlobStore:
             raise DamagedBlob(digest, self.root)
         return data
 
+    def check(self, digest: str, told: Callable[[int], None] = lambda count: None) -> None:
+        """Read a blob through, in constant memory, and set it aside if it is not what its name says.
+
+        `told` hears how many bytes were read each time; what it raises ends the reading. Raises MissingBlob, DamagedBlob, StoreError.
+        """
+        with self._open(digest) as source:
+            with explained(f"read {digest} in the store {self.root}"):
+                found = hash_stream(_Watched(source, told), ahead=False)
+            identity = os.fstat(source.fileno())
+        if found.digest != digest:
+            self._set_aside(digest, identity)
+            raise DamagedBlob(digest, self.root)
+
+    def things(self) -> Iterator[Thing]:
+        """Every blob, with the time when it was last stored. Raises StoreError."""
+        with explained(f"list the store {self.root}"):
+            for path, status in files_below(self._objects):
+                if _DIGEST.fullmatch(path.name):
+                    yield Thing("blob", path.name, status.st_size, status.st_mtime_ns)
+
+    def remove(self, thing: Thing) -> bool:
+        """Remove a blob that was listed, unless it was stored again since; says whether it is gone. Raises StoreError."""
+        with explained(f"remove {thing.name} from the store {self.root}"):
+            return self._drafts.withdraw(self._place(thing.name), thing.used_ns)
+
     def sweep(self) -> None:
         """Remove what killed processes left half-written, once it is a day old. Raises StoreError."""
         with explained(f"clean up the store {self.root}"):
@@ -109,11 +141,13 @@ class BlobStore:
         return self._objects / digest[:2] / digest
 
     def _keep(self, draft: Draft, blob: Blob) -> None:
-        if self.has(blob.digest, blob.size):
-            return
         place = self._place(blob.digest)
-        with suppress(FileNotFoundError):
-            self._set_aside(blob.digest, place.stat())
+        if self.has(blob.digest, blob.size):
+            if touch(place):
+                return
+        else:
+            with suppress(FileNotFoundError):
+                self._set_aside(blob.digest, place.stat())
         try:
             draft.publish(place, read_only=True)
         except PermissionError:
@@ -138,3 +172,19 @@ class BlobStore:
                 self._damaged.mkdir(parents=True, exist_ok=True)
                 discard(self._damaged / digest)
                 place.replace(self._damaged / digest)
+
+
+class _Watched(io.RawIOBase):
+    """A file whose reader is watched: `told` hears of every piece that is read."""
+
+    def __init__(self, file: io.FileIO, told: Callable[[int], None]) -> None:
+        self._file = file
+        self._told = told
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        count = self._file.readinto(buffer)
+        self._told(count or 0)
+        return count

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from epbuild.errors import Problem, StoreError
-from epbuild.store.content import hash_stream
+from epbuild.store.content import LARGE_BYTES, hash_stream
 from epbuild.store.failures import explained
 
-_THREADS = min(4, os.cpu_count() or 1)
+# More threads than this would wait for the disk, and each holds a buffer.
+_THREADS = min(8, os.cpu_count() or 1)
+# To hand a small file over to a thread takes longer than to read it.
+_BATCH = 20
 _ATTEMPTS = 3
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat.
@@ -77,6 +80,7 @@ class Digests:
         """
         digests: dict[Path, str] = {}
         unread: dict[tuple[object, ...], list[Path]] = {}
+        sizes: dict[tuple[object, ...], int] = {}
         problems: list[Problem] = []
         asked = list(dict.fromkeys(paths))
         for path in asked:
@@ -93,8 +97,13 @@ class Digests:
                     # File systems without inode numbers say 0 for all.
                     file = (status.st_dev, key) if key.inode else (path,)
                     unread.setdefault(file, []).append(path)
+                    sizes[file] = key.size
         lasting: dict[str, tuple[StatKey, str]] = {}
-        for names, reading in zip(unread.values(), _read_all([names[0] for names in unread.values()]), strict=True):
+        # The largest first, so that no core is left with it alone at the end.
+        files = sorted(unread, key=lambda file: sizes[file], reverse=True)
+        large = sum(size >= LARGE_BYTES for size in sizes.values())
+        for unread_file, reading in zip(files, _read_all([unread[file][0] for file in files], large), strict=True):
+            names = unread[unread_file]
             if isinstance(reading, StoreError):
                 problems.extend(reading.problems)
                 continue
@@ -133,31 +142,38 @@ def unchanged(path: Path, key: StatKey) -> bool:
         return False
 
 
-def _read_all(paths: list[Path]) -> list[_Reading | StoreError]:
-    if len(paths) < 2:
-        return [_attempt(path) for path in paths]
+def _read_all(paths: list[Path], large: int) -> list[_Reading | StoreError]:
+    """Every file's reading, in order; the first `large` of them are large."""
+
+    def read(batch: list[Path]) -> list[_Reading | StoreError]:
+        return [_attempt(path, ahead=large < _THREADS) for path in batch]
+
+    batches = [[path] for path in paths[:large]]
+    batches += [paths[start : start + _BATCH] for start in range(large, len(paths), _BATCH)]
+    if len(batches) < 2:
+        return [reading for batch in batches for reading in read(batch)]
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="digest")
     try:
-        return list(pool.map(_attempt, paths))
+        return [reading for readings in pool.map(read, batches) for reading in readings]
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _attempt(path: Path) -> _Reading | StoreError:
+def _attempt(path: Path, *, ahead: bool) -> _Reading | StoreError:
     try:
-        return _read(path)
+        return _read(path, ahead=ahead)
     except StoreError as error:
         return error
 
 
-def _read(path: Path) -> _Reading:
+def _read(path: Path, *, ahead: bool) -> _Reading:
     for _ in range(_ATTEMPTS):
         before = StatKey.of(_status(path))
         started_ns = time.time_ns()
         with explained(f"read {path}", code="EPB504", elsewhere=None), path.open("rb", buffering=0) as file:
-            digest = hash_stream(file).digest
+            digest = hash_stream(file, ahead=ahead).digest
         if StatKey.of(_status(path)) == before:
             return _Reading(before, digest, lasting=before.settled(started_ns))
     problem = Problem(

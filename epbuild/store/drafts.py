@@ -1,4 +1,7 @@
-"""Files that are either whole or absent: written as a draft, made durable, and only then renamed to their place."""
+"""Files that are either whole or absent: written as a draft, made durable, and only then renamed to their place.
+
+A draft is locked by its writer until it has its place, and the lock ends with the process, even if killed: what nobody holds is rubbish.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_ABANDONED_AFTER_SECONDS = 24 * 3600
+_SUFFIX = ".draft"
+_ABANDONED_AFTER_SECONDS = 24 * 3600  # where locks do not tell
 _WINDOWS_PAUSES_SECONDS = (0.01, 0.05, 0.2, 0.5)
 
 
@@ -25,11 +29,13 @@ class Draft:
         """Close the draft and make it the file at `destination`, in place of any that is there. Raises OSError."""
         self.file.flush()
         os.fsync(self.file.fileno())
-        self.file.close()
+        if os.name == "nt":  # which renames no open file
+            self.file.close()
         if read_only:
             self.path.chmod(0o444)
         destination.parent.mkdir(parents=True, exist_ok=True)
         _rename(self.path, destination)
+        self.file.close()  # not before: closing it gives up its lock
         _sync_directory(destination.parent)
 
 
@@ -42,9 +48,8 @@ class Drafts:
     @contextmanager
     def new(self) -> Iterator[Draft]:
         """Lend a new, empty draft. Raises OSError."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / f"{os.getpid()}-{os.urandom(6).hex()}"
-        with path.open("x+b") as file:
+        path, file = self._open()
+        with file:
             try:
                 yield Draft(path, file)
             finally:
@@ -54,14 +59,85 @@ class Drafts:
                 with suppress(OSError):
                     discard(path)
 
+    def _open(self) -> tuple[Path, io.BufferedRandom]:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = self._directory / f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
+            file = path.open("x+b")
+            _lock(file)
+            if path.exists():
+                return path, file
+            file.close()  # another process swept it away in the instant before it was locked
+
     def sweep(self) -> None:
-        """Remove drafts that nobody has written to for a day: their writers were killed."""
-        oldest_kept = time.time() - _ABANDONED_AFTER_SECONDS
-        with suppress(FileNotFoundError):
+        """Remove drafts whose writers were killed, as far as this user may; what cannot be removed costs nothing but space."""
+        with suppress(OSError):
             for path in list(self._directory.iterdir()):
-                with suppress(FileNotFoundError):
-                    if path.stat().st_mtime < oldest_kept:
-                        discard(path)
+                with suppress(OSError):
+                    _remove_if_abandoned(path)
+
+    def withdraw(self, place: Path, seen_ns: int) -> bool:
+        """Remove the published file at `place`, last used at `seen_ns` (its mtime), unless it was used since; says whether it is gone.
+
+        It is moved here first, where nobody finds it, and only then is its time looked at. Whoever means to rely on a published file
+        gives it a new time (`touch`): either before the move, and then it is put back, or too late, and then they are told that it is
+        not there. Raises OSError.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        aside = self._directory / f"{os.getpid()}-{os.urandom(6).hex()}"
+        try:
+            place.rename(aside)
+        except FileNotFoundError:
+            return False
+        except PermissionError:
+            if os.name != "nt":
+                raise
+            return False  # somebody has it open
+        try:
+            unused = aside.stat().st_mtime_ns == seen_ns
+        except FileNotFoundError:  # swept away, as only what is old is
+            return True
+        if unused or place.exists():
+            discard(aside)
+        else:
+            aside.rename(place)
+        return unused
+
+
+def touch(place: Path) -> bool:
+    """Note that the published file at `place` is used now; False where that cannot be, for one because it is not there any more."""
+    try:
+        os.utime(place)
+    except OSError:
+        return False
+    return True
+
+
+def _lock(file: io.BufferedRandom) -> None:
+    with suppress(ImportError, OSError):  # Windows has no such locks, nor have some network file systems
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    """Remove a draft that nobody holds, or, where that cannot be told, that nobody has written to for a day."""
+    with path.open("rb") as file:
+        abandoned = os.fstat(file.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_SECONDS
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        except (ImportError, OSError):
+            pass
+        else:
+            abandoned |= path.suffix == _SUFFIX
+        if os.name == "nt":  # which removes no open file
+            file.close()
+        if abandoned:
+            discard(path)
 
 
 def discard(path: Path) -> None:
@@ -69,6 +145,8 @@ def discard(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except PermissionError:
+        if os.name != "nt":
+            raise
         # Windows keeps read-only files from being removed.
         path.chmod(stat.S_IWRITE)
         path.unlink(missing_ok=True)

@@ -43,6 +43,14 @@ class DamagedBlob(StoreError):
         )
 
 
+class NewerRecord(StoreError):
+    """A record that only a newer epbuild can read (EPB506)."""
+
+    def __init__(self, place: Path, version: int) -> None:
+        message = f"{place} was written by a newer epbuild (its format is {version})."
+        super().__init__(Problem("EPB506", message, hint="Use the newer epbuild to look after this store."))
+
+
 @contextmanager
 def explained(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
     """Turn an OSError in the block into a StoreError that says "Cannot <task>", why, and what to do.

@@ -38,10 +38,7 @@ def lease(
     """
     from filelock import FileLock
 
-    if not _NAME.fullmatch(key):
-        raise ValueError(f"not a name for a lease: {key!r}")
-    # The file stays after the lease: removing it would let a waiter lock a file that nobody else can find any more.
-    place = root / "leases" / f"{key}.lock"
+    place = _place(root, key)
     lock = FileLock(place)
     with explained(f"lock {place}"):
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +58,36 @@ def lease(
         lock.release()
 
 
+@contextmanager
+def lease_if_free(root: Path, key: str) -> Iterator[bool]:
+    """Hold the lease `key` as `lease` does, but only if nobody holds it now: the block is told whether it does."""
+    from filelock import FileLock
+
+    place = _place(root, key)
+    lock = FileLock(place)
+    with explained(f"lock {place}"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        held = try_lock(lock)
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()
+
+
+def any_held(folder: Path) -> bool:
+    """Whether a lock file in `folder`, which need not be there, is held by anyone. Raises StoreError."""
+    from filelock import FileLock
+
+    with explained(f"look for locks in {folder}", elsewhere=None):
+        for place in folder.glob("*.lock"):
+            lock = FileLock(place)
+            if not try_lock(lock):
+                return True
+            lock.release()
+    return False
+
+
 def try_lock(lock: BaseFileLock) -> bool:
     """Take the lock if nobody holds it, and say whether that worked. Raises OSError when the file cannot be made."""
     from filelock import Timeout
@@ -70,3 +97,10 @@ def try_lock(lock: BaseFileLock) -> bool:
     except Timeout:
         return False
     return True
+
+
+def _place(root: Path, key: str) -> Path:
+    if not _NAME.fullmatch(key):
+        raise ValueError(f"not a name for a lease: {key!r}")
+    # The file stays after the lease: removing it would let a waiter lock a file that nobody else can find any more.
+    return root / "leases" / f"{key}.lock"

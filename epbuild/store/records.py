@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from epbuild.canonical import canonical_json
-from epbuild.store.drafts import Drafts
-from epbuild.store.failures import explained
+from epbuild.store.drafts import Drafts, touch
+from epbuild.store.failures import NewerRecord, explained
+from epbuild.store.things import Thing, files_below
 
 RECORD_FORMAT = 1
 """The number in every record file that changes when a reader must."""
+
+_FRESH_SECONDS = 600  # a use is noted as the time of the file, but not more often than this
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -30,26 +35,21 @@ class ActionRecords:
     def get(self, key: str) -> dict[str, Any] | None:
         """The document that was last put under `key`, or None; a broken record counts as none, and is set aside.
 
-        Raises StoreError when the record is there but may not be read.
+        This counts as a use of the record. Raises StoreError when it is there but may not be read.
         """
-        place = self._place(key)
-        with explained(f"read {place}"):
-            try:
-                data = place.read_bytes()
-            except FileNotFoundError:
-                return None
-        try:
-            envelope = json.loads(data)
-        except ValueError:
-            envelope = None
-        if isinstance(envelope, dict) and envelope.get("format", RECORD_FORMAT) != RECORD_FORMAT:
-            # Another version of epbuild may still read it, so it stays where it is.
+        found = self._read(key)
+        if found is None:
             return None
-        match envelope:
-            case {"format": _, "key": written, "record": dict(document)} if written == key:
-                return document
-        self._set_aside(place)
-        return None
+        document, used = found
+        place = self._place(key)
+        if time.time() - used > _FRESH_SECONDS and not touch(place) and not place.exists():
+            return None  # removed as unused, at this very moment
+        return document
+
+    def look(self, key: str) -> dict[str, Any] | None:
+        """What `get` gives, without using the record. Raises StoreError, and its NewerRecord where this epbuild cannot tell."""
+        found = self._read(key, refuse_newer=True)
+        return None if found is None else found[0]
 
     def put(self, key: str, document: Mapping[str, Any]) -> None:
         """Record `document`, which must be JSON (else ValueError or TypeError), under `key`. Raises StoreError."""
@@ -60,10 +60,59 @@ class ActionRecords:
             draft.file.write(data)
             draft.publish(place)
 
+    def things(self) -> Iterator[Thing]:
+        """Every record, with the time of its last use. Raises StoreError."""
+        with explained(f"list {self._records}"):
+            for path, status in files_below(self._records):
+                if path.suffix == ".json" and _KEY.fullmatch(path.stem) and path.parent != self._damaged:
+                    yield Thing("record", path.stem, status.st_size, status.st_mtime_ns)
+
+    def has(self, key: str) -> bool:
+        """Whether there is a record, sound or not, under the key."""
+        return self._place(key).exists()
+
+    def use(self, key: str) -> None:
+        """Note that the record, if it is there, is in use now."""
+        touch(self._place(key))
+
+    def remove(self, thing: Thing) -> bool:
+        """Remove a record that was listed, unless it was used or put anew since; says whether it is gone. Raises StoreError."""
+        place = self._place(thing.name)
+        with explained(f"remove {place}"):
+            return self._drafts.withdraw(place, thing.used_ns)
+
+    def set_aside(self, key: str) -> None:
+        """Let the record count as absent from now on."""
+        self._set_aside(self._place(key))
+
     def sweep(self) -> None:
         """Remove what killed processes left half-written, once it is a day old. Raises StoreError."""
         with explained(f"clean up {self._records}"):
             self._drafts.sweep()
+
+    def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], float] | None:
+        """The document and when the record was last used, in Unix seconds."""
+        place = self._place(key)
+        with explained(f"read {place}"):
+            try:
+                with place.open("rb") as file:
+                    data, used = file.read(), os.fstat(file.fileno()).st_mtime
+            except FileNotFoundError:
+                return None
+        try:
+            envelope = json.loads(data)
+        except ValueError:
+            envelope = None
+        match envelope:
+            case {"format": found} if found != RECORD_FORMAT:
+                if refuse_newer and isinstance(found, int) and found > RECORD_FORMAT:
+                    raise NewerRecord(place, found)
+                # Another version of epbuild may still read it, so it stays where it is.
+                return None
+            case {"format": _, "key": written, "record": dict(document)} if written == key:
+                return document, used
+        self._set_aside(place)
+        return None
 
     def _place(self, key: str) -> Path:
         if not _KEY.fullmatch(key):

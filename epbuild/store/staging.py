@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 _LONGEST_NAME = 40
+_LOCK = ".lock"
 
 
 @contextmanager
@@ -33,6 +34,9 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
     with explained(f"make {directory}", elsewhere=None):
         parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
+        while not _lock_path(directory).exists():  # swept away in the instant before it was locked
+            lock.release()
+            lock.acquire()
     try:
         with explained(f"make {directory}", elsewhere=None):
             directory.mkdir()
@@ -45,14 +49,15 @@ def sweep(parent: Path) -> None:
     """Remove the directories below `parent` whose users are dead. Raises StoreError."""
     with explained(f"clean up {parent}", elsewhere=None):
         try:
-            directories = [entry for entry in parent.iterdir() if entry.is_dir()]
+            entries = list(parent.iterdir())
         except FileNotFoundError:
             return
-        if not directories:
+        if not entries:
             return
         from filelock import FileLock
 
-        for directory in directories:
+        # A build that is killed may leave either without the other.
+        for directory in {entry.with_name(entry.name.removesuffix(_LOCK)) for entry in entries}:
             lock = FileLock(_lock_path(directory))
             if try_lock(lock):
                 _remove(directory, lock)
@@ -63,11 +68,14 @@ def _remove(directory: Path, lock: BaseFileLock) -> None:
 
     # What cannot be removed now, such as a file that a program on Windows still has open, is for a later sweep.
     shutil.rmtree(directory, ignore_errors=True)
-    lock.release()
+    if os.name == "nt":  # which removes no open file
+        lock.release()
     if not directory.exists():
         with suppress(OSError):
             _lock_path(directory).unlink(missing_ok=True)
+    # Not before: whoever took the lock in between would hold a file that nobody else can find any more.
+    lock.release()
 
 
 def _lock_path(directory: Path) -> Path:
-    return directory.with_name(f"{directory.name}.lock")
+    return directory.with_name(f"{directory.name}{_LOCK}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from epbuild.store import staging
 from epbuild.store.database import Database
 from epbuild.store.digests import StatKey
 from epbuild.store.failures import explained
+from epbuild.store.leases import any_held
 
 _VERSION = 1
 _SCHEMA = (
@@ -140,6 +141,17 @@ class Workspace:
             return StepRecord(name, key, json.loads(key_document), json.loads(result), finished)
         return None
 
+    def steps(self) -> Iterator[StepRecord]:
+        """How every step last ended. Raises StoreError."""
+        for name, key, key_document, result, finished in self._database.read(
+            "SELECT step, action_key, key_document, result, finished FROM steps ORDER BY step"
+        ):
+            yield StepRecord(name, key, json.loads(key_document), json.loads(result), finished)
+
+    def forget_steps(self, steps: Iterable[str]) -> None:
+        """Forget how the steps ended: all of them, or on failure none. Raises StoreError."""
+        self._database.write("DELETE FROM steps WHERE step = ?", ((step,) for step in steps))
+
     def record_steps(self, records: Iterable[StepRecord]) -> None:
         """Remember how steps ended, in place of what was known: all of them, or on failure none. Raises StoreError."""
         self._database.write(
@@ -177,9 +189,27 @@ class Workspace:
         """Remember `text` under `name`, for instance what was found of a content by its digest. Raises StoreError."""
         self._database.write("INSERT OR REPLACE INTO facts (name, text) VALUES (?, ?)", [(name, text)])
 
+    def facts(self, prefix: str) -> dict[str, str]:
+        """All texts that are recorded under names that begin with `prefix`, by name. Raises StoreError."""
+        query = "SELECT name, text FROM facts WHERE substr(name, 1, ?) = ? ORDER BY name"
+        return dict(self._database.read(query, (len(prefix), prefix)))
+
+    def forget_facts(self, names: Iterable[str]) -> None:
+        """Forget what was recorded under the names: all of them, or on failure none. Raises StoreError."""
+        self._database.write("DELETE FROM facts WHERE name = ?", ((name,) for name in names))
+
+    @property
+    def lasting(self) -> bool:
+        """Whether this is the workspace on disk, and not one in memory that stands in for it."""
+        return self._database.path is not None
+
+    def busy(self) -> bool:
+        """Whether a build is at work here: it holds a staging directory or a lease. Raises StoreError."""
+        return any_held(self.directory / "tmp") or any_held(self.directory / "leases")
+
     def _folder(self, name: str) -> Path:
         folder = self.directory / name
-        if self._database.path is not None:
+        if self.lasting:
             with explained(f"make {folder}", elsewhere=None):
                 folder.mkdir(exist_ok=True)
         return folder

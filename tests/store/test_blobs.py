@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.errors import StoreError
-from epbuild.store import Blob, BlobStore, DamagedBlob, MissingBlob
+from epbuild.store import Blob, BlobStore, Cancelled, DamagedBlob, MissingBlob
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals or permissions")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="clones are made on Linux")
@@ -74,7 +74,7 @@ def test_a_file_whose_content_is_there_already_takes_no_second_place(store: Blob
     store.partials.mkdir(parents=True)
     (store.partials / "download").write_bytes(b"arrived")
     store.adopt(store.partials / "download", blob)
-    assert (place.stat().st_ino, place.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert place.stat().st_ino == before.st_ino
     assert list(store.partials.iterdir()) == []
 
 
@@ -148,6 +148,32 @@ def test_reading_an_altered_blob_into_memory_is_refused_too(store: BlobStore) ->
         store.read_bytes(blob.digest)
     with pytest.raises(MissingBlob):
         store.read_bytes(blob.digest)
+
+
+def test_a_check_reads_the_whole_blob_and_sets_aside_one_that_was_altered(store: BlobStore) -> None:
+    bad = stored(store, b"right")
+    (place,) = stored_files(store)
+    sound = stored(store, b"s" * 3_000_000)
+    read: list[int] = []
+    store.check(sound.digest, read.append)
+    assert sum(read) == 3_000_000
+    overwrite(place, b"wrong")
+    with pytest.raises(DamagedBlob):
+        store.check(bad.digest)
+    with pytest.raises(MissingBlob):
+        store.check(bad.digest)
+    store.check(sound.digest)
+
+
+def test_a_check_can_be_given_up_in_the_middle(store: BlobStore) -> None:
+    blob = stored(store, b"s" * 3_000_000)
+
+    def stop(count: int) -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        store.check(blob.digest, stop)
+    assert store.has(blob.digest, blob.size)
 
 
 def test_a_truncated_blob_counts_as_absent_and_storing_the_content_replaces_it(store: BlobStore) -> None:
@@ -249,10 +275,6 @@ def test_a_writer_killed_in_the_middle_leaves_nothing_under_a_blobs_name(store: 
     assert draft.name.startswith(f"{writer.pid}-")
     assert stored_files(store) == []
 
-    store.sweep()
-    assert draft.exists(), "it may still be in use"
-    two_days_ago = time.time() - 2 * 24 * 3600
-    os.utime(draft, (two_days_ago, two_days_ago))
     store.sweep()
     assert not draft.exists()
 

@@ -32,11 +32,13 @@ class Readings:
 
     def __init__(self) -> None:
         self.count = 0
+        self.ahead: list[bool] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def hash_stream(self, source: content.Readable) -> content.Blob:
+    def hash_stream(self, source: content.Readable, *, ahead: bool) -> content.Blob:
         self.count += 1
-        blob = content.hash_stream(source)
+        self.ahead.append(ahead)
+        blob = content.hash_stream(source, ahead=ahead)
         self.meanwhile()
         return blob
 
@@ -71,6 +73,32 @@ def write(path: Path, data: bytes) -> Path:
 def test_every_file_gets_the_digest_that_sha256sum_would_print(tmp_path: Path, memory: DictMemory) -> None:
     paths = {write(tmp_path / f"{n}.bin", bytes([n]) * n * 700_000): bytes([n]) * n * 700_000 for n in range(5)}
     assert Digests(memory).of_many(paths) == {path: sha256(data) for path, data in paths.items()}
+
+
+def test_large_files_among_small_ones_get_their_own_digests_in_the_order_asked_for(tmp_path: Path, memory: DictMemory) -> None:
+    sizes = [1, content.LARGE_BYTES + 1, 0, 2 * content.LARGE_BYTES, 5000, content.LARGE_BYTES]
+    paths = [write(tmp_path / str(number), bytes([number]) * size) for number, size in enumerate(sizes)]
+    found = Digests(memory).of_many(paths)
+    assert list(found.items()) == [(path, sha256(path.read_bytes())) for path in paths]
+
+
+def test_many_small_files_get_their_own_digests_even_where_one_of_them_cannot_be_read(tmp_path: Path, memory: DictMemory) -> None:
+    paths = [write(tmp_path / str(number), b"x" * number) for number in range(55)]
+    assert Digests(memory).of_many(paths) == {path: sha256(b"x" * number) for number, path in enumerate(paths)}
+    with pytest.raises(StoreError) as failure:
+        Digests(DictMemory()).of_many([*paths[:30], tmp_path / "gone", *paths[30:]])
+    assert [str(tmp_path / "gone") in problem.message for problem in failure.value.problems] == [True]
+
+
+def test_a_large_file_is_read_ahead_only_while_a_core_is_left_over(
+    tmp_path: Path, memory: DictMemory, readings: Readings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "_THREADS", 2)
+    first, second = (write(tmp_path / str(number), bytes([number]) * content.LARGE_BYTES) for number in range(2))
+    small = write(tmp_path / "small", b"small")
+    Digests(memory).of_many([first, small])
+    Digests(DictMemory()).of_many([first, second])
+    assert readings.ahead == [True, True, False, False]
 
 
 @pytest.mark.usefixtures("later")

@@ -10,12 +10,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from epbuild.errors import StoreError
-from epbuild.store import Digests, Measurement, StatKey, StepRecord, Workspace
+from epbuild.store import Digests, Measurement, StatKey, StepRecord, Workspace, lease
 
 STEP = StepRecord("compile:g/t/m", "ab" * 32, {"ep": "QNN", "members": ["m"]}, {"files": {"größe": 1}}, 1_700_000_000.25)
 KEY = StatKey(size=1 << 40, mtime_ns=1_700_000_000_123_456_789, ctime_ns=5, inode=(1 << 127) + 1)
@@ -231,6 +232,37 @@ def test_threads_of_one_build_share_a_workspace(directory: Path) -> None:
         assert [workspace.fact(f"{name}-{n}") for name in range(4) for n in range(25)] == [
             str(name) for name in range(4) for _ in range(25)
         ]
+
+
+def test_steps_and_facts_can_be_listed_and_forgotten(directory: Path) -> None:
+    steps = [replace(STEP, step=name) for name in ("emit:a", "emit:b", "share:a")]
+    with Workspace.open(directory) as workspace:
+        workspace.record_steps(steps)
+        for name in ("remote b", "remote_c", "remote a", "other"):
+            workspace.record_fact(name, name.upper())
+        assert list(workspace.steps()) == steps
+        assert workspace.facts("remote ") == {"remote a": "REMOTE A", "remote b": "REMOTE B"}
+        workspace.forget_steps(["emit:a", "share:a", "never known"])
+        workspace.forget_facts(["remote a"])
+        assert list(workspace.steps()) == [steps[1]]
+        assert workspace.facts("remote ") == {"remote b": "REMOTE B"}
+
+
+def test_a_workspace_is_busy_while_a_build_stages_or_holds_a_lease(directory: Path) -> None:
+    with Workspace.open(directory) as workspace, Workspace.open(directory) as onlooker:
+        assert not onlooker.busy()
+        with workspace.staging("action"):
+            assert onlooker.busy()
+        with lease(directory, "emit"):
+            assert onlooker.busy()
+        assert not onlooker.busy()
+
+
+def test_a_stand_in_for_a_workspace_can_be_told_from_one_that_lasts(directory: Path) -> None:
+    with Workspace.open(directory, create=False) as workspace:
+        assert not workspace.lasting
+    with Workspace.open(directory) as workspace:
+        assert workspace.lasting
 
 
 def test_a_staging_directory_is_new_and_empty_and_gone_afterwards(directory: Path) -> None:

@@ -1,0 +1,41 @@
+"""What there is in a store: each thing with its size and the time of its last use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Kind = Literal["record", "blob", "remote model", "partial download", "damaged"]
+KINDS: tuple[Kind, ...] = ("record", "blob", "remote model", "partial download", "damaged")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """One thing in a store: its name among those of its kind, its size in bytes, and when it was last used, in Unix nanoseconds."""
+
+    kind: Kind
+    name: str
+    size: int
+    used_ns: int
+
+
+def files_below(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every ordinary file below a folder, which need not be there; what disappears meanwhile is left out. Raises OSError."""
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from files_below(Path(entry))
+        elif entry.is_file(follow_symlinks=False):
+            try:
+                # Not `entry.stat()`: on Windows that knows no inodes and may be out of date.
+                status = os.stat(entry.path, follow_symlinks=False)  # noqa: PTH116
+            except FileNotFoundError:
+                continue
+            yield Path(entry), status
