@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import sys
@@ -20,8 +21,18 @@ _QNN_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\
 _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
 # Said on every Linux host, about nothing that went wrong.
 _NOISE = re.compile(r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE")
-_OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Oo]ut of memory|Cannot allocate memory")
-_SIGKILL = 9  # the same everywhere, and not in Python's signal module on Windows
+_OUT_OF_MEMORY = re.compile(
+    r"bad_alloc|MemoryError|[Oo]ut of memory|Cannot allocate memory|QNN_COMMON_ERROR_MEM_ALLOC|OpenBLAS error: Memory allocation"
+    r"|can't start new thread"
+)
+_MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
+# Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and said for one that it could validate no node.
+_NEARLY = 0.75
+_CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
+# SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
+_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
+_FOR_MEMORY = ("by the kernel for lack of memory", _MORE_MEMORY)
+_BY_SOMEBODY = ("from outside", f"If nobody did that, it was likely for lack of memory. {_MORE_MEMORY}")
 _WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
 
 
@@ -31,37 +42,40 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
     if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
         return None
     step = _step_at_fault(group, ending.reports)
+    subject = _subject(group, step)
     words = last_words(ending.tail)
     quote = f" The EP said: {words}" if words else ""
     hint = f"The whole log: {log}."
-    said = "\n".join((*ending.tail, str(last.get("message", ""))))
-    out_of_memory = _OUT_OF_MEMORY.search(said) is not None or ending.status == -_SIGKILL
-    limit = _limitation(group, ending)
-    if limit is not None and ending.how == "exited" and not out_of_memory:
-        message = f"{limit[0]} cannot {limit[1].what} here: {limit[1].why}.{quote}"
-        return EnvironmentFailure(Problem("EPB416", message, step, hint))
-    if last.get("event") == "failed":
-        message = _tidy(str(last["message"])) or str(last["type"])
-        if _OUT_OF_MEMORY.search(message):
-            return EnvironmentFailure(Problem("EPB404", f"the worker ran out of memory: {message}.{quote}", step, hint))
-        if last["kind"] == "unfit":
-            return EnvironmentFailure(Problem("EPB411", f"{message}.{quote}", step, hint))
-        return BuildError(Problem("EPB401", f"{_subject(group, step)} failed: {message}.{quote}", step, hint))
-    if ending.how == "timed out":
+    raised = _tidy(str(last["message"])) or str(last["type"]) if last.get("event") == "failed" else None
+    finished = f"at its exit, after it had compiled every model for {group.target.name}"
+    moment = finished if last.get("event") == "finished" else f"while {subject}"
+    if ending.how == "timed out" and raised is None:
         allowed = f"{group.timeout:g} s" if group.timeout else "its limit"
-        return BuildError(
-            Problem("EPB403", f"{_subject(group, step)} did not end within {allowed} and was stopped.{quote}", step, hint)
-        )
-    if out_of_memory:
-        message = f"the worker was ended from outside or for lack of memory while {_subject(group, step)}.{quote}"
-        return EnvironmentFailure(Problem("EPB404", message, step, f"Give it more memory, or run fewer at once (-j). {hint}"))
-    if last.get("event") == "finished":
-        message = (
-            f"the worker {_end(ending.status)} at its exit, after it had compiled every model for {group.target.name}.{quote}"
-        )
-        return BuildError(Problem("EPB402", message, step, hint))
-    message = f"the worker {_end(ending.status)} while {_subject(group, step)}.{quote}"
-    return BuildError(Problem("EPB402", message, step, hint))
+        return BuildError(Problem("EPB403", f"{subject} did not end within {allowed} and was stopped.{quote}", step, hint))
+    if raised is not None and last.get("mapped", 0) > _NEARLY * last.get("mappable", math.inf):
+        share = f"at {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map here (`ulimit -v`)"
+        cure = "Raise that limit: an EP that meets it may blame the model."
+        return EnvironmentFailure(Problem("EPB404", f"{subject} failed {share}: {raised}.{quote}", step, f"{cure} {hint}"))
+    if _OUT_OF_MEMORY.search("\n".join(ending.tail) if raised is None else raised):
+        reason = "" if raised is None else f": {raised}"
+        message = f"the worker ran out of memory {moment}{reason}.{quote}"
+        return EnvironmentFailure(Problem("EPB404", message, step, f"{_MORE_MEMORY} {hint}"))
+    if raised is None and -ending.status in _FROM_OUTSIDE:
+        by_whom, cure = _FOR_MEMORY if ending.out_of_memory else _BY_SOMEBODY
+        message = f"the worker was ended {by_whom} ({_signal(-ending.status)}) {moment}.{quote}"
+        return EnvironmentFailure(Problem("EPB404", message, step, f"{cure} {hint}"))
+    limitation = _limitation(group, ending)
+    if limitation is not None:
+        message = f"{limitation[0]} cannot {limitation[1].what} here: {limitation[1].why}.{quote}"
+        return EnvironmentFailure(Problem("EPB416", message, step, hint))
+    if raised is not None:
+        if last["kind"] == "unfit":
+            return EnvironmentFailure(Problem("EPB411", f"{raised}.{quote}", step, hint))
+        if _CANNOT_WRITE.search(raised):
+            room = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
+            return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {raised}.{quote}", step, f"{room} {hint}"))
+        return BuildError(Problem("EPB401", f"{subject} failed: {raised}.{quote}", step, hint))
+    return BuildError(Problem("EPB402", f"the worker {_end(ending.status)} {moment}.{quote}", step, hint))
 
 
 def _limitation(group: SessionGroup, ending: Ending) -> tuple[str, Limitation] | None:
@@ -128,13 +142,16 @@ def _subject(group: SessionGroup, step: str) -> str:
     return f"compiling '{name}' for {group.target.name}"
 
 
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _end(status: int) -> str:
     if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return f"crashed ({name})"
+        return f"crashed ({_signal(-status)})"
     if status in _WINDOWS_CRASHES:
         return f"crashed ({_WINDOWS_CRASHES[status]})"
     return f"ended with status {status}"

@@ -38,6 +38,8 @@ class Ending:
     """The exit status; on POSIX, minus the signal that ended it."""
     reports: tuple[Mapping[str, Any], ...]
     tail: tuple[str, ...]
+    out_of_memory: bool = False
+    """Whether the kernel ended a process of this machine for lack of memory in the meantime; only Linux tells."""
 
 
 def supervise(
@@ -57,6 +59,7 @@ def supervise(
     `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed; children that outlive it are
     killed as well, as they could go on writing. Raises OSError when it cannot be started, and what `reported` or `said` raises.
     """
+    killed_before = _killed_for_memory()
     process = subprocess.Popen(
         list(command),
         cwd=folder,
@@ -100,8 +103,12 @@ def supervise(
         threading.Thread(target=follow, args=(read_reports, process.stdout), daemon=True),
         threading.Thread(target=follow, args=(read_words, process.stderr), daemon=True),
     ]
-    for reader in readers:
-        reader.start()
+    try:
+        for reader in readers:
+            reader.start()
+    except RuntimeError:  # no memory for another thread
+        _kill(process)
+        raise
     how = _wait(process, timeout, lambda: cancelled.is_set() or bool(broken))
     deadline = time.monotonic() + _GRACE_SECONDS
     for reader in readers:
@@ -111,7 +118,8 @@ def supervise(
             process.stdin.close()
     if broken:
         raise broken[0]
-    return Ending(how, process.returncode, tuple(reports), tuple(tail))
+    out_of_memory = _killed_for_memory() > killed_before
+    return Ending(how, process.returncode, tuple(reports), tuple(tail), out_of_memory)
 
 
 def plain(line: str) -> str:
@@ -154,6 +162,16 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         # PermissionError is what macOS says of a group of which only zombies are left.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def _killed_for_memory() -> int:
+    """How many processes the kernel has ended for lack of memory, in any control group, since it was started; 0 where it does not say."""
+    # https://docs.kernel.org/filesystems/proc.html; the counter is there since Linux 4.13.
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _own_group() -> dict[str, Any]:

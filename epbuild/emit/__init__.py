@@ -1,6 +1,6 @@
 """How artifacts are laid out for people: layouts, directories that are swapped in whole, manifests."""
 
-from epbuild.emit.directory import Ours, prepare, swap_in
+from epbuild.emit.directory import Ours, mend, prepare, swap_in, unfinished
 from epbuild.emit.layout import Placed, Stored, StoredModel, arrange
 from epbuild.emit.manifest import ManifestFile, ManifestModel, emitted_files, render
 
@@ -13,7 +13,9 @@ __all__ = [
     "StoredModel",
     "arrange",
     "emitted_files",
+    "mend",
     "prepare",
     "render",
     "swap_in",
+    "unfinished",
 ]

@@ -10,7 +10,7 @@ import contextlib
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -55,7 +55,7 @@ def prepare(destination: Path, ours: Ours, step: str) -> Iterator[Path]:
     staged = _beside(destination, uuid4().hex[:8])
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        _mend(destination, ours)
+        mend(destination, ours)
         staged.mkdir()
         yield staged
     except OSError as error:
@@ -71,7 +71,22 @@ def _beside(destination: Path, suffix: str) -> Path:
     return destination.with_name(f".{destination.name}{_MARK}{suffix}")
 
 
-def _mend(destination: Path, ours: Ours) -> None:
+def unfinished(destinations: Iterable[Path]) -> list[Path]:
+    """Those of the output folders beside which a build that was killed left something, or one that goes on has something."""
+    wanted = set(destinations)
+    found: set[Path] = set()
+    for parent in {destination.parent for destination in wanted}:
+        with contextlib.suppress(OSError):
+            hidden = [entry.name[1:] for entry in parent.iterdir() if entry.name.startswith(".") and _MARK in entry.name]
+            found.update(parent / name.rpartition(_MARK)[0] for name in hidden)
+    return sorted(found & wanted)
+
+
+def mend(destination: Path, ours: Ours) -> None:
+    """Remove what killed builds left beside `destination`, and put back what they only moved away. Raises OSError.
+
+    Only for whoever holds the lease of this output: what a build that goes on has there looks the same.
+    """
     prefix = f".{destination.name}{_MARK}"
     left = sorted(path for path in destination.parent.iterdir() if path.name.startswith(prefix) and path.is_dir())
     for path in left:
@@ -119,7 +134,10 @@ def _discard(old: Path, destination: Path, ours: Ours) -> None:
         if not kept:
             target.parent.mkdir(parents=True, exist_ok=True)
             source.rename(target if not target.exists() else target.with_name(f"{target.name}.saved"))
-    shutil.rmtree(old, ignore_errors=True)
+    # Under the name of a tree that is not whole, since one that is only partly removed must never be put back.
+    remains = _beside(destination, uuid4().hex[:8])
+    old.rename(remains)
+    shutil.rmtree(remains, ignore_errors=True)
 
 
 def _files(folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -44,11 +45,13 @@ class Channel:
 
 
 def follow_parent() -> None:
-    """End this process as soon as the other end of standard input is gone."""
+    """End this process, and the group that it leads, as soon as the other end of standard input is gone."""
 
     def wait() -> None:
         while os.read(0, 4096):
             pass
+        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)  # with whatever the EP has started: nobody else is left to end it
         os._exit(ORPHANED)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -62,6 +65,19 @@ def peak_memory() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def address_space() -> dict[str, int]:
+    """The most bytes that were mapped at once, and those that may be; nothing where there is no limit, or where that is not told."""
+    try:
+        import resource
+
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmPeak:"))
+    except (ImportError, OSError, StopIteration):
+        return {}
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return {} if limit == resource.RLIM_INFINITY else {"mapped": peak, "mappable": limit}
 
 
 def library_of(ep: dict[str, Any]) -> str:
@@ -207,7 +223,8 @@ def main(arguments: list[str]) -> int:
         compile_group(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
         kind = "unfit" if isinstance(error, (Unfit, ImportError, MemoryError)) else "error"
-        channel.send("failed", kind=kind, type=type(error).__name__, message=str(error), peak_memory=peak_memory())
+        what = {"kind": kind, "type": type(error).__name__, "message": str(error)}
+        channel.send("failed", **what, peak_memory=peak_memory(), **address_space())
         return FAILED
     channel.send("finished", peak_memory=peak_memory())
     return 0

@@ -21,18 +21,6 @@ def distributions() -> dict[str, str]:
     return found
 
 
-def host_cpu() -> str:
-    """What the CPU calls itself; EPs that compile for the host bake its instruction set into their output."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
 def folder_of(module: str) -> str | None:
     """The directory of an importable package, found without importing it; None when there is none."""
     specification = importlib.util.find_spec(module)
@@ -50,7 +38,6 @@ def main(modules: list[str]) -> None:
         "distributions": distributions(),
         "site": [os.path.realpath(path) for path in sys.path if os.path.isdir(path)],  # noqa: PTH112
         "modules": {module: folder_of(module) for module in modules},
-        "host_cpu": host_cpu(),
     }
     print(json.dumps(document, sort_keys=True))  # noqa: T201 - the document is the result
 

@@ -140,7 +140,7 @@ CASES = {
         (),
         "EPB404",
         EnvironmentFailure,
-        ("ran out of memory: MemoryError.",),
+        ("the worker ran out of memory while compiling 'decode' for npu: MemoryError.",),
     ),
     "an allocation that fails inside ONNX Runtime": Case(
         (*AT_DECODE, failed("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc")),
@@ -148,7 +148,7 @@ CASES = {
         (),
         "EPB404",
         EnvironmentFailure,
-        ("ran out of memory: std::bad_alloc.",),
+        ("the worker ran out of memory while compiling 'decode' for npu: std::bad_alloc.",),
     ),
     "an abort for lack of memory": Case(
         AT_DECODE,
@@ -157,18 +157,40 @@ CASES = {
         "EPB404",
         EnvironmentFailure,
         (
-            "for lack of memory while compiling 'decode' for npu",
+            "the worker ran out of memory while compiling 'decode' for npu.",
             "std::bad_alloc",
             "Give it more memory, or run fewer at once (-j).",
         ),
     ),
-    "the kernel's out of memory killer": Case(
+    "a kill from outside": Case(
         AT_DECODE,
         -9,
         (),
         "EPB404",
         EnvironmentFailure,
-        ("ended from outside or for lack of memory while compiling 'decode' for npu",),
+        (
+            "the worker was ended from outside (SIGKILL) while compiling 'decode' for npu.",
+            "If nobody did that, it was likely for lack",
+        ),
+    ),
+    "an allocation that QNN reports": Case(
+        (
+            *AT_DECODE,
+            failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC"),
+        ),
+        1,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        ("ran out of memory while compiling 'decode' for npu: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",),
+    ),
+    "a result that cannot be written": Case(
+        (*AT_DECODE, failed("[ONNXRuntimeError] : 1 : FAIL : Failed to write context cache file.")),
+        1,
+        (),
+        "EPB405",
+        EnvironmentFailure,
+        ("compiling 'decode' for npu failed: Failed to write context cache file.", "Check the free space of .epbuild/tmp"),
     ),
     "an access violation on Windows": Case(
         AT_DECODE,
@@ -298,6 +320,33 @@ def test_a_worker_that_hung_is_told_as_one_whatever_the_ep_said() -> None:
     error = diagnose(group_of(LIMITATION), Ending("timed out", -9, AT_DECODE, (LOADER,)), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB403"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_a_worker_that_the_kernel_ended_for_lack_of_memory_is_told_as_that() -> None:
+    error = diagnose(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
+    assert isinstance(error, EnvironmentFailure)
+    assert (
+        "the worker was ended by the kernel for lack of memory (SIGKILL) while compiling 'decode' for npu. Give it more"
+        in str(error)
+    )
+
+
+def test_another_programs_lack_of_memory_does_not_explain_a_crash() -> None:
+    error = diagnose(GROUP, Ending("exited", -11, AT_DECODE, (), out_of_memory=True), LOG)
+    assert error is not None
+    assert [problem.code for problem in error.problems] == ["EPB402"]
+
+
+@pytest.mark.parametrize(("mapped", "code"), [(590_000_000, "EPB404"), (300_000_000, "EPB401")])
+def test_a_failure_close_to_a_limit_of_memory_is_not_blamed_on_the_model(mapped: int, code: str) -> None:
+    report = {**failed(NOT_COMPILED), "mapped": mapped, "mappable": 600_000_000}
+    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, report), ()), LOG)
+    assert error is not None
+    [problem] = error.problems
+    assert problem.code == code
+    told = "compiling 'decode' for npu failed at 590 of the 600 MB that a process may map here (`ulimit -v`): Unable to compile any nodes."
+    assert (told in problem.message) == (code == "EPB404")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")

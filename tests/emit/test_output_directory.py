@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.emit import Ours, prepare, swap_in
+from epbuild.emit.directory import mend, unfinished
 from epbuild.errors import BuildError, EnvironmentFailure
 
 STEP = "emit:decoder/npu/directory"
@@ -246,6 +248,35 @@ def test_a_build_that_was_killed_after_the_swap_is_cleaned_up_and_nothing_of_the
         "edited.txt.saved": "as it was",
     }
     assert entries(output.parent) == ["decoder"]
+
+
+def test_a_build_that_was_killed_while_it_removed_the_one_before_never_puts_the_rest_of_it_back(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(folder: Path, **options: object) -> None:
+        (folder / "manifest.json").unlink(missing_ok=True)
+        raise KeyboardInterrupt
+
+    remove = shutil.rmtree
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        emit(output)
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert read(output) == BUILT
+    remove(output)
+    with pytest.raises(RuntimeError):
+        broken_off(output, {})
+    assert entries(output.parent) == []
+
+
+def test_what_killed_builds_left_is_found_and_goes_away_without_another_build(output: Path) -> None:
+    others = [output.with_name("other"), output.parent.parent / "not there" / "decoder"]
+    killed_between_the_renames(output, {"notes.txt": "mine"})
+    write(output.with_name(".other.epbuild-2.epbuild-1234abcd"), BUILT)
+    assert unfinished([output, *others]) == [output]
+    mend(output, made(OURS))
+    assert unfinished([output, *others]) == []
+    assert read(output) == {**dict.fromkeys(OURS, "old"), "notes.txt": "mine"}
 
 
 def test_what_a_killed_build_of_another_output_left_is_not_touched(output: Path) -> None:
