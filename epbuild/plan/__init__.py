@@ -1,6 +1,6 @@
 """`Recipe` → `Plan`: the ordered graph of steps, session groups, emissions and action keys. Pure: no writes, no processes."""
 
-from epbuild.plan.key import action_key, differences, key_document
+from epbuild.plan.key import Change, action_key, changes, differences, key_document, shown
 from epbuild.plan.outputs import MANIFEST
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.sources import Locate
@@ -8,6 +8,7 @@ from epbuild.plan.steps import Emission, Member, OptionFile, Plan, PlannedEp, Pl
 
 __all__ = [
     "MANIFEST",
+    "Change",
     "Emission",
     "Locate",
     "Member",
@@ -18,8 +19,10 @@ __all__ = [
     "SessionGroup",
     "Step",
     "action_key",
+    "changes",
     "differences",
     "key_document",
     "make_plan",
     "problems_of_the_rest",
+    "shown",
 ]

@@ -1,15 +1,16 @@
 """The action key: the digest of a canonical JSON document that names everything that an action's result depends on.
 
-One walker (`facts`) reads a document, for the digest's sake and for the explanation's, so that *why* and *whether* cannot disagree. A
-document never holds an absolute path, a time, a host name, or the order of the recipe's keys.
+What changed between two documents is told from the documents alone (`changes`), so that *why* and *whether* cannot disagree. A document
+never holds an absolute path, a time, a host name, or the order of the recipe's keys.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from epbuild.canonical import canonical_json
 from epbuild.catalog import session_keys
@@ -21,6 +22,37 @@ CONTRACT = 1
 
 _DIGEST_LENGTH = 64
 _SHOWN_DIGITS = 8
+_ORDERS = {"members": "member order", "eps": "EP order"}
+"""The lists whose items go by their names, and what their order is called."""
+_WHOLE = {*_ORDERS, "made"}
+"""The parts whose items are told as one when they come or go."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One fact in which a document differs from an older one. `place` leads to it; a value that is not there is None.
+
+    An order is a fact as well: its values are the names. So is an item that came or went as a whole: its value is a table.
+    """
+
+    kind: Literal["added", "removed", "changed"]
+    place: tuple[str, ...]
+    old: Any
+    new: Any
+
+    @property
+    def what(self) -> str:
+        """The fact in words that name the thing in the recipe, or in the toolchain."""
+        return _subject(self.place)
+
+    def __str__(self) -> str:
+        old, new = shown(self.old), shown(self.new)
+        if self.kind == "changed":
+            return f"{self.what} changed: {old} -> {new}"
+        value = self.new if self.kind == "added" else self.old
+        if isinstance(value, Mapping):
+            return f"{self.what} {self.kind}"
+        return f"{self.what} added: {new}" if self.kind == "added" else f"{self.what} removed (was {old})"
 
 
 def key_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,15 +115,18 @@ def action_key(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(document).encode()).hexdigest()
 
 
-def facts(document: Any, place: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Every leaf of a document by its place; the members of a list go by their name where they have one."""
-    if isinstance(document, Mapping):
+def facts(document: Any, place: tuple[str, ...] = (), whole: Set[tuple[str, ...]] = frozenset()) -> dict[tuple[str, ...], Any]:
+    """Every leaf of a document by its place; the members of a list go by their name where they have one.
+
+    What lies at a place in `whole` counts as a leaf.
+    """
+    if isinstance(document, Mapping) and place not in whole:
         children = [(str(name), value) for name, value in document.items()]
-    elif isinstance(document, list):
+    elif isinstance(document, list) and place not in whole:
         children = [(_name_of(item, str(number)), item) for number, item in enumerate(document)]
     else:
         return {place: document}
-    return {leaf: value for name, child in children for leaf, value in facts(child, (*place, name)).items()}
+    return {leaf: value for name, child in children for leaf, value in facts(child, (*place, name), whole).items()}
 
 
 def _name_of(item: Any, otherwise: str) -> str:
@@ -99,27 +134,40 @@ def _name_of(item: Any, otherwise: str) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Why two keys differ: one sentence for each fact that was added, removed or changed, and one when only an order changed."""
-    before, after = facts(old), facts(new)
-    sentences = []
+    """Why two keys differ: a sentence for each of the `changes`."""
+    return [str(change) for change in changes(old, new)]
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Every fact in which two documents differ, each once; none exactly when their keys are the same."""
+    lone = _items(old) ^ _items(new)
+    before, after = facts(old, whole=lone), facts(new, whole=lone)
+    found: list[Change] = []
     for place in dict.fromkeys((*before, *after)):
         if place not in after:
-            sentences.append(f"{_subject(place)} removed (was {_shown(before[place])})")
+            found.append(Change("removed", place, before[place], None))
         elif place not in before:
-            sentences.append(f"{_subject(place)} added: {_shown(after[place])}")
+            found.append(Change("added", place, None, after[place]))
         elif before[place] != after[place]:
-            sentences.append(f"{_subject(place)} changed: {_shown(before[place])} -> {_shown(after[place])}")
-    if not sentences and canonical_json(old) != canonical_json(new):
-        for what, part in (("member", "members"), ("EP", "eps")):
-            names = [", ".join(item["name"] for item in document.get(part, [])) for document in (old, new)]
-            if names[0] != names[1]:
-                sentences.append(f"{what} order changed: {names[0]} -> {names[1]}")
-    return sentences
+            found.append(Change("changed", place, before[place], after[place]))
+    for part in _ORDERS:
+        orders = [[item["name"] for item in document.get(part, [])] for document in (old, new)]
+        common = set(orders[0]) & set(orders[1])
+        if len({tuple(name for name in order if name in common) for order in orders}) > 1:
+            found.append(Change("changed", (part,), *orders))
+    return found
+
+
+def _items(document: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """The places of the items that are told as one when they come or go."""
+    return {place[:2] for place in facts(document) if place[0] in _WHOLE}
 
 
 def _subject(place: tuple[str, ...]) -> str:
     match place:
-        case ("members", name, "graph"):
+        case (part,) if part in _ORDERS:
+            return _ORDERS[part]
+        case ("members", name) | ("members", name, "graph"):
             return f"model {name}"
         case ("members", name, "external", location):
             return f"model {name}: external data {location}"
@@ -127,7 +175,11 @@ def _subject(place: tuple[str, ...]) -> str:
             return f"model {name}: {kind.replace('_', ' ')} {dimension}"
         case ("members", name, *rest):
             return f"model {name}: {' '.join(rest).replace('_', ' ')}"
-        case ("eps", ep, "options", name):
+        case ("eps", ep):
+            return f"EP {ep}"
+        case ("eps", ep, "catalog"):
+            return f"epbuild's catalog of {ep}"
+        case ("eps", ep, "options", name) | ("options", ep, name):
             return f"option {name} of {ep}"
         case ("eps", ep, "files", name):
             return f"the file of option {name} of {ep}"
@@ -137,18 +189,41 @@ def _subject(place: tuple[str, ...]) -> str:
             return f"environment variable {name}"
         case ("session_options", name):
             return f"session key {name}"
+        case ("session_files", name):
+            return f"the file of session key {name}"
         case ("toolchain", "distributions", name):
             return f"package {name}"
         case ("toolchain", "libraries", name):
             return f"library {name}"
+        case ("catalog", "session"):
+            return "epbuild's catalog of session keys"
         case ("contract" | "format", *_):
             return "epbuild's own compile contract"
+        case ("epbuild",):
+            return "epbuild's version"
+        case ("recipe",):
+            return "the recipe's name"
+        case ("models", model):
+            return f"the file name of model {model}"
+        case ("context binaries", model, ep):
+            return f"the context binary's file name for model {model} and {ep}"
+        case ("made", step):
+            return f"the result of {step}"
+        case ("made", step, "key"):
+            return f"the key of {step}"
+        case ("made", step, "artifacts", name):
+            return f"{name} from {step}"
     return " ".join(place).replace("_", " ")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value of a document as it is told to people: of a digest, the first digits."""
     if isinstance(value, str) and len(value) == _DIGEST_LENGTH and all(digit in "0123456789abcdef" for digit in value):
         return value[:_SHOWN_DIGITS]
+    if isinstance(value, list):
+        return ", ".join(shown(item) for item in value)
+    if isinstance(value, bool):
+        return str(value).lower()
     return "nothing" if value is None else str(value)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from epbuild.catalog import Entry
 from epbuild.errors import Problem, ToolchainError
 from epbuild.recipe import Requirement, Toolchain
-from epbuild.toolchain.fingerprint import Fingerprint, fingerprint
+from epbuild.toolchain.fingerprint import Fingerprint, fingerprint, watched
 from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned
 
 _RUNTIME = "onnxruntime"
@@ -24,6 +24,12 @@ class Environment:
     name: str
     interpreter: Path
     fingerprint: Fingerprint
+    memory: Path
+    """The file in which the fingerprint is kept."""
+
+    def watched(self) -> list[Path]:
+        """The files and folders whose stats tell whether the environment is still this one."""
+        return [self.interpreter, *watched(self.memory)]
 
     @property
     def onnxruntime(self) -> str:
@@ -61,7 +67,7 @@ def prepare(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entr
     wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries)]
     if wrong:
         raise ToolchainError(*wrong)
-    return Environment(toolchain.name, interpreter, taken)
+    return Environment(toolchain.name, interpreter, taken, memory)
 
 
 def _held(toolchain: Toolchain) -> tuple[Requirement, ...]:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.errors import Position, Problem, ToolchainError
+from epbuild.host import cpu_name
 
-FORMAT = 2
+FORMAT = 3
 PROBE_SECONDS = 120
 _PROBE = Path(__file__).parent.parent / "worker" / "probe.py"
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
@@ -64,8 +65,16 @@ def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: 
         and all(_listing(Path(path)) == listing for path, listing in remembered["folders"].items())
         and all(_names(_libraries(Path(path))) == names for path, names in remembered["packages"].items())
     ):
-        return Fingerprint(**remembered["fingerprint"])
+        return Fingerprint(**remembered["fingerprint"], host_cpu=cpu_name())
     return _take(interpreter, wanted, memory, where)
+
+
+def watched(memory: Path) -> list[Path]:
+    """The files and folders that the fingerprint in the file `memory` came from: while their stats last, so does the fingerprint."""
+    remembered = _read(memory)
+    packages = [Path(package) for package in remembered.get("packages", ())]
+    folders = (Path(root) for package in packages for top in _with_libraries(package) for root, _, _ in os.walk(top))
+    return [memory, *map(Path, remembered.get("files", ())), *map(Path, remembered.get("folders", ())), *folders]
 
 
 def probe(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
@@ -101,7 +110,7 @@ def _take(interpreter: Path, modules: list[str], memory: Path, where: Position |
 
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         digests = dict(zip(libraries, pool.map(_digest, libraries.values()), strict=True))
-    taken = Fingerprint(seen["python"], seen["platform"], seen["distributions"], digests, seen["host_cpu"])
+    taken = Fingerprint(seen["python"], seen["platform"], seen["distributions"], digests, cpu_name())
     document = {
         "format": FORMAT,
         "modules": modules,
@@ -113,7 +122,6 @@ def _take(interpreter: Path, modules: list[str], memory: Path, where: Position |
             "platform": taken.platform,
             "distributions": taken.distributions,
             "libraries": taken.libraries,
-            "host_cpu": taken.host_cpu,
         },
     }
     _write(memory, document)
@@ -121,10 +129,14 @@ def _take(interpreter: Path, modules: list[str], memory: Path, where: Position |
 
 
 def _libraries(folder: Path) -> list[Path]:
-    """The shared libraries inside a package folder, and in the `.libs` folder that wheel repair tools put beside it."""
-    beside = folder.with_name(f"{folder.name}.libs")
-    files = (Path(root, name) for package in (folder, beside) for root, _, names in os.walk(package) for name in names)
+    """The shared libraries inside a package folder, and in the folder that goes with it."""
+    files = (Path(root, name) for top in _with_libraries(folder) for root, _, names in os.walk(top) for name in names)
     return sorted(path for path in files if _is_library(path.name) and path.is_file())
+
+
+def _with_libraries(folder: Path) -> tuple[Path, Path]:
+    """A package folder, and the `.libs` folder that wheel repair tools put beside it."""
+    return folder, folder.with_name(f"{folder.name}.libs")
 
 
 def _names(paths: Iterable[Path]) -> list[str]:

@@ -583,7 +583,7 @@ def test_a_virtual_device_is_part_of_what_is_compiled(workshop: Path) -> None:
         document(workshop, target(f"    ep: OpenVINOExecutionProvider\n    device: {{virtual: {virtual}}}\n", PLUGIN))
         for virtual in ("false", "true")
     )
-    assert differences(before, after) == ["OpenVINOExecutionProvider: device virtual changed: False -> True"]
+    assert differences(before, after) == ["OpenVINOExecutionProvider: device virtual changed: false -> true"]
     assert action_key(before) != action_key(after)
 
 

@@ -18,7 +18,7 @@ from plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_
 
 from epbuild.canonical import canonical_json
 from epbuild.catalog import BUILT_IN, session_keys
-from epbuild.plan import action_key, differences
+from epbuild.plan import Change, action_key, changes, differences
 
 SHARED = "share:decoder/phone"
 EXTERNAL = "    share_weights: true\n    compile: {initializers: {store: external, file: '${model}.w', threshold: 64}}\n"
@@ -206,13 +206,13 @@ def test_sharing_is_part_of_what_is_compiled(workshop: Path) -> None:
     alone = edited(RECIPE, ("[prefill, decode]", "[prefill]"))
     apart = edited(alone, ("    share_weights: true\n", ""))
     found = changed(workshop, alone, apart, now="compile:decoder/phone/prefill")
-    assert found == ["share weights changed: True -> False"]
+    assert found == ["share weights changed: true -> false"]
 
 
 def test_embedding_is_part_of_what_is_compiled(workshop: Path) -> None:
     embedding = edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {embed: true}\n"))
     found = changed(workshop, RECIPE, embedding, "compile:vision/cpu/prefill")
-    assert found == ["model prefill: compile embed changed: False -> True"]
+    assert found == ["model prefill: compile embed changed: false -> true"]
 
 
 def test_where_initializers_go_is_part_of_what_is_compiled(workshop: Path) -> None:
@@ -291,7 +291,9 @@ def test_a_better_catalog_compiles_again_and_says_that_it_was_the_catalog(worksh
     better = dataclasses.replace(ep, entry=entry, catalog=BUILT_IN.digest(entry))
     newer = dataclasses.replace(group, target=dataclasses.replace(group.target, eps=(better,)))
     before, after = document_of(group), document_of(newer)
-    assert differences(before, after) == [f"QNNExecutionProvider: catalog changed: {ep.catalog[:8]} -> {better.catalog[:8]}"]
+    assert differences(before, after) == [
+        f"epbuild's catalog of QNNExecutionProvider changed: {ep.catalog[:8]} -> {better.catalog[:8]}"
+    ]
     assert action_key(before) != action_key(after)
 
 
@@ -300,7 +302,9 @@ def test_better_knowledge_of_session_keys_compiles_again(workshop: Path, monkeyp
     before = document_of(group)
     newer = dataclasses.replace(session_keys(), revision=session_keys().revision + 1)
     monkeypatch.setattr(importlib.import_module("epbuild.plan.key"), "session_keys", lambda: newer)
-    assert differences(before, document_of(group)) == [f"catalog session changed: {newer.revision - 1} -> {newer.revision}"]
+    assert differences(before, document_of(group)) == [
+        f"epbuild's catalog of session keys changed: {newer.revision - 1} -> {newer.revision}"
+    ]
 
 
 def test_the_staged_names_that_eps_bake_into_their_output_are_in_the_key(workshop: Path) -> None:
@@ -315,6 +319,76 @@ def test_several_changes_are_all_told(workshop: Path) -> None:
     assert changed(workshop, RECIPE, after) == [
         "option soc_model of QNNExecutionProvider changed: SM8750 -> SM8650",
         "option vtcm_mb of QNNExecutionProvider added: 8",
+    ]
+
+
+def test_another_order_is_told_beside_what_else_has_changed(workshop: Path) -> None:
+    after = edited(RECIPE, ("models: [prefill, decode]", "models: [decode, prefill]"), ("soc_model: SM8750", "soc_model: SM8650"))
+    assert changed(workshop, RECIPE, after) == [
+        "option soc_model of QNNExecutionProvider changed: SM8750 -> SM8650",
+        "member order changed: prefill, decode -> decode, prefill",
+    ]
+
+
+def test_a_member_that_came_or_went_is_one_change_and_not_one_for_each_of_its_properties(workshop: Path) -> None:
+    larger = edited(RECIPE, ("models: [prefill, decode]", "models: [classifier, prefill, decode]"))
+    assert changed(workshop, RECIPE, larger) == ["model classifier added"]
+    assert changed(workshop, larger, RECIPE) == ["model classifier removed"]
+    exchanged = edited(RECIPE, ("models: [prefill, decode]", "models: [prefill, classifier]"))
+    assert changed(workshop, RECIPE, exchanged) == ["model decode removed", "model classifier added"]
+
+
+def test_an_ep_that_came_or_went_is_one_change() -> None:
+    eps = [{"name": name, "catalog": "1", "options": {"a": "1"}} for name in ("QNNExecutionProvider", "CPUExecutionProvider")]
+    assert differences({"eps": eps[:1]}, {"eps": eps}) == ["EP CPUExecutionProvider added"]
+    assert differences({"eps": eps}, {"eps": eps[::-1]}) == [
+        "EP order changed: QNNExecutionProvider, CPUExecutionProvider -> CPUExecutionProvider, QNNExecutionProvider"
+    ]
+
+
+def test_the_facts_behind_a_sentence_have_their_place_and_both_values_whole() -> None:
+    old = {"members": [{"name": "a", "graph": "a" * 64}], "environment": {}, "eps": []}
+    new = {"members": [{"name": "a", "graph": "b" * 64}], "environment": {"QNN_TRACE": "1"}, "eps": []}
+    found = changes(old, new)
+    assert found == [
+        Change("changed", ("members", "a", "graph"), "a" * 64, "b" * 64),
+        Change("added", ("environment", "QNN_TRACE"), None, "1"),
+    ]
+    assert [change.what for change in found] == ["model a", "environment variable QNN_TRACE"]
+
+
+def test_what_an_output_is_made_of_is_told_in_the_words_of_the_recipe() -> None:
+    made = {"share:llm/phone": {"key": "a" * 64, "artifacts": {"a_ctx_qnn.bin": "b" * 64}}}
+    later = {"share:llm/phone": {"key": "c" * 64, "artifacts": {"a_ctx_qnn.bin": "d" * 64}}}
+    old = {
+        "epbuild": "1.0",
+        "recipe": "llm",
+        "models": {"a": "a_ctx.onnx"},
+        "context binaries": {"a": {"QNNExecutionProvider": "a_qnn.bin"}},
+        "made": made,
+        "options": {"QNNExecutionProvider": {"soc_model": "60"}},
+    }
+    new = {
+        "epbuild": "1.1",
+        "recipe": "llms",
+        "models": {"a": "a.onnx"},
+        "context binaries": {"a": {"QNNExecutionProvider": "a.bin"}},
+        "made": later,
+        "options": {"QNNExecutionProvider": {"soc_model": "69"}},
+    }
+    assert differences(old, new) == [
+        "epbuild's version changed: 1.0 -> 1.1",
+        "the recipe's name changed: llm -> llms",
+        "the file name of model a changed: a_ctx.onnx -> a.onnx",
+        "the context binary's file name for model a and QNNExecutionProvider changed: a_qnn.bin -> a.bin",
+        "the key of share:llm/phone changed: aaaaaaaa -> cccccccc",
+        "a_ctx_qnn.bin from share:llm/phone changed: bbbbbbbb -> dddddddd",
+        "option soc_model of QNNExecutionProvider changed: 60 -> 69",
+    ]
+    apart = {"compile:llm/phone/a": made["share:llm/phone"]}
+    assert differences({"made": made}, {"made": apart}) == [
+        "the result of share:llm/phone removed",
+        "the result of compile:llm/phone/a added",
     ]
 
 
@@ -425,6 +499,15 @@ def test_a_reason_is_given_exactly_when_the_keys_differ(old: dict[str, Any], new
 
 
 @settings(max_examples=100, deadline=None)
+@given(old=documents, new=documents)
+def test_the_changes_back_are_the_changes_there_the_other_way_round(old: dict[str, Any], new: dict[str, Any]) -> None:
+    back = {"added": "removed", "removed": "added", "changed": "changed"}
+    there = {(change.place, change.kind, repr(change.old), repr(change.new)) for change in changes(old, new)}
+    assert there == {(change.place, back[change.kind], repr(change.new), repr(change.old)) for change in changes(new, old)}
+    assert len({place for place, *_ in there}) == len(changes(old, new)), "each fact is told once"
+
+
+@settings(max_examples=100, deadline=None)
 @given(old=documents, new=documents, data=st.data())
 def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
     old: dict[str, Any], new: dict[str, Any], data: st.DataObject
@@ -434,8 +517,9 @@ def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
     subjects: dict[str, str | tuple[str, ...]] = {
         "contract": "epbuild's own compile contract",
         "members": ("model ", "member order "),
-        "eps": ("option ", "the file of option ", "EP order ", *(f"{name}: " for name in "abc")),
+        "eps": ("option ", "the file of option ", "EP ", "epbuild's catalog of ", *(f"{name}: " for name in "abc")),
         "environment": "environment variable ",
+        "catalog": ("epbuild's catalog of session keys", "catalog "),
         "session_options": "session key ",
         "toolchain": ("toolchain ", "package ", "library "),
     }

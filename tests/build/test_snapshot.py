@@ -1,0 +1,205 @@
+"""The fast path answers only as long as nothing that the last answer came from has changed; and then without importing anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild import snapshot
+from epbuild.cli.run import run
+from epbuild.snapshot import answer, clock, take
+
+MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
+UP_TO_DATE = "Nothing to do: 3 steps are up to date"
+
+
+class Folder:
+    """A recipe with a workspace and two files that a build came from."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "epbuild.yaml"
+        self.files = [self.recipe, path / "model.onnx", path / "dist" / "model_ctx.onnx"]
+        (path / ".epbuild").mkdir(parents=True)
+        (path / "dist").mkdir()
+        for file in self.files:
+            file.write_bytes(b"as it was")
+        time.sleep(MARGIN_SECONDS)
+
+    def take(self, **given: object) -> None:
+        settings = {"steps": 3, "files": self.files, "environment": {}, "began": clock(self.recipe), **given}
+        take(self.recipe, (), (), **settings)  # type: ignore[arg-type]
+
+    def answer(self, *arguments: str) -> str | None:
+        return answer(["run", *arguments, str(self.recipe)], lambda: 0.25)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path / "checkout")
+
+
+@pytest.fixture
+def taken(folder: Folder) -> Folder:
+    folder.take()
+    return folder
+
+
+def test_nothing_to_do_is_told_as_the_build_itself_tells_it(taken: Folder) -> None:
+    assert taken.answer() == f"{UP_TO_DATE} (0.25 s)"
+    assert taken.answer("--check") == f"{UP_TO_DATE}."
+
+
+def rewrite_in_place(file: Path) -> None:
+    """Other bytes of the same length, and the modification time put back."""
+    before = file.stat()
+    file.write_bytes(b"otherwise")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace_by_another(file: Path) -> None:
+    """A new file of the same length and times where the file was."""
+    other = file.with_name("other")
+    shutil.copy2(file, other)
+    other.replace(file)
+
+
+CHANGES: list[Callable[[Path], object]] = [
+    rewrite_in_place,
+    replace_by_another,
+    lambda file: file.write_bytes(b""),
+    lambda file: file.unlink(),
+    lambda file: os.utime(file, (1, 1)),
+]
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("change", CHANGES, ids=["rewritten", "replaced", "emptied", "deleted", "touched"])
+def test_no_change_of_any_file_goes_unnoticed(taken: Folder, number: int, change: Callable[[Path], object]) -> None:
+    change(taken.files[number])
+    assert taken.answer() is None
+
+
+def test_a_variable_that_the_recipe_read_is_watched(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOC", raising=False)
+    folder.take(environment={"SOC": None})
+    assert folder.answer() is not None
+    monkeypatch.setenv("SOC", "")
+    assert folder.answer() is None
+
+
+@pytest.mark.parametrize("name", ["EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR"])
+def test_another_store_or_place_of_toolchains_is_looked_at(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "/elsewhere")
+    assert taken.answer() is None
+
+
+@pytest.mark.parametrize("name", ["__version__", "FORMAT"])
+def test_another_epbuild_looks_for_itself(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, name, "another")
+    assert taken.answer() is None
+
+
+def test_another_cpu_is_noticed(taken: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "cpu_name", lambda: "another CPU")
+    assert taken.answer() is None
+
+
+def test_what_was_asked_is_part_of_the_answer(taken: Folder) -> None:
+    assert taken.answer("--set", "vars.quality=3") is None
+    assert answer(["run", str(taken.recipe), "emit:*"], lambda: 0.0) is None
+    assert answer(["plan", str(taken.recipe)], lambda: 0.0) is None
+
+
+def test_a_copied_workspace_is_looked_at_anew(taken: Folder, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(taken.path, copy)
+    assert answer(["run", str(copy / "epbuild.yaml")], lambda: 0.0) is None
+
+
+def test_a_file_as_young_as_the_run_is_not_trusted(folder: Folder) -> None:
+    began = clock(folder.recipe)
+    folder.files[1].write_bytes(b"as it was")
+    folder.take(began=began)
+    assert folder.answer() is None
+
+
+def test_a_file_from_the_future_is_not_trusted(folder: Folder) -> None:
+    later = time.time() + 3600
+    os.utime(folder.files[1], (later, later))
+    time.sleep(MARGIN_SECONDS)
+    folder.take()
+    assert folder.answer() is None
+
+
+def test_a_file_system_with_coarse_times_gets_the_two_seconds_that_it_needs(folder: Folder) -> None:
+    began = clock(folder.recipe)
+    assert began is not None
+    folder.take(began=(began[0], began[1] + 1))  # as if the files were on another file system, of which nothing is known
+    assert folder.answer() is None
+
+
+def test_a_file_that_is_gone_makes_no_snapshot(folder: Folder) -> None:
+    folder.files[2].unlink()
+    folder.take()
+    assert not list((folder.path / ".epbuild").glob("snapshot*"))
+
+
+def test_without_a_workspace_there_is_no_clock_and_no_answer(tmp_path: Path) -> None:
+    assert clock(tmp_path / "epbuild.yaml") is None
+    assert answer(["run", str(tmp_path / "epbuild.yaml")], lambda: 0.0) is None
+
+
+def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
+    [place] = (taken.path / ".epbuild").glob("snapshot*")
+    whole = place.read_bytes()
+    for length in range(len(whole)):
+        place.write_bytes(whole[:length])
+        assert taken.answer() is None
+    place.write_bytes(b"not a snapshot at all")
+    assert taken.answer() is None
+
+
+WORDS = st.sampled_from(
+    ["-k", "--keep-going", "--check", "-j", "--jobs", "-j4", "4", "0", "-1", "--set", "vars.a=b", "--set=vars.a=b", "--set=",
+     "a.yaml", "emit:*", "", "--", "--json", "-n", "--dry-run", "-kj2", "--jobs=2", "--keep", "--debug", "-h", "x y", "=", "²"]
+)  # fmt: skip
+
+
+@given(words=st.lists(WORDS, max_size=6))
+def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str]) -> None:
+    read = snapshot._read_run(["run", *words])
+    if read is None:
+        return
+    recipe, check, (selection, settings) = read
+    with click.Context(run) as context:
+        run.parse_args(context, list(words))
+    seen = context.params
+    assert (str(seen["recipe"]), seen["check"], seen["steps"], seen["settings"]) == (recipe, check, selection, settings)
+    assert not seen["dry_run"]
+    assert not seen["json"]
+
+
+@pytest.fixture
+def process(taken: Folder) -> list[str]:
+    taken.take(files=[*taken.files, *map(Path, snapshot.own_files())])
+    return [sys.executable, "-X", "importtime", "-m", "epbuild", "run", str(taken.recipe)]
+
+
+@pytest.mark.slow
+def test_nothing_is_imported_for_it(process: list[str]) -> None:
+    done = subprocess.run(process, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(UP_TO_DATE)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {"epbuild", "epbuild.snapshot", "epbuild.host"}
+    assert not imported & {"click", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
