@@ -1,10 +1,12 @@
 """Decides what is out of date and why, schedules actions, runs them, publishes. Says what happens as events, and never prints."""
 
+from epbuild.build.cleaning import Forgotten, check_idle, clean, remove_workspace
 from epbuild.build.events import (
     Event,
     Fetched,
     Fetching,
     Listener,
+    OutputRemoved,
     RunFinished,
     RunStarted,
     StepFailed,
@@ -14,16 +16,25 @@ from epbuild.build.events import (
     ToolchainReady,
     ToolchainStarted,
     Warned,
+    shown_path,
 )
+from epbuild.build.explain import Explanation, explain
 from epbuild.build.logs import logged_steps, read_log
+from epbuild.build.removal import Cleaned
 from epbuild.build.session import Request, read_plan, run, survey, workspace_of
 from epbuild.build.status import StepStatus, Survey
+from epbuild.build.upkeep import Damage, Stock, Tidied, Verification, stock, tidy, verify
 
 __all__ = [
+    "Cleaned",
+    "Damage",
     "Event",
+    "Explanation",
     "Fetched",
     "Fetching",
+    "Forgotten",
     "Listener",
+    "OutputRemoved",
     "Request",
     "RunFinished",
     "RunStarted",
@@ -32,14 +43,25 @@ __all__ = [
     "StepOutput",
     "StepStarted",
     "StepStatus",
+    "Stock",
     "Survey",
+    "Tidied",
     "ToolchainReady",
     "ToolchainStarted",
+    "Verification",
     "Warned",
+    "check_idle",
+    "clean",
+    "explain",
     "logged_steps",
     "read_log",
     "read_plan",
+    "remove_workspace",
     "run",
+    "shown_path",
+    "stock",
     "survey",
+    "tidy",
+    "verify",
     "workspace_of",
 ]

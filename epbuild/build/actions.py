@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from epbuild.build.emission import Made, emission_document, emit
-from epbuild.build.events import Listener, Outcome, RunFinished, StepFailed, StepFinished, StepOutput, StepStarted
+from epbuild.build.capacity import estimated_memory
+from epbuild.build.emission import Made, clear_away, emission_document, emit, lease_name
+from epbuild.build.events import (
+    Listener,
+    Outcome,
+    RunFinished,
+    StepFailed,
+    StepFinished,
+    StepOutput,
+    StepStarted,
+    shown_path,
+)
 from epbuild.build.executor import Execution, execute
 from epbuild.build.logs import log_file
+from epbuild.build.orphans import Outputs
 from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
 from epbuild.build.status import Survey, Surveyor
-from epbuild.errors import BuildError, EpbuildError, Problem, VerifyError
+from epbuild.emit import unfinished
+from epbuild.errors import BuildError, EpbuildError, Problem, StoreError, VerifyError
 from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document
 from epbuild.recipe import Recipe
-from epbuild.store import DamagedBlob, Measurement, MissingBlob, StepRecord, lease
+from epbuild.store import DamagedBlob, Measurement, MissingBlob, StepRecord, lease, lease_if_free
 from epbuild.toolchain import Environment
 
 _ATTEMPTS = 2
@@ -37,15 +48,19 @@ class Actions:
         found: Survey,
         environments: Mapping[str, Environment],
         surveyor: Surveyor,
+        outputs: Outputs,
         tell: Listener,
         cancelled: threading.Event,
     ) -> None:
         self.cancelled = cancelled
+        self.idle: set[str] = set()
+        """The actions that wait for another build to do the same."""
         self._recipe = recipe
         self._found = found
         self._plan = found.plan
         self._environments = environments
         self._surveyor = surveyor
+        self._outputs = outputs
         self._workspace = surveyor.workspace
         self._store = surveyor.store
         self._tell = tell
@@ -69,9 +84,10 @@ class Actions:
                 self._ended(StepFinished(step, "restored" if status.state == "restorable" else "current", 0.0))
         if restored:
             self._workspace.record_steps(restored)
-        for ident, status in self._found.emissions.items():
-            if status.state == "current":
-                self._ended(StepFinished(ident, "current", 0.0))
+        current = [ident for ident, status in self._found.emissions.items() if status.state == "current"]
+        self._clear_away({self._plan.emissions[ident].directory: self._plan.emissions[ident] for ident in current})
+        for ident in current:
+            self._ended(StepFinished(ident, "current", 0.0))
 
     def cost(self, action: str) -> float:
         """How long an action will take, in seconds: as long as last time, else by the size of its models; emitting comes cheap."""
@@ -80,8 +96,16 @@ class Actions:
         measured = self._workspace.measurement(action)
         if measured is not None:
             return measured.seconds
-        files = self._plan.session_groups[action].files
-        return 1.0 + sum(path.stat().st_size for path in files) / _BYTES_PER_SECOND
+        return 1.0 + _size(self._plan.session_groups[action]) / _BYTES_PER_SECOND
+
+    def memory(self, action: str) -> int:
+        """How many bytes an action will take: as the recipe says, else as last time, else by the size of its models."""
+        if action in self._plan.emissions:
+            return 0
+        group = self._plan.session_groups[action]
+        measured = self._workspace.measurement(action)
+        peak = measured.peak_rss_bytes if measured is not None else None
+        return group.memory or peak or estimated_memory(_size(group))
 
     def perform(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
@@ -119,7 +143,7 @@ class Actions:
             raise BuildError(Problem("EPB414", "the toolchain is not there", group.id))
         begin = time.monotonic()
         self._tell(StepStarted(group.steps[0], "staging"))
-        with lease(self._store.root, status.key, waiting=lambda: self._wait(group.steps[0]), cancelled=self.cancelled):
+        with self._alone(group.id, group.steps[0], self._store.root, status.key):
             result = self._surveyor.result(status.key)
             built = result is None
             if result is None:
@@ -169,19 +193,18 @@ class Actions:
                 environment=self._environments[group.target.toolchain.name],
                 staging=staging,
                 log=log,
-                shown_log=_shown(log),
+                shown_log=shown_path(log),
                 store=self._store,
                 tell=self._tell,
                 cancelled=self.cancelled,
                 recheck=recheck,
-                relinking=lambda: self._surveyor.digests.relinking(inputs),
+                relinking=self._surveyor.digests.relinking,
             )
 
     def _lay_out(self, emission: Emission) -> None:
         begin = time.monotonic()
         self._tell(StepStarted(emission.id, "laying out"))
-        name = re.sub(r"[^A-Za-z0-9._-]+", ".", emission.id)
-        with lease(self._workspace.directory, name, waiting=lambda: self._wait(emission.id), cancelled=self.cancelled):
+        with self._alone(emission.id, emission.id, self._workspace.directory, lease_name(emission)):
             before = self._workspace.step(emission.id)
             files = before.result["files"] if before else {}
             key = action_key(self._document(emission))
@@ -191,9 +214,19 @@ class Actions:
                 return
             files = self._emit(emission, files)
             document = self._document(emission)
+            self._outputs.record(emission.id, emission.directory, files)
             self._workspace.record_steps([_record(emission.id, action_key(document), document, {"files": files})])
         size = sum(file["size"] for file in files.values())
-        self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, _shown(emission.directory), size))
+        self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, shown_path(emission.directory), size))
+
+    def _clear_away(self, current: Mapping[Path, Emission]) -> None:
+        """Remove what killed builds left beside outputs that are in place, and so are not laid out again, unless a build is at it now."""
+        for directory in unfinished(current):
+            emission = current[directory]
+            with suppress(OSError, StoreError), lease_if_free(self._workspace.directory, lease_name(emission)) as free:
+                before = self._workspace.step(emission.id)
+                if free:
+                    clear_away(emission, before.result["files"] if before else ())
 
     def _document(self, emission: Emission) -> dict[str, Any]:
         return emission_document(emission, [self._made[ident] for ident in emission.session_groups], self._recipe.name)
@@ -203,7 +236,7 @@ class Actions:
         for attempt in range(1, _ATTEMPTS + 1):
             made = [self._made[ident] for ident in emission.session_groups]
             try:
-                return emit(emission, made, self._recipe.name, self._store, before.keys(), self._surveyor.digests.of)
+                return emit(emission, made, self._recipe.name, self._store, before.keys(), self._surveyor.digests)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
@@ -212,12 +245,28 @@ class Actions:
                     self._make(self._plan.session_groups[ident])
         raise AssertionError("the last attempt returns or raises")
 
-    def _wait(self, step: str) -> None:
-        self._tell(StepOutput(step, "another build is at it; waiting"))
+    @contextmanager
+    def _alone(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
+        """Keep other builds from doing the same; while one is at it, wait, and let other actions of this build go on."""
+
+        def wait() -> None:
+            self.idle.add(action)
+            self._tell(StepOutput(step, "another build is at it; waiting"))
+
+        try:
+            with lease(root, key, waiting=wait, cancelled=self.cancelled):
+                self.idle.discard(action)
+                yield
+        finally:
+            self.idle.discard(action)
 
     def _ended(self, event: StepFinished) -> None:
         self._outcomes[event.step] = event.outcome
         self._tell(event)
+
+
+def _size(group: SessionGroup) -> int:
+    return sum(path.stat().st_size for path in group.files)
 
 
 def _record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
@@ -239,11 +288,3 @@ def _note(group: SessionGroup, result: Mapping[str, Any], member: str | None) ->
         return note, size
     nodes, others = len(models[0]["nodes"]), models[0]["fallback_nodes"]
     return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size
-
-
-def _shown(path: Path) -> str:
-    """A path as short as it can be told: relative to the current directory when it is below it."""
-    try:
-        return path.relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return str(path)

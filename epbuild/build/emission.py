@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import os
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,22 +13,23 @@ from epbuild import __version__
 from epbuild.emit import (
     ManifestFile,
     ManifestModel,
+    Ours,
     Placed,
     Stored,
     StoredModel,
     arrange,
     emitted_files,
+    mend,
     prepare,
     render,
     swap_in,
 )
+from epbuild.errors import StoreError
 from epbuild.onnxfile import relink
 from epbuild.plan import MANIFEST, Emission, PlannedTarget, SessionGroup
-from epbuild.store import BlobStore
+from epbuild.store import BlobStore, Digests
 
 FORMAT = 2
-Digest = Callable[[Path], str]
-"""Gives the SHA-256 of a file."""
 
 
 @dataclass(frozen=True)
@@ -57,38 +60,73 @@ def emission_document(emission: Emission, made: Sequence[Made], recipe: str) -> 
 
 
 def emit(
-    emission: Emission, made: Sequence[Made], recipe: str, store: BlobStore, before: Collection[str], digest: Digest
+    emission: Emission, made: Sequence[Made], recipe: str, store: BlobStore, before: Collection[str], digests: Digests
 ) -> dict[str, Any]:
-    """Write the directory; returns each file's digest and size by its path.
+    """Write the directory; returns each file's digest and size by its path. A file that is there already as it has to be stays that file.
 
     `before` are the files that the last emission here wrote. Raises BuildError when something of the user's is in the way,
     EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again.
     """
     models = [model for item in made for model in _stored_models(item)]
     placed = arrange(models, emission.models, emission.binaries, MANIFEST, emission.id)
-
-    def ours(folder: Path) -> frozenset[str]:
-        return emitted_files(folder / MANIFEST) | frozenset(before)
-
+    ours = _ours(before)
     with prepare(emission.directory, ours, emission.id) as staged:
-        files = [_place(item, staged, store, digest) for item in placed]
+        files = [_place(item, staged, store, digests, emission.directory / item.path) for item in placed]
         manifest = staged / MANIFEST
         manifest.write_bytes(_manifest(emission, made, recipe, placed, files))
-        files.append(ManifestFile(MANIFEST, "manifest", manifest.stat().st_size, digest(manifest)))
-        swap_in(staged, emission.directory, ours, emission.id)
+        files.append(ManifestFile(MANIFEST, "manifest", manifest.stat().st_size, digests.of(manifest)))
+        same = [there for item in placed if _is_same(there := emission.directory / item.path, staged / item.path)]
+        with digests.relinking(same):
+            swap_in(staged, emission.directory, ours, emission.id)
     return {file.path: {"digest": file.sha256, "size": file.size} for file in files}
 
 
-def _place(item: Placed, staged: Path, store: BlobStore, digest: Digest) -> ManifestFile:
+def lease_name(emission: Emission) -> str:
+    """The lease of the workspace under which an emission's directory is touched."""
+    return re.sub(r"[^A-Za-z0-9._-]+", ".", emission.id)
+
+
+def clear_away(emission: Emission, before: Collection[str]) -> None:
+    """Remove what killed builds left beside the directory of an emission whose lease is held. Raises OSError."""
+    mend(emission.directory, _ours(before))
+
+
+def _ours(before: Collection[str]) -> Ours:
+    return lambda folder: emitted_files(folder / MANIFEST) | frozenset(before)
+
+
+def _place(item: Placed, staged: Path, store: BlobStore, digests: Digests, there: Path) -> ManifestFile:
     path = staged / item.path
     if not item.renames:
-        store.materialise(item.artifact.digest, path)
+        if not _stays(there, path, item.artifact.digest, digests):
+            store.materialise(item.artifact.digest, path)
         return ManifestFile(item.path, item.role, item.artifact.size, item.artifact.digest)
     original = path.with_name(f"{path.name}.original")
     store.materialise(item.artifact.digest, original)
     relink(original, path, item.renames)
     original.unlink()
-    return ManifestFile(item.path, item.role, path.stat().st_size, digest(path))
+    found = ManifestFile(item.path, item.role, path.stat().st_size, digests.of(path))
+    _stays(there, path, found.sha256, digests)
+    return found
+
+
+def _stays(there: Path, path: Path, digest: str, digests: Digests) -> bool:
+    """Make `path` the very file that is `there`, if it has that digest: what watches it sees no change, and nothing is copied."""
+    draft = path.with_name(f"{path.name}.same")
+    try:
+        if there.is_symlink() or digests.of(there) != digest:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with digests.relinking([there]):
+            os.link(there, draft)
+        draft.replace(path)
+    except (OSError, StoreError):
+        return False
+    return True
+
+
+def _is_same(there: Path, path: Path) -> bool:
+    return there.is_file() and there.samefile(path)
 
 
 def _stored_models(made: Made) -> list[StoredModel]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from epbuild.errors import Problem
@@ -90,6 +91,19 @@ class StepFailed:
 
 
 @dataclass(frozen=True)
+class OutputRemoved:
+    """An output that the recipe no longer asks for is gone, so many `files` of it; what is not as epbuild wrote it was kept."""
+
+    step: str
+    directory: str
+    files: int
+    changed: tuple[str, ...] = ()
+    """Kept, since somebody has changed them."""
+    foreign: tuple[str, ...] = ()
+    """Kept, since epbuild did not make them."""
+
+
+@dataclass(frozen=True)
 class Warned:
     """Something that is not wrong, but is not likely to be meant."""
 
@@ -119,8 +133,17 @@ Event = (
     | StepOutput
     | StepFinished
     | StepFailed
+    | OutputRemoved
     | Warned
     | RunFinished
 )
 Listener = Callable[[Event], None]
 """Takes events from any thread, one at a time."""
+
+
+def shown_path(path: Path) -> str:
+    """A path as short as it can be told: relative to the current directory when it is below it."""
+    try:
+        return path.relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return str(path)

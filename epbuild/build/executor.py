@@ -12,7 +12,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from epbuild.verify import CompiledModel, Expected, ExpectedEp, ExpectedModel, c
 
 REQUEST_FORMAT = 2
 _WORKER = Path(__file__).parent.parent / "worker" / "compile.py"
+_INPUT = "in"
 _OUTPUT = "out"
 _COMPATIBILITY = "ep_compatibility_info."
 
@@ -47,8 +48,8 @@ class Execution:
     cancelled: threading.Event
     recheck: Callable[[], None]
     """Raises an error if an input of the group is not what its key says any more."""
-    relinking: Callable[[], AbstractContextManager[None]]
-    """Surrounds what makes or removes links to the inputs, so that this is not taken for a change of them."""
+    relinking: Callable[[Sequence[Path]], AbstractContextManager[None]]
+    """Surrounds what makes or removes a link to files, so that this is not taken for a change of them; the shorter, the better."""
 
 
 def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
@@ -74,8 +75,7 @@ def measure(group: SessionGroup, execution: Execution) -> int:
 
 def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledModel, ...], Ending]:
     """Leave the group's artifacts, checked, in the staging directory."""
-    with execution.relinking():
-        _stage(group, execution.staging)
+    _stage(group, execution)
     ending = _compile(group, execution)
     if ending.how == "cancelled":
         raise Cancelled(group.id)
@@ -88,24 +88,28 @@ def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledMode
         for model in _verify(group, execution.staging / _OUTPUT, ending)
     )
     execution.recheck()
-    with execution.relinking():
-        _unstage(group, execution.staging)
+    _unstage(group, execution)
     return models, ending
 
 
-def _stage(group: SessionGroup, staging: Path) -> None:
+def _staged(group: SessionGroup) -> Iterator[tuple[Path, str]]:
+    """Every file that a session group reads, and its name in the staging directory."""
+    for member in group.members:
+        yield member.graph, member.source
+        for location, path in member.external.items():
+            yield path, f"{member.source.rpartition('/')[0]}/{location}"
+    for file in group.target.option_files:
+        yield file.path, file.staged
+
+
+def _stage(group: SessionGroup, execution: Execution) -> None:
     """Lay the inputs out under their stable names, as hard links where the file system can: ORT refuses files reached through symlinks."""
-    (staging / _OUTPUT).mkdir()
+    (execution.staging / _OUTPUT).mkdir()
     try:
-        for member in group.members:
-            source = staging / member.source
-            _link(member.graph, source)
-            for location, path in member.external.items():
-                _link(path, source.parent / location)
-        for file in group.target.option_files:
-            _link(file.path, staging / file.staged)
+        for path, name in _staged(group):
+            _link(path, execution.staging / name, execution)
         request = json.dumps(_request(group), indent=1, sort_keys=True)
-        (staging / "request.json").write_text(request, encoding="utf-8")
+        (execution.staging / "request.json").write_text(request, encoding="utf-8")
     except OSError as error:
         message = f"the sources could not be staged: {error.strerror or error}"
         raise EnvironmentFailure(
@@ -113,15 +117,15 @@ def _stage(group: SessionGroup, staging: Path) -> None:
         ) from error
 
 
-def _unstage(group: SessionGroup, staging: Path) -> None:
+def _unstage(group: SessionGroup, execution: Execution) -> None:
     """Remove the links to the inputs again."""
-    for member in group.members:
-        shutil.rmtree((staging / member.source).parent)
-    for file in group.target.option_files:
-        (staging / file.staged).unlink()
+    for path, name in _staged(group):
+        with execution.relinking([path]):
+            (execution.staging / name).unlink(missing_ok=True)
+    shutil.rmtree(execution.staging / _INPUT)
 
 
-def _link(path: Path, staged: Path) -> None:
+def _link(path: Path, staged: Path, execution: Execution) -> None:
     staged.parent.mkdir(parents=True, exist_ok=True)
     real = path.resolve()
     if staged.exists() and staged.samefile(real):
@@ -129,7 +133,8 @@ def _link(path: Path, staged: Path) -> None:
     try:
         if sys.platform == "win32" and not os.access(real, os.W_OK):
             raise PermissionError  # a link to a read-only file could not be removed again
-        os.link(real, staged)
+        with execution.relinking([path]):
+            os.link(real, staged)
     except OSError:
         shutil.copyfile(real, staged)
 

@@ -1,7 +1,8 @@
 """In which order actions run: a state machine with one transition function, and a loop that keeps the workers busy.
 
 An action waits until everything that it needs is done. The ready action with the highest cost goes first, since a long one that is started
-last is what a parallel build waits for; among equals, the order in which they were given.
+last is what a parallel build waits for; among equals, the order in which they were given. One whose memory does not fit beside what runs
+lets smaller ones pass, but not for long; one that fits nowhere runs alone.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import heapq
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 
 from epbuild.errors import EpbuildError
 
+_PATIENCE = 4  # how many actions may pass one that waits for memory
+_STOP_SECONDS = 1.5  # how long what runs may take to end when the build is being stopped
 _POLL_SECONDS = 0.2  # how long an interrupt may go unnoticed on platforms where waiting holds signals back
 
 
@@ -36,13 +40,26 @@ _TRANSITIONS = {
 
 
 class Scheduler:
-    """The states of a set of actions; `needs` gives for each action those that must be done before it."""
+    """The states of a set of actions; `needs` gives for each action those that must be done before it.
 
-    def __init__(self, needs: Mapping[str, Collection[str]], cost: Mapping[str, float]) -> None:
+    `memory` gives the bytes that an action takes while it runs (default: none), `budget` the bytes that there are for all (None: enough).
+    """
+
+    def __init__(
+        self,
+        needs: Mapping[str, Collection[str]],
+        cost: Mapping[str, float],
+        memory: Mapping[str, int] | None = None,
+        budget: int | None = None,
+    ) -> None:
         self.states = dict.fromkeys(needs, State.WAITING)
         # What is not in this build is there already.
         self._missing = {action: {need for need in before if need in needs} for action, before in needs.items()}
         self._cost = cost
+        self._memory = memory or {}
+        self._budget = budget
+        self._taken: dict[str, int] = {}
+        self._passed = 0
         self._place = {action: place for place, action in enumerate(needs)}
         self._ready: list[tuple[float, int, str]] = []
         self._followers: dict[str, list[str]] = {action: [] for action in needs}
@@ -54,13 +71,27 @@ class Scheduler:
                 self._set(action, State.READY)
 
     def next(self) -> str | None:
-        """The action to start now, which becomes RUNNING; None when nothing is ready."""
-        while self._ready:
-            action = heapq.heappop(self._ready)[2]
-            if self.states[action] is State.READY:
-                self._set(action, State.RUNNING)
-                return action
-        return None
+        """The action to start now, which becomes RUNNING; None when nothing is ready, or nothing that is has room."""
+        too_big: list[tuple[float, int, str]] = []
+        found: str | None = None
+        while self._ready and found is None and self._passed + len(too_big) <= _PATIENCE:
+            entry = heapq.heappop(self._ready)
+            if self.states[entry[2]] is not State.READY:
+                continue  # it was abandoned
+            if self._fits(entry[2]):
+                found = entry[2]
+            else:
+                too_big.append(entry)
+        for entry in too_big:
+            heapq.heappush(self._ready, entry)
+        if found is not None:
+            self._passed = self._passed + 1 if too_big else 0
+            self._set(found, State.RUNNING)
+        return found
+
+    def _fits(self, action: str) -> bool:
+        wanted = self._memory.get(action, 0)
+        return self._budget is None or not wanted or not self._taken or sum(self._taken.values()) + wanted <= self._budget
 
     def finish(self, action: str) -> None:
         """A RUNNING action is done; what waited for it alone becomes READY."""
@@ -95,6 +126,10 @@ class Scheduler:
         if state not in _TRANSITIONS.get(before, ()):
             raise ValueError(f"{action} cannot go from {before.value} to {state.value}")
         self.states[action] = state
+        if state is State.RUNNING:
+            self._taken[action] = self._memory.get(action, 0)
+        else:
+            self._taken.pop(action, None)
         if state is State.READY:
             heapq.heappush(self._ready, (-self._cost.get(action, 0.0), self._place[action], action))
 
@@ -108,21 +143,24 @@ def drive(
     cancelled: threading.Event,
     failed: Callable[[str, EpbuildError], None],
     skipped: Callable[[str], None],
+    idle: Collection[str] = (),
 ) -> None:
     """Run every action through `perform`, at most `jobs` at once, until all have ended.
 
-    An EpbuildError fails the action and is given to `failed`; what depends on it goes to `skipped`. Unless `keep_going`, the first
-    failure also skips what has not started. Anything else that is raised, here or by a callback, and Ctrl-C, sets `cancelled`, waits for
-    what runs, and goes up.
+    `idle` has those of the running actions that only wait for another build at the moment: others may run in their place. An EpbuildError
+    fails the action and is given to `failed`; what depends on it goes to `skipped`. Unless `keep_going`, the first failure also skips what
+    has not started. Anything else that is raised, here or by a callback, and Ctrl-C, sets `cancelled`, waits for what runs, and goes up.
     """
     running: dict[str, threading.Thread] = {}
     try:
-        _work_off(scheduler, perform, running, jobs, keep_going, failed, skipped)
+        _work_off(scheduler, perform, running, lambda: jobs + len(idle), keep_going, failed, skipped)
     except BaseException:
         cancelled.set()
+        # Each ends within moments, but for one that reads or writes a large file: that one ends with the process.
+        deadline = time.monotonic() + _STOP_SECONDS
         for thread in running.values():
             if thread.is_alive():
-                thread.join()
+                thread.join(max(0.0, deadline - time.monotonic()))
         raise
 
 
@@ -130,7 +168,7 @@ def _work_off(
     scheduler: Scheduler,
     perform: Callable[[str], None],
     running: dict[str, threading.Thread],
-    jobs: int,
+    places: Callable[[], int],
     keep_going: bool,
     failed: Callable[[str, EpbuildError], None],
     skipped: Callable[[str], None],
@@ -147,7 +185,7 @@ def _work_off(
             ended.put((action, None))
 
     while True:
-        while len(running) < jobs and (action := scheduler.next()) is not None:
+        while len(running) < places() and (action := scheduler.next()) is not None:
             running[action] = threading.Thread(target=work, args=(action,), name=action, daemon=True)
             running[action].start()
         if not running:

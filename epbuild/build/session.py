@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epbuild.build.actions import Actions
-from epbuild.build.events import Event, Listener, RunStarted, ToolchainReady, ToolchainStarted, Warned
+from epbuild.build.capacity import memory_here
+from epbuild.build.events import Event, Listener, OutputRemoved, RunStarted, ToolchainReady, ToolchainStarted, Warned, shown_path
+from epbuild.build.orphans import Outputs
 from epbuild.build.remote import RemoteModels
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.status import Survey, Surveyor
-from epbuild.errors import RecipeError
+from epbuild.errors import RecipeError, StoreError
 from epbuild.plan import Plan, make_plan, problems_of_the_rest
 from epbuild.recipe import BrokenRecipe, ModelSource, Recipe, load
-from epbuild.store import ActionRecords, BlobStore, Workspace, cache_directory, toolchain_directory
+from epbuild.snapshot import WORKSPACE, clock, forget, own_files, take
+from epbuild.store import ActionRecords, BlobStore, Roots, Workspace, cache_directory, toolchain_directory
 from epbuild.toolchain import Environment, prepare, ready
 
-WORKSPACE = ".epbuild"
 _VALID = "valid recipe"
 
 
@@ -38,19 +41,41 @@ class Request:
     keep_going: bool = False
     settings: tuple[str, ...] = ()
     """Variables of the recipe to set, as `vars.name=value`."""
+    memory: int | None = None
+    """Bytes of memory for all that runs at once; None: what there is."""
 
 
-def read_plan(request: Request, fetch: Fetch | None = None) -> tuple[Recipe, Plan]:
+class ReadVariables(Mapping[str, str]):
+    """The environment of this process, with a note of every variable that somebody looked at."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str | None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        self.seen[name] = os.environ.get(name)
+        return os.environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(os.environ)
+
+    def __len__(self) -> int:
+        return len(os.environ)
+
+
+def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping[str, str] | None = None) -> tuple[Recipe, Plan]:
     """The recipe and its plan; writes nothing but the memory, in a workspace that is there, that the recipe fits its schema.
 
-    A remote model that is needed and not here goes through `fetch`; without it, its steps are planned with its files unknown. Raises
-    RecipeError, PlanError, and what `fetch` raises.
+    A remote model that is needed and not here goes through `fetch`; without it, its steps are planned with its files unknown. The recipe
+    reads its variables in `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetch` raises.
     """
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         remote = RemoteModels(workspace, BlobStore(cache_directory()))
         try:
             recipe = load(
-                request.recipe, is_known_valid=lambda digest: workspace.fact(_VALID) == digest, settings=request.settings
+                request.recipe,
+                is_known_valid=lambda digest: workspace.fact(_VALID) == digest,
+                environment=environment,
+                settings=request.settings,
             )
         except BrokenRecipe as error:
             # Told together, so that one run shows all that there is to mend.
@@ -63,7 +88,8 @@ def read_plan(request: Request, fetch: Fetch | None = None) -> tuple[Recipe, Pla
 
 def survey(request: Request) -> Survey:
     """What is out of date, without making anything: not even a toolchain that is missing. Raises EpbuildError."""
-    recipe, plan = read_plan(request)
+    variables = ReadVariables()
+    recipe, plan = read_plan(request, environment=variables)
     cache, home = cache_directory(), toolchain_directory()
     environments = {
         name: prepare(toolchain, recipe.directory, home, entries)
@@ -71,7 +97,8 @@ def survey(request: Request) -> Survey:
         if ready(toolchain, recipe.directory, home)
     }
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        return Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe.name).survey(plan, environments)
+        found = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe.name).survey(plan, environments)
+        return _with_orphans(found, Outputs(workspace, recipe.file, request.settings, variables.seen), request)
 
 
 def run(request: Request, listener: Listener, cancelled: threading.Event | None = None) -> int:
@@ -88,30 +115,48 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         if known is not None:
             return known
         # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
-        with Workspace.open(workspace_of(request.recipe)) as workspace:
+        with _workspace(request) as workspace:
             return replace(remote, workspace=workspace).fetched(model, tell, stop)
 
-    recipe, plan = read_plan(request, fetch)
+    began, variables = clock(request.recipe), ReadVariables()
+    recipe, plan = read_plan(request, fetch, variables)
     for warning in plan.warnings:
         tell(Warned(warning))
     cache = cache_directory()
     environments = _environments(recipe, plan, tell)
-    with Workspace.open(workspace_of(request.recipe)) as workspace:
+    with _workspace(request) as workspace:
         workspace.sweep()
         surveyor = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe.name)
-        found = surveyor.survey(plan, environments)
+        outputs = Outputs(workspace, recipe.file, request.settings, variables.seen)
+        found = _with_orphans(surveyor.survey(plan, environments), outputs, request)
         todo = set(found.todo)
         if todo:
+            forget(request.recipe)  # should this build be killed, the next one has to clean up
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
         tell(RunStarted(recipe.name, len(plan.steps), sum(step.action in todo for step in plan.steps)))
-        actions = Actions(recipe, found, environments, surveyor, tell, stop)
+        actions = Actions(recipe, found, environments, surveyor, outputs, tell, stop)
         actions.take_over()
-        _drive(actions, found, request)
+        # Held as long as there is work: whoever wants to remove the workspace can tell.
+        with workspace.staging("run") if todo else nullcontext():
+            _drive(actions, found, request)
         ended = actions.finished(time.monotonic() - begin)
+        if ended.exit_code == 0:
+            _remove_orphans(found, outputs, surveyor, tell)
         tell(ended)
+        if began is not None and found.up_to_date and not plan.warnings:
+            _leave_snapshot(request, recipe, found, environments, workspace, variables.seen, began)
         return ended.exit_code
+
+
+@contextmanager
+def _workspace(request: Request) -> Iterator[Workspace]:
+    """The workspace beside the recipe, made where it is not, and known to the store as one that builds with it."""
+    with Workspace.open(workspace_of(request.recipe)) as workspace:
+        with suppress(StoreError):  # where nothing can be written, whoever has to will say so
+            Roots(cache_directory()).register(workspace.directory)
+        yield workspace
 
 
 def workspace_of(recipe: Path) -> Path:
@@ -119,11 +164,51 @@ def workspace_of(recipe: Path) -> Path:
     return recipe.absolute().parent / WORKSPACE
 
 
+def _leave_snapshot(
+    request: Request,
+    recipe: Recipe,
+    found: Survey,
+    environments: Mapping[str, Environment],
+    workspace: Workspace,
+    variables: Mapping[str, str | None],
+    began: tuple[int, int],
+) -> None:
+    """Have the next run recognise by stats alone that there is nothing to do; not where a result lives in the store only."""
+    plan = found.plan
+    if {ident for emission in plan.emissions.values() for ident in emission.session_groups} != plan.session_groups.keys():
+        return
+    emitted = {ident: workspace.step(ident) for ident in plan.emissions}
+    files = [
+        *map(Path, own_files()),
+        *recipe.files,
+        *(recipe.directory / catalog.name for catalog in recipe.catalogs),
+        *(path for environment in environments.values() for path in environment.watched()),
+        *(path for group in plan.session_groups.values() for path in group.files),
+        *(
+            plan.emissions[ident].directory / name
+            for ident, record in emitted.items()
+            if record is not None
+            for name in record.result["files"]
+        ),
+    ]
+    take(
+        request.recipe,
+        request.selection,
+        request.settings,
+        steps=len(plan.steps),
+        files=files,
+        environment=variables,
+        began=began,
+    )
+
+
 def _drive(actions: Actions, found: Survey, request: Request) -> None:
     emissions = found.plan.emissions
     scheduler = Scheduler(
         {action: emissions[action].session_groups if action in emissions else () for action in found.todo},
         {action: actions.cost(action) for action in found.todo},
+        {action: actions.memory(action) for action in found.todo},
+        request.memory or memory_here(),
     )
     drive(
         scheduler,
@@ -133,7 +218,30 @@ def _drive(actions: Actions, found: Survey, request: Request) -> None:
         cancelled=actions.cancelled,
         failed=actions.failed,
         skipped=actions.skipped,
+        idle=actions.idle,
     )
+
+
+def _with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
+    """`found` with the outputs that nobody asks for any more; some steps alone do not tell what the whole recipe asks for."""
+    if request.selection:
+        return found
+    return replace(found, orphans=outputs.orphans(emission.directory for emission in found.plan.emissions.values()))
+
+
+def _remove_orphans(found: Survey, outputs: Outputs, surveyor: Surveyor, tell: Listener) -> None:
+    if not found.orphans:
+        return
+    claimed = {
+        emission.directory.absolute() / name
+        for ident, emission in found.plan.emissions.items()
+        if (record := surveyor.workspace.step(ident)) is not None
+        for name in record.result["files"]
+    }
+    for orphan in found.orphans:
+        gone = outputs.remove(orphan, surveyor.digests, claimed)
+        changed, foreign = (tuple(map(shown_path, gone.kept_as(why))) for why in ("changed since", "not made by epbuild"))
+        tell(OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign))
 
 
 def _environments(recipe: Recipe, plan: Plan, tell: Listener) -> dict[str, Environment]:

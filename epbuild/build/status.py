@@ -8,15 +8,16 @@ new           it was never done here, and nobody's result for it is in the store
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.build.emission import Made, emission_document
+from epbuild.build.orphans import Orphan
 from epbuild.build.sharing import shared_bytes, unmeasured
 from epbuild.errors import PlanError, Problem
-from epbuild.plan import Emission, Plan, SessionGroup, Step, action_key, differences, key_document
+from epbuild.plan import Emission, Member, Plan, SessionGroup, Step, action_key, differences, key_document
 from epbuild.store import ActionRecords, BlobStore, Digests, Workspace
 from epbuild.toolchain import Environment
 from epbuild.verify import check_expectations, check_shared_bytes
@@ -50,12 +51,18 @@ class StepStatus:
 
 @dataclass(frozen=True)
 class Survey:
-    """The status of every action of a plan, and which of them have to run."""
+    """The status of every action of a plan, which of them have to run, and which outputs nobody asks for any more."""
 
     plan: Plan
     groups: Mapping[str, ActionStatus]
     emissions: Mapping[str, ActionStatus]
     todo: tuple[str, ...]
+    orphans: tuple[Orphan, ...] = ()
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether there is nothing to make and nothing to remove."""
+        return not self.todo and not self.orphans
 
     def steps(self) -> list[StepStatus]:
         """The status of every step, in the plan's order."""
@@ -222,20 +229,24 @@ class Surveyor:
 
 
 def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
-    members = {member.name: member for group in plan.session_groups.values() for member in group.members}
-    wrong = [
-        member
-        for member in members.values()
-        if member.fetched and member.model.sha256 and digests[member.graph] != member.model.sha256.lower()
-    ]
+    members = {member.name: member for group in plan.session_groups.values() for member in group.members if member.fetched}
     problems = [
-        Problem(
-            "EPB207",
-            f"the model '{member.name}' is not the one that the recipe pins: its SHA-256 is {digests[member.graph]}",
-            member.model.path_where,
-            "Put the pinned file back, or change sha256.",
-        )
-        for member in wrong
+        Problem("EPB207", message, member.model.path_where, "Put the pinned file back, or change the pin.")
+        for member in members.values()
+        for message in _broken_pins(member, digests)
     ]
     if problems:
         raise PlanError(*problems)
+
+
+def _broken_pins(member: Member, digests: Mapping[Path, str]) -> Iterator[str]:
+    pins = {
+        f"external data {location}": (member.external.get(location), pin) for location, pin in member.model.data_sha256.items()
+    }
+    if member.model.sha256:
+        pins["graph"] = (member.graph, member.model.sha256)
+    for what, (path, pin) in pins.items():
+        if path is None:
+            yield f"the model '{member.name}' has no {what}, which the recipe pins"
+        elif digests[path] != pin.lower():
+            yield f"the {what} of the model '{member.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"

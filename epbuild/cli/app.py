@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,9 +24,13 @@ _COMMANDS = {
     "validate": "Check a recipe and the models that it names.",
     "plan": "Show the steps, the state of each, and why it would run.",
     "run": "Build what is out of date.",
+    "explain": "Say why a step would run: what changed, and from what.",
     "inspect": "Show what is inside an EPContext model.",
     "log": "Print what the EP said while a step was compiled.",
     "schema": "Print a JSON Schema, for editors and for checks of one's own.",
+    "clean": "Remove what was emitted.",
+    "gc": "Remove from the store what no build uses, the oldest first.",
+    "cache": "Show what is in the store, or check all of it.",
 }
 
 
@@ -59,6 +65,8 @@ def execute(arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # What an EP says must not fail on the encoding of somebody's terminal.
             stream.reconfigure(errors="backslashreplace")
+    with contextlib.suppress(ValueError):  # outside the main thread, which alone is interrupted
+        signal.signal(signal.SIGINT, _interrupt_once)
     try:
         outcome = _application.main(list(arguments) or ["--help"], prog_name="epbuild", standalone_mode=False)
     except EpbuildError as error:
@@ -74,17 +82,33 @@ def execute(arguments: Sequence[str]) -> int:
         _say("interrupted; what was finished is kept")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; say nothing more, also not when Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return abandon_output()
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _say(f"error: {place}{error.strerror or error}")
         return _failed(_ENVIRONMENT, arguments)
+    except MemoryError:
+        _say("error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`).")
+        return _failed(_ENVIRONMENT, arguments)
     except Exception as error:  # noqa: BLE001 - a mistake of epbuild's own is no reason to show a user its insides unasked
+        if "can't start new thread" in str(error):  # how Python tells that there is no memory for one
+            _say(f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`).")
+            return _failed(_ENVIRONMENT, arguments)
         _say(f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows.")
         return _failed(1, arguments)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _interrupt_once(number: int, frame: object) -> None:
+    """What Ctrl-C does, the first time: ending what runs takes a moment, and must not be interrupted itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def abandon_output() -> int:
+    """Say nothing more, also not when Python flushes at exit, as whoever read our output has gone; returns the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _failed(code: int, arguments: Sequence[str]) -> int:

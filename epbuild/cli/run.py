@@ -17,6 +17,7 @@ from epbuild.report import plan_document, print_json, print_plan, reporter
 @arguments.recipe
 @arguments.steps
 @click.option("--jobs", "-j", type=click.IntRange(min=1), help="How many actions may run at once; default: one per CPU.")
+@click.option("--memory", type=arguments.SIZE, help="How much memory may be used at once, such as 8GB; default: all there is.")
 @click.option("--keep-going", "-k", is_flag=True, help="After a failure, go on with what does not depend on it.")
 @click.option("--dry-run", "-n", is_flag=True, help="Show what would be made, and make nothing.")
 @click.option("--check", is_flag=True, help="Make nothing; exit with 1 if anything is out of date.")
@@ -26,6 +27,7 @@ def run(
     recipe: Path,
     steps: tuple[str, ...],
     jobs: int | None,
+    memory: int | None,
     keep_going: bool,
     dry_run: bool,
     check: bool,
@@ -44,7 +46,7 @@ def run(
       3    the environment is: toolchain, device, permissions, disk
       130  interrupted; what was finished is kept
     """
-    request = Request(recipe, steps, jobs or os.cpu_count() or 1, keep_going, settings)
+    request = Request(recipe, steps, jobs or os.cpu_count() or 1, keep_going, settings, memory)
     if not dry_run and not check:
         with reporter(json=json) as listener:
             return build(request, listener)
@@ -53,4 +55,4 @@ def run(
         print_json(plan_document(str(recipe), found))
     else:
         print_plan(found, only_todo=True)
-    return 1 if check and found.todo else 0
+    return 1 if check and not found.up_to_date else 0

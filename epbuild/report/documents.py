@@ -35,6 +35,7 @@ def plan_document(recipe: str, found: Survey) -> dict[str, Any]:
             }
             for status in found.steps()
         ],
+        "orphans": [{"step": orphan.step, "directory": orphan.directory.as_posix()} for orphan in found.orphans],
         "warnings": [problem_document(problem) for problem in found.plan.warnings],
     }
 

@@ -14,6 +14,7 @@ from epbuild.build import (
     Event,
     Fetched,
     Fetching,
+    OutputRemoved,
     RunFinished,
     RunStarted,
     StepFailed,
@@ -25,7 +26,8 @@ from epbuild.build import (
     Warned,
 )
 from epbuild.report.problems import tell_problems
-from epbuild.report.text import nothing_to_do, print_line
+from epbuild.report.text import print_line
+from epbuild.snapshot import nothing_to_do
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -38,6 +40,8 @@ _STYLES = {
     "ready": "green",
     "fetched": "green",
     "restored": "cyan",
+    "removed": "yellow",
+    "kept": "yellow",
     "failed": "red",
     "skipped": "yellow",
 }
@@ -78,7 +82,7 @@ class PlainLines:
             case Fetching(model):
                 started = self._running.get(model, (time.monotonic(), ""))[0]
                 self._running[model] = (started, _arriving(event))
-            case ToolchainReady(name) | Fetched(name) | StepFinished(name) | StepFailed(name):
+            case ToolchainReady(name) | Fetched(name) | StepFinished(name) | StepFailed(name) | OutputRemoved(name):
                 self._running.pop(name, None)
                 tell_end(event, _say)
             case Warned(problem):
@@ -123,7 +127,7 @@ class LiveRows:
                 self._row(name, text)
             case Fetching(name):
                 self._row(name, _arriving(event))
-            case ToolchainReady(name) | Fetched(name):
+            case ToolchainReady(name) | Fetched(name) | OutputRemoved(name):
                 self._drop(name)
                 tell_end(event, self._say)
             case StepFinished(name) | StepFailed(name):
@@ -205,13 +209,19 @@ def summary(event: RunFinished) -> str:
     return f"{told} ({event.seconds:.2f} s)"
 
 
-def tell_end(event: ToolchainReady | Fetched | StepFinished | StepFailed, say: Callable[[str], None]) -> None:
+def tell_end(event: ToolchainReady | Fetched | StepFinished | StepFailed | OutputRemoved, say: Callable[[str], None]) -> None:
     """What is worth a line of something that ended: nothing, for a step that was up to date."""
     match event:
         case ToolchainReady(name, version, seconds):
             say(_line("ready", seconds, f"toolchain {name}", f"onnxruntime {version}"))
         case Fetched(model):
             say(_line("fetched", None, f"model {model}"))
+        case OutputRemoved(_, directory, files, changed, foreign):
+            say(_line("removed", None, directory, f"{files} files that the recipe no longer asks for"))
+            for path in changed:
+                say(_line("kept", None, path, "which was changed after epbuild wrote it"))
+            for path in foreign:
+                say(_line("kept", None, path, "which epbuild did not make"))
         case StepFailed(step, problems):
             say(_line("failed", None, step))
             tell_problems(problems)

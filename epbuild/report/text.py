@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from epbuild.build import StepStatus, Survey
+from epbuild.build import StepStatus, Survey, shown_path
 from epbuild.report.problems import coloured
+from epbuild.snapshot import nothing_to_do
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _DIM = "2"
 _COLOURS = {"current": _DIM, "restorable": "36", "out of date": "33", "new": "32"}
+_ORPHAN = "orphan"
 _MOST_REASONS = 6
 
 
@@ -23,25 +25,23 @@ def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def nothing_to_do(steps: int) -> str:
-    """That all of so many steps are up to date."""
-    return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
-
-
 def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     """The steps with their states, and under each why it would run."""
     # Plain writes: a plan may have tens of thousands of lines, and rich takes a quarter of a millisecond for each.
     steps = [status for status in found.steps() if not only_todo or status.state != "current"]
-    if not steps:
+    if not steps and not found.orphans:
         print_line(f"{nothing_to_do(len(found.plan.steps))}.")
         return
     colour = coloured(sys.stdout)
-    width = max(len(status.state) for status in steps)
+    width = max([*(len(status.state) for status in steps), *(len(_ORPHAN) for _ in found.orphans[:1])])
     for status in steps:
         state = _painted(f"{status.state:<{width}}", _COLOURS[status.state], colour)
         lines = [f"{state}  {status.step.id}"]
         lines += [_painted(f"{'':<{width}}    {reason}", _DIM, colour) for reason in _reasons(status)]
         sys.stdout.write("\n".join(lines) + "\n")
+    for orphan in found.orphans:
+        sys.stdout.write(f"{_painted(f'{_ORPHAN:<{width}}', '33', colour)}  {shown_path(orphan.directory)}\n")
+        sys.stdout.write(_painted(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", _DIM, colour) + "\n")
     counts = Counter[str](status.state for status in found.steps())
     print_line(f"{len(found.plan.steps)} steps: " + ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state]))
 

@@ -148,11 +148,12 @@ class Workshop:
     def reasons(self, step: str) -> tuple[str, ...]:
         return next(status.reasons for status in self.survey().steps() if status.step.id == step)
 
-    def build(self, *selection: str) -> RunFinished:
+    def build(self, *selection: str, settings: tuple[str, ...] = (), recipe: Path | None = None) -> RunFinished:
         """Build; `compiled` then has the session groups that a worker was started for."""
         self.compiled.clear()
         self.events: list[Event] = []
-        run(replace(self.request, selection=selection), self.events.append)
+        request = replace(self.request, selection=selection, settings=settings)
+        run(replace(request, recipe=recipe or request.recipe), self.events.append)
         [finished] = [event for event in self.events if isinstance(event, RunFinished)]
         return finished
 
@@ -185,7 +186,7 @@ class Workshop:
 
     def _prepare(self, toolchain: Toolchain, *arguments: object) -> Environment:
         prints = Fingerprint("cpython-3.11", "linux-x86_64", self.packages, {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}, "a CPU")
-        return Environment(toolchain.name, Path(sys.executable), prints)
+        return Environment(toolchain.name, Path(sys.executable), prints, self.folder / "fingerprint.json")
 
     def worker(self, command: object, folder: Path, log: Path, **options: object) -> Ending:
         """What stands in for a worker's process."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from small_builds import (
     CLASSIFIER,
     COMPILES,
@@ -22,6 +26,7 @@ from small_builds import (
 
 from epbuild.build import StepFinished
 from epbuild.errors import PlanError
+from epbuild.plan import MANIFEST
 from epbuild.store import Digests, StatKey, Workspace
 
 CURRENT = dict.fromkeys(STEPS, "current")
@@ -82,6 +87,18 @@ def test_a_toolchain_with_another_version_makes_everything_out_of_date(built: Wo
     built.packages["onnxruntime-qnn"] = "2.8.0"
     assert set(built.states().values()) == {"out of date"}
     assert built.reasons(CLASSIFIER) == ("package onnxruntime-qnn changed: 2.7.0 -> 2.8.0",)
+
+
+def test_a_rebuild_that_makes_the_same_bytes_leaves_the_files_that_are_there(built: Workshop) -> None:
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in built.output().iterdir()}
+    bytes_before = built.contents()
+    built.packages["onnxruntime-qnn"] = "2.8.0"
+    assert built.build().built
+    after = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in built.output().iterdir()}
+    changed = {path.name for path in after if before[path] != after[path]}
+    assert changed == {MANIFEST}  # it says what the files were made from, and that is another toolchain now
+    assert {name for name, content in built.contents().items() if content != bytes_before[name]} == {MANIFEST}
+    assert not built.build().built
 
 
 def test_going_back_to_what_was_built_before_costs_no_compile(built: Workshop) -> None:
@@ -266,6 +283,26 @@ def test_a_model_that_is_not_the_pinned_one_is_refused_with_its_digest(workshop:
     [problem] = refused.value.problems
     assert problem.code == "EPB207"
     assert "'decode'" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("pins", "told"),
+    [
+        ({"weights.bin": "0" * 64}, "the external data weights.bin of the model 'decode' is not what the recipe pins"),
+        ({"other.bin": "0" * 64}, "the model 'decode' has no external data other.bin, which the recipe pins"),
+    ],
+)
+def test_external_data_that_is_not_what_is_pinned_is_refused(workshop: Workshop, pins: dict[str, str], told: str) -> None:
+    model = onnx.load(workshop.folder / "decode.onnx")
+    weights = numpy_helper.from_array(np.arange(512, dtype=np.float32), "weights")
+    model.graph.initializer.append(weights)
+    onnx.save(model, workshop.folder / "decode.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    workshop.write_recipe(("decode: decode.onnx", f"decode: {{path: decode.onnx, data_sha256: {json.dumps(pins)}}}"))
+    with pytest.raises(PlanError) as refused:
+        workshop.survey()
+    [problem] = refused.value.problems
+    assert problem.code == "EPB207"
+    assert problem.message.startswith(told)
 
 
 def test_a_build_tells_the_end_of_every_step_once(workshop: Workshop) -> None:

@@ -340,3 +340,86 @@ def lines_of_work(needs: Needs, *, fail_first: bool) -> int:
 @pytest.mark.parametrize("shape", [chain, fan, pairs])
 def test_twice_as_many_actions_are_twice_the_work(shape: Callable[[int], Needs], fail_first: bool) -> None:
     assert lines_of_work(shape(5000), fail_first=fail_first) < 2.2 * lines_of_work(shape(2500), fail_first=fail_first)
+
+
+def started(scheduler: Scheduler) -> list[str]:
+    """Everything that may start now, which then runs."""
+    actions = []
+    while (action := scheduler.next()) is not None:
+        actions.append(action)
+    return actions
+
+
+def test_actions_share_the_memory_that_there_is() -> None:
+    scheduler = Scheduler({"a": (), "b": (), "c": ()}, {}, {"a": 6, "b": 4, "c": 4}, budget=10)
+    assert started(scheduler) == ["a", "b"]
+    scheduler.finish("a")
+    assert started(scheduler) == ["c"]
+
+
+def test_what_needs_more_than_there_is_runs_alone() -> None:
+    scheduler = Scheduler({"huge": (), "small": (), "free": ()}, {"huge": 1.0}, {"huge": 99, "small": 1}, budget=10)
+    assert started(scheduler) == ["huge", "free"]
+    scheduler.finish("huge")
+    assert started(scheduler) == ["small"]
+
+
+def test_small_actions_do_not_keep_a_big_one_waiting_for_long() -> None:
+    small = [f"small-{number}" for number in range(50)]
+    needs: Needs = dict.fromkeys(("first", "big", *small), ())
+    memory = {"first": 5, "big": 10, **dict.fromkeys(small, 1)}
+    scheduler = Scheduler(needs, {"first": 2.0, "big": 1.0}, memory, budget=10)
+    running = [scheduler.next()]
+    before = 0
+    while "big" not in running:
+        action = scheduler.next()
+        if action is None:
+            scheduler.finish(str(running.pop(0)))
+        else:
+            running.append(action)
+            before += action != "big"
+    assert 0 < before < len(small)
+    assert running == ["big"]
+
+
+@given(
+    memory=st.lists(st.integers(0, 20), min_size=1, max_size=20),
+    budget=st.integers(1, 20),
+    order=st.randoms(use_true_random=False),
+)
+def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[int], budget: int, order: Any) -> None:
+    sizes = {str(number): size for number, size in enumerate(memory)}
+    scheduler = Scheduler(dict.fromkeys(sizes, ()), {action: order.random() for action in sizes}, sizes, budget)
+    running: list[str] = []
+    while any(state not in ENDS for state in scheduler.states.values()):
+        running += started(scheduler)
+        taken = [sizes[action] for action in running if sizes[action]]
+        assert len(taken) <= 1 or sum(taken) <= budget
+        assert running
+        scheduler.finish(running.pop(order.randrange(len(running))))
+
+
+def test_an_action_that_waits_for_another_build_leaves_its_place_to_others() -> None:
+    idle: list[str] = []
+    done = threading.Event()
+
+    def perform(action: str) -> None:
+        if action == "waits":
+            idle.append(action)
+            assert done.wait(PATIENCE)
+            idle.remove(action)
+        else:
+            done.set()
+
+    scheduler = Scheduler({"waits": (), "goes on": ()}, {"waits": 1.0})
+    drive(
+        scheduler,
+        perform,
+        jobs=1,
+        keep_going=False,
+        cancelled=threading.Event(),
+        failed=lambda action, error: None,
+        skipped=lambda action: None,
+        idle=idle,
+    )
+    assert set(scheduler.states.values()) == {State.DONE}

@@ -8,6 +8,7 @@ from epbuild.build import (
     Event,
     Fetched,
     Fetching,
+    OutputRemoved,
     RunFinished,
     RunStarted,
     StepFailed,
@@ -40,6 +41,7 @@ EVENTS: tuple[Event, ...] = (
     StepFinished(COMPILE, "built", 7.25, "1 EPContext node", 268_700_000),
     StepFinished(EMIT, "current", 0.0),
     StepFailed(COMPILE, (FAILURE,)),
+    OutputRemoved(EMIT, "dist/old", 3, ("dist/old/mine.bin",), ("dist/old/notes.txt",)),
     RunFinished(1, 20.0, 1, 0, 1, 1, 0),
 )
 

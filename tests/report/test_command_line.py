@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -155,3 +156,16 @@ def test_help_does_not_wait_for_what_only_a_build_needs() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no shell that closes a stream")
+@pytest.mark.parametrize(("redirection", "code"), [(">&-", 0), ("2>&-", 0), ("> /dev/full", 3)])
+def test_a_stream_that_is_closed_or_full_is_told_by_the_exit_code_and_no_traceback(redirection: str, code: int) -> None:
+    if redirection.endswith("full") and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    command = f"'{sys.executable}' -m epbuild schema {redirection}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == (1 if code else 0)

@@ -12,6 +12,7 @@ import pytest
 from heard import ADDRESS, COMPILE, EVENTS, FAILURE, WARNING, WHERE
 
 from epbuild.build import Event, Fetching, StepFailed, Survey
+from epbuild.build.orphans import Orphan
 from epbuild.build.status import ActionStatus
 from epbuild.errors import Problem
 from epbuild.plan import Emission, Plan, Step
@@ -50,6 +51,7 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "step_finished",
         "step_finished",
         "step_failed",
+        "output_removed",
         "run_finished",
     ]
     assert {document["format"] for document in documents} == {1}
@@ -153,6 +155,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
         {"compile:g/t/m": ActionStatus("out of date", ("model m changed: 1 -> 2",), "ab" * 32)},
         {"emit": ActionStatus("new", ("needs compile:g/t/m",))},
         ("compile:g/t/m", "emit"),
+        (Orphan("emit:g/t/old", Path("dist/old"), {"m.onnx": "ab" * 32}),),
     )
     assert plan_document("epbuild.yaml", found) == {
         "format": 1,
@@ -177,5 +180,6 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
                 "outputs": ["dist/m.onnx", "dist/m.bin", "dist/m.xml"],
             },
         ],
+        "orphans": [{"step": "emit:g/t/old", "directory": "dist/old"}],
         "warnings": [problem_document(WARNING)],
     }

@@ -56,6 +56,9 @@ def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(mo
         "3 of 4 steps to do",
         f"built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
         f"failed            {COMPILE}",
+        "removed           dist/old  3 files that the recipe no longer asks for",
+        "kept              dist/old/mine.bin  which was changed after epbuild wrote it",
+        "kept              dist/old/notes.txt  which epbuild did not make",
         "1 built, 1 up to date, 1 failed (20.00 s)",
     ]
     assert error.splitlines() == [

@@ -1,0 +1,311 @@
+"""Looks after the store: what is in it, whether all of it is sound, and what no build needs any more.
+
+The store knows blobs and records; here is known what a record says and what a workspace needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epbuild.emit import emitted_files
+from epbuild.errors import Problem, StoreError
+from epbuild.plan import MANIFEST
+from epbuild.store import (
+    KINDS,
+    ActionRecords,
+    BlobStore,
+    Cancelled,
+    Collected,
+    DamagedBlob,
+    Kind,
+    Leftovers,
+    Limits,
+    MissingBlob,
+    Needs,
+    NewerRecord,
+    Roots,
+    Thing,
+    Workspace,
+    collect,
+    files_below,
+    lease,
+)
+
+Told = Callable[[int, int], None]
+"""Is told how many bytes were checked, and how many there are."""
+
+_LEASE = "upkeep"  # who removes and who checks do not meet
+_THREADS = min(4, os.cpu_count() or 1)
+_BATCH = 256
+# What the workspace remembers: where a remote model is (`RemoteModels`), and where a step wrote (`Outputs`).
+_REMOTE_FACT = "remote "
+_EMITTED_FACT = "emitted by "
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What is in a store: for each kind of thing how many there are and their bytes; and the workspaces that build with it."""
+
+    place: Path
+    things: Mapping[Kind, tuple[int, int]]
+    toolchain_place: Path
+    toolchains: tuple[int, int]
+    workspaces: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something in the store that is not what it should be: a blob or a record, by its digest or key, and what it was part of."""
+
+    kind: str
+    name: str
+    why: str
+    part_of: tuple[str, ...]
+
+
+@dataclass
+class Verification:
+    """What a check of the whole store found."""
+
+    blobs: int = 0
+    records: int = 0
+    size: int = 0
+    damaged: list[Damage] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Tidied:
+    """What came of making the store smaller; the workspaces that build with it, and those that are gone and were forgotten."""
+
+    collected: Collected
+    workspaces: tuple[Path, ...]
+    gone: tuple[Path, ...]
+
+
+def stock(root: Path, toolchains: Path) -> Stock:
+    """What is in the store at `root`, and in the folder of all environments. Writes nothing. Raises StoreError."""
+    found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
+    for thing in itertools.chain(BlobStore(root).things(), ActionRecords(root).things(), Leftovers(root).things()):
+        count, size = found[thing.kind]
+        found[thing.kind] = (count + 1, size + thing.size)
+    environments = [path for path in toolchains.iterdir() if (path / "env").is_dir()] if toolchains.is_dir() else []
+    size = sum(status.st_size for path in environments for _, status in files_below(path))
+    there, _ = Roots(root).workspaces()
+    return Stock(root, found, toolchains, (len(environments), size), tuple(there))
+
+
+def tidy(root: Path, limits: Limits, *, dry_run: bool = False) -> Tidied:
+    """Remove what no workspace needs and what exceeds the limits; with `dry_run`, only find out what that would be.
+
+    Raises StoreError, also when it cannot be told what a workspace needs; then nothing is removed.
+    """
+    if not root.is_dir():
+        return Tidied(Collected(), (), ())
+    roots = Roots(root)
+    with nullcontext() if dry_run else lease(root, _LEASE):
+        there, gone = roots.workspaces()
+        collected = collect(root, limits, lambda: needs(roots.workspaces()[0], root), blobs_of, now=time.time(), dry_run=dry_run)
+        for workspace in () if dry_run else gone:
+            roots.forget(workspace)
+    return Tidied(collected, tuple(there), tuple(gone))
+
+
+def needs(workspaces: Iterable[Path], root: Path) -> Needs:
+    """What workspaces need of the store at `root`: the results behind their steps, unless what was laid out of them is gone, and the
+    remote models that they have fetched. Raises StoreError.
+    """
+    keys: set[str] = set()
+    blobs: set[str] = set()
+    models: set[str] = set()
+    for directory in workspaces:
+        with _opened(directory) as workspace:
+            standing, fallen = set[str](), set[str]()
+            results = {}
+            places = _places(workspace)
+            for step in workspace.steps():
+                made = step.key_document.get("made")
+                if made is None:
+                    results[step.action_key] = step.result
+                else:
+                    laid_out = standing if _stands(places.get(step.step)) else fallen
+                    laid_out.update(item["key"] for item in made.values())
+            wanted = (results.keys() - fallen) | standing
+            keys |= wanted
+            blobs.update(digest for key in wanted & results.keys() for digest in _blobs(results[key]))
+            for graph in map(Path, workspace.facts(_REMOTE_FACT).values()):
+                if graph.is_relative_to(root):
+                    models.add("/".join(graph.relative_to(root).parts[:2]))
+    return Needs(frozenset(keys), frozenset(blobs), frozenset(models))
+
+
+def blobs_of(record: Mapping[str, Any]) -> Iterable[str]:
+    """The digests of the blobs that an action record names: its artifacts and its log."""
+    return _blobs(record.get("result")).keys()
+
+
+def verify(root: Path, told: Told, cancelled: threading.Event | None = None) -> Verification:
+    """Read every blob and every record of the store; what is damaged is set aside, so that the next build makes it again.
+
+    Raises StoreError, and Cancelled when `cancelled` is set.
+    """
+    found = Verification()
+    if not root.is_dir():
+        return found
+    stop = cancelled or threading.Event()
+    with lease(root, _LEASE, cancelled=stop):
+        bad = _check_blobs(BlobStore(root), found, told, stop)
+        lost, broken = _check_records(root, found, bad)
+    if bad or lost or broken:
+        origins = _Origins(Roots(root).workspaces()[0])
+        found.damaged += [Damage("blob", digest, why, origins.of_blob(digest, lost)) for digest, why in bad.items()]
+        found.damaged += [Damage("record", key, why, origins.of_key(key)) for key, why in broken.items()]
+    return found
+
+
+def _check_blobs(store: BlobStore, found: Verification, told: Told, stop: threading.Event) -> dict[str, str]:
+    """What is wrong with each bad blob, by its digest."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    total = sum(thing.size for thing in store.things())
+    lock = threading.Lock()
+
+    def read(count: int) -> None:
+        if stop.is_set():
+            raise Cancelled("verify")
+        with lock:
+            found.size += count
+            told(found.size, total)
+
+    def check(thing: Thing) -> str | None:
+        try:
+            store.check(thing.name, read)
+        except MissingBlob:  # it went while the others were read
+            return None
+        except DamagedBlob:
+            return "its bytes are not those that it is named by"
+        except StoreError as error:
+            return error.problems[0].message
+        return None
+
+    bad: dict[str, str] = {}
+    things = store.things()
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="verify")
+    try:
+        # A few at a time: a store may hold any number.
+        while batch := list(itertools.islice(things, _BATCH)):
+            for thing, why in zip(batch, pool.map(check, batch), strict=True):
+                found.blobs += 1
+                if why is not None:
+                    bad[thing.name] = why
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return bad
+
+
+def _check_records(root: Path, found: Verification, bad: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+    """The records that lost one of the `bad` blobs, and what is wrong with each broken record, by its key; all are set aside."""
+    store, records = BlobStore(root), ActionRecords(root)
+    lost: list[Mapping[str, Any]] = []
+    broken: dict[str, str] = {}
+    for thing in records.things():
+        found.records += 1
+        try:
+            record = records.look(thing.name)
+        except NewerRecord:
+            continue
+        if record is None:
+            if not records.has(thing.name):
+                broken[thing.name] = "it is not a whole record"
+            continue
+        blobs = _blobs(record.get("result"))
+        missing = [digest for digest, size in blobs.items() if not store.has(digest, size)]
+        if not blobs:
+            broken[thing.name] = "it names no result"
+        elif missing and not bad.keys() & missing:
+            broken[thing.name] = f"it names a blob that is not there: {missing[0]}"
+        elif missing:
+            lost.append(record)
+        else:
+            continue
+        records.set_aside(thing.name)
+    return lost, broken
+
+
+class _Origins:
+    """What blobs and records were part of, as far as workspaces know."""
+
+    def __init__(self, workspaces: Iterable[Path]) -> None:
+        self._steps: list[tuple[str, str, Mapping[str, Any]]] = []
+        for directory in workspaces:
+            with _opened(directory) as workspace:
+                self._steps += [
+                    (f"{step.step} in {directory.parent}", step.action_key, step.result)
+                    for step in workspace.steps()
+                    if "artifacts" in step.result
+                ]
+
+    def of_key(self, key: str) -> tuple[str, ...]:
+        return tuple(name for name, action_key, _ in self._steps if action_key == key)
+
+    def of_blob(self, digest: str, records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+        """The steps that have the blob, each with its name there; where no workspace knows any, what the records say."""
+        known = [f"{name} of {step}" for step, _, result in self._steps for name in _names(result, digest)]
+        if not known:
+            known = [
+                f"{name}, compiled from {', '.join(member['name'] for member in record['document']['members'])}"
+                for record in records
+                for name in _names(record["result"], digest)
+            ]
+        return tuple(dict.fromkeys(known))
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[Workspace]:
+    """A workspace whose memory can be relied on: what it does not name, it does not need."""
+    with Workspace.open(directory, create=False) as workspace:
+        if not workspace.lasting and (directory / "state.sqlite").exists():
+            message = f"It cannot be told what {directory} needs: this user may not use its state.sqlite."
+            hint = "Do this as the user whose workspace it is, or get permission to read and write there."
+            raise StoreError(Problem("EPB508", message, hint=hint))
+        yield workspace
+
+
+def _places(workspace: Workspace) -> dict[str, list[Path]]:
+    """Where each emit step wrote, as far as it was noted."""
+    places: dict[str, list[Path]] = {}
+    for name, text in workspace.facts(_EMITTED_FACT).items():
+        directory = name.removeprefix(_EMITTED_FACT).partition(": ")[-1]
+        places.setdefault(json.loads(text)["step"], []).append(workspace.directory.parent / directory)
+    return places
+
+
+def _stands(places: list[Path] | None) -> bool:
+    """Whether the manifest is there that an emission wrote; taken for granted where nobody noted where that was."""
+    return places is None or any(emitted_files(place / MANIFEST) for place in places)
+
+
+def _blobs(result: Any) -> dict[str, int]:
+    """The sizes of the blobs that a session group's result names, by digest."""
+    match result:
+        case {"artifacts": dict(artifacts), "log": dict(log)}:
+            named = (*artifacts.values(), log)
+            return {blob["digest"]: blob["size"] for blob in named if {"digest", "size"} <= blob.keys()}
+    return {}
+
+
+def _names(result: Mapping[str, Any], digest: str) -> list[str]:
+    """What a blob is called in a result."""
+    names = [name for name, blob in result["artifacts"].items() if blob["digest"] == digest]
+    return [*names, *(["the log"] if result["log"]["digest"] == digest else [])]

@@ -1,0 +1,108 @@
+"""Explanations for people, in lines of 80 columns, and as JSON.
+
+out of date  emit:decoder/phone/directory
+  Last emitted 2026-10-08 14:03:11, with the key 5a1b2c3d.
+  It waits for:
+    out of date  share:decoder/phone
+      Last built 2026-10-08 14:03:10, with the key 1a2b3c4d; now its key is
+      9f8e7d6c.
+      - option soc_model of QNNExecutionProvider changed: SM8750 -> SM8650
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from epbuild.build import Explanation
+from epbuild.plan import shown
+from epbuild.report.problems import coloured
+
+FORMAT = 1
+
+_WIDTH = 80
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def explanation_document(recipe: str, found: Sequence[Explanation]) -> dict[str, Any]:
+    """`explain --json`: every explained step with its state, and the facts that changed."""
+    return {"format": FORMAT, "recipe": recipe, "steps": [_document(explanation) for explanation in found]}
+
+
+def print_explanations(found: Sequence[Explanation]) -> None:
+    """The explanations one after the other, with an empty line between them."""
+    bold, plain = (_BOLD, _PLAIN) if coloured(sys.stdout) else ("", "")
+    texts = []
+    for explanation in found:
+        head, *rest = _lines(explanation, "")
+        texts.append("\n".join((f"{bold}{head}{plain}", *rest)) + "\n")
+    sys.stdout.write("\n".join(texts))
+
+
+def _document(explanation: Explanation) -> dict[str, Any]:
+    return {
+        "id": explanation.step.id,
+        "state": explanation.state,
+        "reasons": list(explanation.reasons),
+        "key": explanation.key,
+        "previous_key": explanation.previous_key,
+        "built": None if explanation.built is None else round(explanation.built, 3),
+        "changes": [
+            {"what": change.what, "place": list(change.place), "old": change.old, "new": change.new}
+            for change in explanation.changes
+        ],
+        "causes": [_document(cause) for cause in explanation.causes],
+    }
+
+
+def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
+    yield f"{margin}{explanation.state}  {explanation.step.id}"
+    inner = f"{margin}  "
+    yield from _wrapped(_history(explanation), inner)
+    if explanation.state != "current" and explanation.step.id != explanation.step.action:
+        yield from _wrapped(f"It is compiled in one process with all of {explanation.step.action}.", inner)
+    waits = {f"needs {cause.step.id}" for cause in explanation.causes}
+    # A step that is done has no reasons; what had changed for it is still why the step that follows it has work to do.
+    for reason in explanation.reasons or map(str, explanation.changes):
+        if reason not in waits:
+            yield from _wrapped(reason, inner, "- ")
+    if explanation.causes:
+        yield f"{inner}It waits for:" if waits & set(explanation.reasons) else f"{inner}It is made of:"
+        for cause in explanation.causes:
+            yield from _lines(cause, f"{inner}  ")
+
+
+def _history(explanation: Explanation) -> str:
+    """When the step was last done and with which key, and what that means now."""
+    emits = explanation.step.kind == "emit"
+    done = "emitted" if emits else "built"
+    key = "" if explanation.key is None else shown(explanation.key)
+    if explanation.built is None:
+        text = f"It was never {done} here"
+        if not emits and explanation.state == "new" and key:
+            return f"{text}, and the store has no result for its key, {key}."
+        return f"{text}; the store has a result for its key, {key}." if explanation.state == "restorable" else f"{text}."
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(explanation.built))
+    text = f"Last {done} {when}, with the key {shown(explanation.previous_key)}"
+    if explanation.state == "current":
+        if explanation.changes:
+            return f"{text}; what was emitted is an earlier result."
+        return f"{text}; " + ("its files are in place." if emits else "nothing that it depends on has changed since.")
+    if key and explanation.key != explanation.previous_key:
+        text += f"; now its key is {key}"
+    if explanation.state != "restorable" or explanation.causes:
+        return f"{text}."
+    return f"{text}. " + ("The store has what it takes to put its files back." if emits else "The store has a result for that.")
+
+
+def _wrapped(text: str, margin: str, bullet: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"{margin}{bullet}",
+        subsequent_indent=f"{margin}{' ' * len(bullet)}",
+        break_on_hyphens=False,
+    )

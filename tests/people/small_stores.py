@@ -1,0 +1,42 @@
+"""A folder whose workspace has built one step, with a store that holds its result; no EP is needed for that."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from epbuild.store import ActionRecords, Blob, BlobStore, Roots, StepRecord, Workspace
+
+STEP = "compile:main/phone/relu"
+KEY = "ab" * 32
+CONTEXT = b"what the EP compiled"
+LOG = b"it said"
+
+
+def fill(folder: Path) -> Path:
+    """Fill the store `.cache`; returns the place of the context binary there."""
+    store = BlobStore(folder / ".cache")
+    context, log = _add(store, folder, CONTEXT), _add(store, folder, LOG)
+    result = {"artifacts": {"relu_ctx_qnn.bin": vars(context)}, "log": vars(log)}
+    document = {"members": [{"name": "relu"}]}
+    ActionRecords(store.root).put(KEY, {"document": document, "result": result})
+    with Workspace.open(folder / ".epbuild") as workspace:
+        workspace.record_steps([StepRecord(STEP, KEY, document, result, 0.0)])
+    Roots(store.root).register(folder / ".epbuild")
+    return store.root / "cas" / "sha256" / context.digest[:2] / context.digest
+
+
+def _add(store: BlobStore, folder: Path, content: bytes) -> Blob:
+    path = folder / "content"
+    path.write_bytes(content)
+    blob = store.add(path)
+    path.unlink()
+    return blob
+
+
+def let_time_pass(folder: Path, days: float) -> None:
+    """Make everything in the store look as if nobody had used it for so long."""
+    then = time.time() - days * 86400
+    for path in (folder / ".cache").rglob("*"):
+        os.utime(path, (then, then))

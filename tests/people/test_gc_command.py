@@ -1,0 +1,80 @@
+"""`epbuild gc` as people and programs read it: what goes, what stays and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import epbuild
+from small_stores import KEY, fill, let_time_pass
+
+pytestmark = pytest.mark.slow  # each test starts the real command
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The table's cells by the name of their row, without units."""
+    lines = text.split("\n\n", maxsplit=1)[0].splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["removed", "needed", "used", "lately"]
+    return {line[:20].strip(): line[20:].split() for line in lines[1:]}
+
+
+def test_what_a_workspace_needs_stays_and_is_told_as_needed(tmp_path: Path) -> None:
+    blob = fill(tmp_path)
+    let_time_pass(tmp_path, 100)
+    done = epbuild(tmp_path, "gc", "--max-age", "0s", "--max-size", "1B")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows(done.stdout)["blobs"] == ["-", "2", "27", "bytes", "-"]
+    assert "There is nothing to remove." in done.stdout
+    assert "That is over 1 byte: what is left is needed, or was used within the last hour." in done.stdout
+    assert f"Needed: what 1 workspace built last:\n  {tmp_path}\n" in done.stdout
+    assert blob.exists()
+
+
+def test_what_nothing_needs_goes_after_a_month_and_a_dry_run_only_tells(tmp_path: Path) -> None:
+    blob = fill(tmp_path)
+    (tmp_path / ".epbuild").rename(tmp_path / "gone")
+    let_time_pass(tmp_path, 29)
+    assert rows(epbuild(tmp_path, "gc").stdout)["blobs"] == ["-", "-", "2", "27", "bytes"]
+    let_time_pass(tmp_path, 31)
+    document = json.loads(epbuild(tmp_path, "gc", "--dry-run", "--json").stdout)
+    assert blob.exists()
+    assert (document["format"], document["dry_run"], document["max_age"], document["max_size"]) == (1, True, 30 * 86400, None)
+    assert [(item["kind"], item["reason"]) for item in document["removed"]] == [
+        ("record", "unused"),
+        ("blob", "unused"),
+        ("blob", "unused"),
+    ]
+    assert document["removed"][0]["name"] == KEY
+    assert document["bytes_left"] == 0
+    assert document["kept"]["needed"]["blobs"] == {"count": 0, "bytes": 0}
+    told = epbuild(tmp_path, "gc", "--dry-run").stdout
+    done = epbuild(tmp_path, "gc").stdout
+    assert rows(done)["blobs"] == ["2", "27", "bytes", "-", "-"]
+    assert told.replace("to remove", "  removed").replace("Would remove", "Removed").replace("would be", "are") == done
+    assert "3 unused for 30 days" in done
+    assert not blob.exists()
+
+
+def test_a_workspace_that_is_gone_is_named_and_forgotten(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / ".epbuild").rename(tmp_path / "gone")
+    assert f"No longer there, and to be forgotten:\n  {tmp_path}\n" in epbuild(tmp_path, "gc", "-n").stdout
+    assert f"No longer there, and forgotten:\n  {tmp_path}\n" in epbuild(tmp_path, "gc").stdout
+    assert "Nothing is needed: no workspace that builds with this store is known." in epbuild(tmp_path, "gc").stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--max-size", "20", "'20' is no size"),
+        ("--max-age", "soon", "'soon' is no time"),
+        ("--max-age", "-1d", "'-1d' is no time"),
+    ],
+)
+def test_a_limit_that_is_no_limit_is_refused_with_what_to_write(tmp_path: Path, option: str, value: str, words: str) -> None:
+    done = epbuild(tmp_path, "gc", option, value)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert "Write a number and one of" in done.stderr
