@@ -1,4 +1,4 @@
-"""What is built: a recipe with one model of a chosen size, which can be built from nothing again and again; and the quickstart."""
+"""What is built: a recipe with models of a chosen size, which can be built from nothing again and again; and the quickstart."""
 
 from __future__ import annotations
 
@@ -10,39 +10,50 @@ from workshop import CHECKOUT, SCRIPTS, Workshop
 
 PACKAGES = ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0")
 SOC = "SM8750"
+SIDE = 2048
+"""A layer's weights have 2048 x 2048 x 4 bytes: 16 MiB."""
 
-_RECIPE = f"""\
+_RECIPE = """\
 epbuild: 1
 name: bench
 toolchains:
-  qnn: {{packages: [{", ".join(PACKAGES)}]}}
+  qnn: {{packages: [{packages}]}}
 models:
-  model: model.onnx
+{models}
 targets:
   snapdragon:
     toolchain: qnn
     ep: QNNExecutionProvider
-    provider_options: {{backend_type: htp, soc_model: {SOC}}}
+    provider_options: {{backend_type: htp, soc_model: {soc}}}
 groups:
-  bench: {{models: [model], targets: [snapdragon]}}
+{groups}
 outputs:
-  - {{layout: directory, path: dist}}
+  - {{layout: directory, path: "dist/${{group}}"}}
 """
 
 
 class Project:
-    """The recipe and its model, in a folder of the workshop named `name`."""
+    """The recipe and its models, each in a group of its own, in a folder of the workshop named `name`."""
 
-    def __init__(self, workshop: Workshop, name: str, *, side: int) -> None:
-        """Make them: four layers whose weights are `side` x `side` float32 each."""
+    def __init__(self, workshop: Workshop, name: str, *, layers: int, side: int = SIDE, models: int = 1) -> None:
+        """Make them: models of equal content, of that many layers whose weights are `side` x `side` float32 each."""
         self._workshop = workshop
         self.folder = workshop.folder / name
-        self.model = self.folder / "model.onnx"
         self.recipe = self.folder / "epbuild.yaml"
+        self.models = {f"model{number}": self.folder / f"model{number}.onnx" for number in range(models)}
         self.folder.mkdir()
-        self.recipe.write_text(_RECIPE, encoding="utf-8")
+        text = _RECIPE.format(
+            packages=", ".join(PACKAGES),
+            models="\n".join(f"  {name}: {path.name}" for name, path in self.models.items()),
+            soc=SOC,
+            groups="\n".join(f"  of-{name}: {{models: [{name}], targets: [snapdragon]}}" for name in self.models),
+        )
+        self.recipe.write_text(text, encoding="utf-8")
+        first, *others = self.models.values()
         # In a process of its own, so that this one stays small: some systems count a parent's memory as its child's.
-        workshop.seconds([sys.executable, SCRIPTS / "make_model.py", self.model, str(side)])
+        workshop.seconds([sys.executable, SCRIPTS / "make_model.py", first, str(side), str(layers)])
+        for path in others:
+            shutil.copyfile(first, path)
 
     def reset(self) -> None:
         """Go back to before the first build: no outputs, no memory of any, an empty store; the toolchain stays."""
@@ -50,10 +61,9 @@ class Project:
             shutil.rmtree(self.folder / name, ignore_errors=True)
         self._workshop.forget_results()
 
-    @property
-    def context_binary(self) -> Path:
-        """Where the recipe puts the context binary."""
-        return self.folder / "dist" / "model_qnn.bin"
+    def context_binary(self, model: str) -> Path:
+        """Where the recipe puts a model's context binary."""
+        return self.folder / "dist" / f"of-{model}" / f"{model}_qnn.bin"
 
 
 def quickstart(workshop: Workshop) -> Path:

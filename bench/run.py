@@ -9,11 +9,21 @@ A machine that does other work at the same time shows in a wide span between the
 
 The benchmarks:
 
-    cold-64mb      building one model with 64 MB of weights from nothing, against a bare script that makes the same compiler call
-    large-recipe   checking and planning 10,000 targets, and a recipe of 1 MB
-    memory         the peak memory of the epbuild process itself, with 64 MB of weights against 1 MB (not on Windows)
-    nothing-to-do  `epbuild run` when everything is in place
-    startup        --version, validate and plan
+    cold-64mb            building one model with 64 MB of weights from nothing, against a bare script that makes the same compiler call
+    cold-512mb           the same with 512 MB
+    cold-parallel        building four models at `-j 2`, against a bare script that compiles one after the other
+    hashing              4 GiB in one file and in four, against sha256sum and DVC
+    large-model          planning with a model of 1.9 GB, against hashing it; and the peak memory of that
+    large-recipe         checking and planning 10,000 targets, and a recipe of 1 MB
+    memory               the peak memory of the epbuild process itself, with 64 MB of weights against 1 MB (not on Windows)
+    nothing-to-do        `epbuild run` when everything is in place
+    nothing-to-do-1000   the same for 1,000 steps and 3,000 files, against ninja, make, doit, SCons and DVC
+    nothing-to-do-10000  the same for 10,000 steps and 30,000 files, without DVC
+    restoring            2 GiB of artifacts from the store, against cp
+    startup              validate, plan, and how long each command takes to start
+
+The other tools are installed into the temporary folder, or taken from the system where they come with it (make, cp, sha256sum). All of it
+takes about half an hour, and needs 12 GB of disk and 10 GB of memory.
 """
 
 from __future__ import annotations

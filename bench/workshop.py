@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,13 @@ CHECKOUT = Path(__file__).parent.parent
 SCRIPTS = Path(__file__).parent / "scripts"
 _QUOTED_LINES = 10
 
+SETTLED_SECONDS = 2.5
+"""How long to leave files alone before epbuild is measured: it does not trust the times of a file that is younger than two seconds, and
+reads it again."""
+
+Said = Callable[[str], bool]
+"""Whether what a command printed means that it did what it was measured for."""
+
 
 class Unable(Exception):
     """A benchmark cannot be run here; says why."""
@@ -30,32 +37,43 @@ class Workshop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self._cache = self.folder / "cache"
-        self._toolchains = self._cache / "toolchains"
+        self.cache = self.folder / "cache"
+        self._toolchains = self.cache / "toolchains"
 
     def epbuild(self, *arguments: str | Path) -> list[str]:
-        """The command line of the epbuild that is measured."""
-        return [sys.executable, "-m", "epbuild", *map(str, arguments)]
+        """The command line of the epbuild that is measured: the program that users start, where it is installed."""
+        program = Path(sys.executable).with_name("epbuild.exe" if os.name == "nt" else "epbuild")
+        return [*([str(program)] if program.exists() else [sys.executable, "-m", "epbuild"]), *map(str, arguments)]
 
-    def seconds(self, command: Sequence[str | Path], folder: Path | None = None) -> float:
-        """The wall time of a command, from its start to its end. Raises Unable when it fails."""
-        # As users run it: with the bytecode that Python keeps, even where a developer's settings forbid that.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    def seconds(self, command: Sequence[str | Path], folder: Path | None = None, said: Said = lambda text: True) -> float:
+        """The wall time of a command, from its start to its end. Raises Unable when it fails, or `said` objects to its words."""
         begin = time.perf_counter()
         done = subprocess.run(
             [str(part) for part in command],
             cwd=folder or self.folder,
-            env={**environment, "EPBUILD_CACHE_DIR": str(self._cache), "EPBUILD_TOOLCHAIN_DIR": str(self._toolchains)},
+            env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
         )
         taken = time.perf_counter() - begin
-        if done.returncode != 0:
-            said = done.stdout.decode("utf-8", "replace").strip().splitlines()[-_QUOTED_LINES:]
-            raise Unable("\n".join([f"{subprocess.list2cmdline(done.args)} exited with {done.returncode}", *said]))
+        text = done.stdout.decode("utf-8", "replace").strip()
+        if done.returncode != 0 or not said(text):
+            last = text.splitlines()[-_QUOTED_LINES:]
+            raise Unable("\n".join([f"{subprocess.list2cmdline(done.args)} exited with {done.returncode}, and said:", *last]))
         return taken
+
+    def _environment(self) -> dict[str, str]:
+        # As users run it: with the bytecode that Python keeps, even where a developer's settings forbid that.
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        own = {
+            "EPBUILD_CACHE_DIR": self.cache,
+            "EPBUILD_TOOLCHAIN_DIR": self._toolchains,
+            "DVC_SITE_CACHE_DIR": self.folder / "dvc",
+            "DVC_NO_ANALYTICS": "1",
+        }
+        return {**kept, **{name: str(value) for name, value in own.items()}}
 
     def provision(self, packages: Sequence[str]) -> Path:
         """The interpreter of the toolchain that a recipe with these packages will be given here. Raises Unable."""
@@ -67,7 +85,7 @@ class Workshop:
     def forget_results(self) -> None:
         """Empty the store of everything but toolchains."""
         for name in ("cas", "actions"):
-            shutil.rmtree(self._cache / name, ignore_errors=True)
+            shutil.rmtree(self.cache / name, ignore_errors=True)
 
 
 def machine() -> dict[str, Any]:

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from results import Result
 from workshop import Workshop
 
-from benchmarks import cold_64mb, large_recipe, memory, nothing_to_do, startup
+from benchmarks import (
+    cold_build,
+    hashing,
+    large_model,
+    large_recipe,
+    many_steps,
+    memory,
+    nothing_to_do,
+    restoring,
+    startup,
+)
 
 BENCHMARKS: dict[str, Callable[[Workshop, int], Result]] = {
-    "cold-64mb": cold_64mb.measure,
+    "cold-64mb": partial(cold_build.measure, megabytes=64),
+    "cold-512mb": partial(cold_build.measure, megabytes=512),
+    "cold-parallel": cold_build.measure_parallel,
+    "hashing": hashing.measure,
+    "large-model": large_model.measure,
     "large-recipe": large_recipe.measure,
     "memory": memory.measure,
     "nothing-to-do": nothing_to_do.measure,
+    "nothing-to-do-1000": partial(many_steps.measure, steps=1_000),
+    "nothing-to-do-10000": partial(many_steps.measure, steps=10_000),
+    "restoring": restoring.measure,
     "startup": startup.measure,
 }

@@ -11,6 +11,7 @@ from rounds import Contender, interleave
 from workshop import SCRIPTS, Unable, Workshop
 
 ALLOWANCE_MB = 8.0
+_LAYERS = 4
 _BIG, _SMALL = 2048, 256  # sides of the weights: 64 MB and 1 MB in four layers
 
 
@@ -20,7 +21,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     workshop.provision(PACKAGES)
 
     def contender(weights: str, side: int) -> Contender:
-        project = Project(workshop, weights.replace(" ", "-"), side=side)
+        project = Project(workshop, weights.replace(" ", "-"), layers=_LAYERS, side=side)
         answer = project.folder / "peak"
 
         def peak() -> float:

@@ -6,7 +6,7 @@ import resource
 import sys
 from pathlib import Path
 
-from epbuild.__main__ import main
+from epbuild.cli.app import execute
 
 
 def peak() -> int:
@@ -21,7 +21,6 @@ def peak() -> int:
 
 if __name__ == "__main__":
     file = Path(sys.argv.pop(1))
-    try:
-        main()
-    finally:
-        file.write_text(str(peak()), encoding="utf-8")
+    code = execute(sys.argv[1:])
+    file.write_text(str(peak()), encoding="utf-8")
+    sys.exit(code)

@@ -1,0 +1,51 @@
+"""What looking at thousands of steps costs when nothing is to be done, beside what other tools need for the same steps and files."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+
+from graphs import contenders
+from many import MEMBERS, Many
+from peers import Peers
+from results import Result, Series
+from rounds import Contender, interleave
+from workshop import Workshop
+
+TIMES_NINJA = 2.5
+LIMIT = 0.030
+_LIMITED_BY_TIME = 1000
+_FASTER = frozenset({"ninja", "make"})
+"""Written in C, and allowed to be faster; epbuild has to be faster than all others."""
+
+
+def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
+    # With ten times as many steps, DVC takes minutes.
+    names = ("ninja", "make", "doit", "scons", *(["dvc"] if steps <= _LIMITED_BY_TIME else []))
+    many = Many(workshop, steps)
+    peers = Peers(workshop, *names)
+    run, *others = interleave(
+        [
+            Contender("epbuild run", partial(workshop.seconds, workshop.epbuild("run", many.recipe))),
+            *contenders(names, workshop, peers, many.folder, many.steps),
+            Contender("python -I -S -c pass", partial(workshop.seconds, [sys.executable, "-I", "-S", "-c", "pass"])),
+        ],
+        rounds,
+    )
+    workshop.seconds(workshop.epbuild("run", many.recipe, "--check"))
+    medians = {series.what: series.median for series in others}
+    slower = [medians[name] for name in names if name in medians and name not in _FASTER]
+    own = LIMIT if steps <= _LIMITED_BY_TIME else TIMES_NINJA * medians["ninja"]
+    return Result(
+        f"How long does it take to see that nothing is to be done, for {steps} steps and {3 * steps} files?",
+        (replace(run, limit=min(own, *slower)), *others),
+        f"{_compared(run, others)} Each tool watches the same files: of every step its inputs and its outputs. The project has "
+        f"{steps // (MEMBERS + 2)} groups of {MEMBERS} models that share weights, built by a stand-in for ONNX Runtime that only writes "
+        "small EPContext models, since an EP is not what is measured. epbuild also watches the toolchain, and goes by contents where times "
+        f"have changed; ninja, make and doit do not look into outputs. {peers.notes()}",
+    )
+
+
+def _compared(run: Series, others: list[Series]) -> str:
+    return "epbuild takes " + ", ".join(f"{run.median / other.median:.2g} x {other.what}" for other in others[:-1]) + "."

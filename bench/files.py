@@ -1,0 +1,31 @@
+"""Large files with contents that no file system can shorten, and whether they are in the system's memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+GIB = 1 << 30
+_PIECE_BYTES = 1 << 26
+
+CAN_FORGET = hasattr(os, "posix_fadvise")
+"""Whether this system can be told to read a file from the disk again."""
+
+
+def write_noise(path: Path, size: int) -> Path:
+    """Write a file of `size` bytes (a multiple of 64 MiB); no two files written are alike."""
+    piece = bytearray(os.urandom(_PIECE_BYTES))
+    with path.open("wb") as file:
+        for number in range(size // _PIECE_BYTES):
+            piece[:8] = number.to_bytes(8, "little")
+            file.write(piece)
+    return path
+
+
+def forget(files: Iterable[Path]) -> None:
+    """Have the system read these files from the disk when they are next read; only where it `CAN_FORGET`."""
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,123 @@
+"""A project with thousands of steps, built with the stand-in toolchain, and the same steps and files as other tools are told of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from standin import make_toolchain
+from workshop import SCRIPTS, SETTLED_SECONDS, Unable, Workshop
+
+from epbuild.build import Request, read_plan
+from epbuild.plan import MANIFEST, Plan
+
+MEMBERS = 8
+"""Models in each group, which share their weights: with sharing them out and laying them out, that makes ten steps of a group."""
+
+_STEPS_OF_A_GROUP = MEMBERS + 2
+_FILES_OF_A_STEP = 3
+
+_RECIPE = """\
+epbuild: 1
+name: many
+toolchains:
+  standin: {{interpreter: "{interpreter}"}}
+models:
+{models}
+targets:
+  npu:
+    toolchain: standin
+    ep: QNNExecutionProvider
+    provider_options: {{backend_type: htp, soc_model: SM8750}}
+groups:
+{groups}
+outputs:
+  - {{layout: directory, path: "dist/${{group}}"}}
+"""
+
+
+@dataclass(frozen=True)
+class FileStep:
+    """A step as a tool knows it that looks at files: paths relative to the project's folder."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class Many:
+    """The project in `folder`, built, with nothing to do, and with every output newer than what it is made from."""
+
+    def __init__(self, workshop: Workshop, count: int) -> None:
+        """Make and build `count` steps. Raises Unable when epbuild's plan has not three files for each step."""
+        self.folder = workshop.folder / "many"
+        self.recipe = self.folder / "epbuild.yaml"
+        self.folder.mkdir()
+        groups = count // _STEPS_OF_A_GROUP
+        workshop.seconds([sys.executable, SCRIPTS / "make_many.py", self.folder / "models", str(groups), str(MEMBERS)])
+        self.recipe.write_text(_recipe(groups, make_toolchain(workshop.folder / "standin")), encoding="utf-8")
+        workshop.seconds(workshop.epbuild("run", self.recipe))
+        self.steps = _file_steps(read_plan(Request(self.recipe))[1], self.folder)
+        files = {path for step in self.steps for path in (*step.inputs, *step.outputs)}
+        if (len(self.steps), len(files)) != (count, _FILES_OF_A_STEP * count):
+            raise Unable(
+                f"the plan has {len(self.steps)} steps and {len(files)} files, not {count} and {_FILES_OF_A_STEP * count}"
+            )
+        self._put_in_order()
+        time.sleep(SETTLED_SECONDS)
+        # What was only touched is read again, and then remembered; after that there is nothing left to do.
+        workshop.seconds(workshop.epbuild("run", self.recipe))
+        workshop.seconds(workshop.epbuild("run", self.recipe, "--check"))
+
+    def _put_in_order(self) -> None:
+        """Give every file a time after those of what it is made from: most tools go by times."""
+        moment: dict[str, int] = {}
+        past = time.time_ns() - 3600 * 10**9
+        for step in self.steps:
+            after = max(moment.setdefault(path, past) for path in step.inputs)
+            moment.update(dict.fromkeys(step.outputs, after + 10**9))
+        for path, time_ns in moment.items():
+            os.utime(self.folder / path, ns=(time_ns, time_ns))
+
+
+def _recipe(groups: int, interpreter: Path) -> str:
+    names = {f"g{group}": [f"g{group}-m{member}" for member in range(MEMBERS)] for group in range(groups)}
+    return _RECIPE.format(
+        interpreter=interpreter.as_posix(),
+        models="\n".join(f"  {model}: models/{group}/{model}.onnx" for group, models in names.items() for model in models),
+        groups="\n".join(
+            f"  {group}: {{models: [{', '.join(models)}], targets: [npu], share_weights: true}}"
+            for group, models in names.items()
+        ),
+    )
+
+
+def _file_steps(plan: Plan, folder: Path) -> Sequence[FileStep]:
+    """Every step of epbuild's plan with its files: a compiled model, a shared binary and a manifest are where they are emitted."""
+    emissions = {emission.session_groups[0]: emission for emission in plan.emissions.values()}
+    steps = []
+    for ident, group in plan.session_groups.items():
+        emission = emissions[ident]
+        place = emission.directory
+        models = [place / emission.models[member.name] for member in group.members]
+        binaries = sorted({place / name for names in emission.binaries.values() for name in names.values()})
+        steps += [
+            _step(f"{ident}-{member.name}", member.files, [model], folder)
+            for member, model in zip(group.members, models, strict=True)
+        ]
+        steps.append(_step(ident, models, binaries, folder))
+        steps.append(_step(emission.id, [*models, *binaries], [place / MANIFEST], folder))
+    return steps
+
+
+def _step(name: str, inputs: Sequence[Path], outputs: Sequence[Path], folder: Path) -> FileStep:
+    plain = name.replace(":", "-").replace("/", "-")
+    return FileStep(plain, tuple(_below(path, folder) for path in inputs), tuple(_below(path, folder) for path in outputs))
+
+
+def _below(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()

@@ -1,0 +1,54 @@
+"""The other tools: installed into the workshop, or taken from the system where they come with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from workshop import Unable, Workshop
+
+_PACKAGES = {"ninja": "ninja==1.13.2", "doit": "doit==0.37.0", "scons": "scons==4.11.1", "dvc": "dvc==3.67.1"}
+_SYSTEM = ("make", "sha256sum", "cp")
+
+
+class Peers:
+    """The programs by name; `missing` says which of those that were asked for are not on this machine."""
+
+    def __init__(self, workshop: Workshop, *names: str) -> None:
+        """Find or install the programs of these names. Raises Unable when a package cannot be installed."""
+        self._programs = {name: found for name in names if name in _SYSTEM and (found := shutil.which(name))}
+        self.missing = tuple(name for name in names if name in _SYSTEM and name not in self._programs)
+        wanted = {name: _PACKAGES[name] for name in names if name in _PACKAGES}
+        if wanted:
+            scripts = _install(workshop.folder / "peers", list(wanted.values()))
+            self._programs |= {name: str(scripts / f"{name}{'.exe' if os.name == 'nt' else ''}") for name in wanted}
+        self._packages = wanted
+
+    def program(self, name: str) -> str | None:
+        """The path of a program; None where it is missing."""
+        return self._programs.get(name)
+
+    def notes(self) -> str:
+        """A sentence for each thing that a reader should know: versions, and what is missing."""
+        versions = ", ".join(package.replace("==", " ") for package in self._packages.values())
+        return " ".join([
+            *([f"Installed for this: {versions}."] if versions else []),
+            *(f"There is no {name} on this machine." for name in self.missing),
+        ])  # fmt: skip
+
+
+def _install(folder: Path, packages: list[str]) -> Path:
+    import uv
+
+    interpreter = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    for command in (
+        ["venv", "--no-project", "--python", sys.executable, str(folder)],
+        ["pip", "install", "--no-config", "--python", str(interpreter), *packages],
+    ):
+        done = subprocess.run([uv.find_uv_bin(), *command], capture_output=True, text=True, encoding="utf-8", check=False)
+        if done.returncode != 0:
+            raise Unable(f"uv could not install the peers {', '.join(packages)}:\n{done.stderr.strip()}")
+    return interpreter.parent

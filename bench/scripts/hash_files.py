@@ -1,0 +1,24 @@
+"""`python hash_files.py FILE...`: name the contents of files as epbuild does when it has never seen them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from epbuild.store import Digests, StatKey
+
+
+class Nothing:
+    """Remembers nothing."""
+
+    def get(self, path: str) -> tuple[StatKey, str] | None:
+        return None
+
+    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    for path, digest in Digests(Nothing()).of_many([Path(argument) for argument in sys.argv[1:]]).items():
+        print(f"{digest}  {path}")

@@ -1,0 +1,19 @@
+"""`python restore.py STORE FOLDER THREADS DIGEST...`: put blobs into a folder as an emission does, so many at a time."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from epbuild.store import BlobStore
+
+
+def main(root: Path, folder: Path, threads: int, digests: list[str]) -> None:
+    store = BlobStore(root)
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda digest: store.materialise(digest, folder / digest), digests))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -1,0 +1,10 @@
+"""`python sha256.py FILE`: the SHA-256 of a file, in the fewest lines that Python needs for it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+with Path(sys.argv[1]).open("rb") as file:
+    print(hashlib.file_digest(file, "sha256").hexdigest())
