@@ -1,0 +1,147 @@
+"""A project that the real QNN EP builds in a second, and a look at the processes, the outputs and the store of a build that goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnx
+from conftest import Project
+from onnx import TensorProto, helper, numpy_helper
+
+QUALITIES = ("1", "2", "3")
+"""Values of `vars.quality`; each gives every output other bytes."""
+GROUPS = ("left", "right")
+PATIENCE = 60
+"""Seconds after which a wait that should have ended fails its test."""
+ORPHANS_END_WITHIN = 3
+"""Seconds that a worker may outlive the epbuild that started it."""
+
+RECIPE = """\
+epbuild: 1
+name: quick
+vars: {quality: 1}
+toolchains:
+  qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
+models: {left: left.onnx, right: right.onnx}
+targets:
+  npu:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      soc_model: SM8750
+      htp_graph_finalization_optimization_mode: "${vars.quality}"
+groups:
+  left: {models: [left], targets: [npu]}
+  right: {models: [right], targets: [npu]}
+outputs:
+  - {layout: directory, path: "dist/${group}"}
+"""
+
+COMPILES = {"compile:left/npu/left", "compile:right/npu/right"}
+
+Contents = Mapping[str, bytes]
+"""The files of an output directory, by their names in it."""
+
+
+def write_project(project: Project) -> Project:
+    """The recipe above and its two models."""
+    project.folder.mkdir(exist_ok=True)
+    for seed, name in enumerate(GROUPS):
+        write_model(project.folder / f"{name}.onnx", seed)
+    project.recipe.write_text(RECIPE, encoding="utf-8")
+    return project
+
+
+def write_model(path: Path, seed: int, width: int = 64) -> None:
+    """A multiplication with a matrix of `width` times `width` random weights."""
+    weights = numpy.random.default_rng(seed).standard_normal((width, width)).astype(numpy.float32)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
+        "g",
+        [value("x", TensorProto.FLOAT, [1, width])],
+        [value("y", TensorProto.FLOAT, [1, width])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def start(project: Project, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """`epbuild` with these arguments, running; its output is read with `communicate`."""
+    command, environment = project.command(*arguments)
+    return subprocess.Popen(
+        command,
+        **{
+            "cwd": project.folder,
+            "env": environment,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+            "encoding": "utf-8",
+            **options,
+        },
+    )
+
+
+def wait_until(condition: Callable[[], bool], within: float = PATIENCE) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not happen within {within} s"
+        time.sleep(0.02)
+
+
+def workers(project: Project) -> list[int]:
+    """The processes at work in the project's staging directories (Linux): workers, and whatever they started."""
+    staging = f"{project.folder.resolve() / '.epbuild' / 'tmp'}{os.sep}"
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str((process / "cwd").readlink()).startswith(staging):
+                found.append(int(process.name))
+        except OSError:  # it has ended, or is somebody else's; a zombie has no directory
+            continue
+    return found
+
+
+def no_worker_stays(project: Project, within: float = ORPHANS_END_WITHIN) -> None:
+    wait_until(lambda: not workers(project), within)
+
+
+def look(folder: Path) -> dict[str, bytes] | None:
+    """What a reader who opens the folder finds in it, even while another takes its place; None when there is no folder."""
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        found = {}
+        for name in os.listdir(opened):  # noqa: PTH208 - the folder that was opened, wherever it is by now
+            try:
+                with open(os.open(name, os.O_RDONLY, dir_fd=opened), "rb") as file:  # noqa: PTH123 - relative to the open folder
+                    found[name] = file.read()
+            except FileNotFoundError:  # the folder is an old one by now, and being removed
+                continue
+        return found
+    finally:
+        os.close(opened)
+
+
+def blobs_are_what_their_names_say(cache: Path) -> None:
+    for blob in (cache / "cas" / "sha256").glob("*/*"):
+        assert hashlib.sha256(blob.read_bytes()).hexdigest() == blob.name
+
+
+def nothing_is_left_over(project: Project) -> None:
+    """No staging directory, no draft, no folder beside an output: what killed builds left is gone."""
+    hidden = [path.name for path in (project.folder / "dist").iterdir() if path.name not in GROUPS]
+    places = (project.folder / ".epbuild/tmp", project.cache / "cas/tmp", project.cache / "actions/tmp")
+    assert hidden == []
+    assert [path for place in places if place.is_dir() for path in place.iterdir()] == []

@@ -1,0 +1,607 @@
+"""The table of changes: each way in which a build tool can miss a change, or see one where there is none, done to a real build.
+
+Every row says what `plan` must think of it, which cause `explain` must name, and what `run` must do, to the number of steps; afterwards the
+files are checked against the manifest, and the manifest against the sources. Each row runs twice: where the last build left a snapshot,
+which a plain `run` must not believe, and where it did not, when `plan` and `explain`, which know no snapshots, are asked as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnx
+import pytest
+from conftest import Project
+from onnx import TensorProto, helper
+
+from epbuild.store import toolchain_directory
+from epbuild.toolchain import Requirements, provision
+
+ORT, OTHER_ORT = "onnxruntime==1.31.1", "onnxruntime==1.31.0"
+QNN = "onnxruntime-qnn==2.7.0"
+RECIPE = f"""\
+epbuild: 1
+name: changes
+vars: {{quality: 3}}
+toolchains:
+  qnn: {{packages: [{ORT}, {QNN}]}}
+models:
+  prefill: prefill.onnx
+  decode: decode.onnx
+  draft: draft.onnx
+targets:
+  npu:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      soc_model: SM8750
+      htp_graph_finalization_optimization_mode: ${{vars.quality}}
+      qnn_ir_backend_path: ./ir.bin
+    environment: {{STATED: one, PASSED_ON: "${{env.EPBUILD_TEST_SETTING:-one}}"}}
+groups:
+  pair:
+    models: [prefill, decode]
+    targets: [npu]
+    share_weights: true
+outputs:
+  - {{layout: directory, path: "dist/${{group}}"}}
+"""
+"""Two small models that share weights, out of one file. What `qnn_ir_backend_path` names, the EP reads only where it is to write a DLC."""
+
+SHARE, EMIT = "share:pair/npu", "emit:pair/npu/directory"
+OPTION = "option htp_graph_finalization_optimization_mode of QNNExecutionProvider"
+BINARY = "dist/pair/prefill_qnn.bin"
+_SIZE = 32
+_SETTLED_SECONDS = 2.2  # after that long, epbuild trusts a file's stat
+
+needs_ctime = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows keeps no time of the last change that a program cannot set"
+)
+
+
+# -- The build that is changed -----------------------------------------------------------------------------------------
+
+
+def _write_model(path: Path, rows: int, own: int) -> None:
+    """Two matrix products; the weights of the first are shared, those of the second are the part `own` of the weights file."""
+    tensors = []
+    for name, part in (("shared", 0), ("own", own)):
+        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[_SIZE, _SIZE], data_location=TensorProto.EXTERNAL)
+        length = 4 * _SIZE * _SIZE
+        for key, value in {"location": "weights.bin", "offset": part * length, "length": length}.items():
+            tensor.external_data.add(key=key, value=str(value))
+        tensors.append(tensor)
+    nodes = [
+        helper.make_node("MatMul", ["x", "shared"], ["h"], name="first"),
+        helper.make_node("MatMul", ["h", "own"], ["y"], name="second"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, _SIZE]) for name in "xy"]
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def _weights(seed: int) -> bytes:
+    return numpy.random.default_rng(seed).standard_normal((4, _SIZE, _SIZE)).astype(numpy.float32).tobytes()
+
+
+def write_project(folder: Path) -> None:
+    for number, (name, rows) in enumerate({"prefill": 8, "decode": 1, "draft": 4}.items()):
+        _write_model(folder / f"{name}.onnx", rows, number + 1)
+    (folder / "weights.bin").write_bytes(_weights(1))
+    (folder / "ir.bin").write_bytes(b"looked at by nobody")
+    (folder / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+
+
+@dataclass
+class Case(Project):
+    """A built project of one test's own; `fast`: with a snapshot of the last build, that nothing was to be done."""
+
+    fast: bool = False
+
+    def settle(self) -> None:
+        """One more build, which finds nothing to do: what files contain is then known by their stats, and there is a snapshot or not."""
+        snapshots: list[Path] = []
+        # A run that had to look at a toolchain anew, as another test has just made one of the same wheels, leaves no snapshot yet.
+        for _ in range(3):
+            done = self.epbuild("run")
+            assert "Nothing to do" in done.stdout, done.stdout + done.stderr
+            snapshots = list((self.folder / ".epbuild").glob("snapshot*"))
+            if snapshots:
+                break
+        if self.fast:
+            assert snapshots
+        else:
+            for snapshot in snapshots:
+                snapshot.unlink()
+
+    def moved(self, folder: Path) -> Case:
+        return Case(folder, self.cache, self.environment, self.fast)
+
+    def ask(self, *commands: tuple[str, ...]) -> list[tuple[int, str]]:
+        """The exit code and the output of commands that only look; at once, since none of them may disturb another."""
+        running = []
+        for arguments in commands:
+            command, environment = self.command(*arguments)
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            running.append(subprocess.Popen(command, cwd=self.folder, env=environment, **pipes))  # type: ignore[call-overload]
+        outputs = [process.communicate(timeout=120)[0].decode("utf-8") for process in running]
+        return [(process.returncode, output) for process, output in zip(running, outputs, strict=True)]
+
+
+@dataclass
+class Shelf:
+    """Copies of one built project, made all at once, so that their files are old enough to be trusted when a test takes one."""
+
+    folder: Path
+    left: Iterator[int] = field(default_factory=lambda: iter(range(_COPIES)))
+
+    def take(self) -> Case:
+        place = self.folder / str(next(self.left))
+        return Case(place / "project", place / "cache")
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    folder = tmp_path_factory.mktemp("changes")
+    first = Project(folder / "first" / "project", folder / "first" / "cache")
+    first.folder.mkdir(parents=True)
+    write_project(first.folder)
+    first.build()
+    for number in range(_COPIES):
+        shutil.copytree(folder / "first", folder / str(number))
+    time.sleep(_SETTLED_SECONDS)
+    return Shelf(folder)
+
+
+@pytest.fixture
+def built(shelf: Shelf) -> Case:
+    """The built project, which nobody has looked at since."""
+    return shelf.take()
+
+
+@pytest.fixture(params=[True, False], ids=["snapshot", "no snapshot"])
+def case(request: pytest.FixtureRequest, built: Case) -> Case:
+    """The built project after a second build that found nothing to do."""
+    built.fast = request.param
+    built.settle()
+    return built
+
+
+# -- What is asserted of every change ----------------------------------------------------------------------------------
+
+
+def look(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The steps of `plan` and of `explain` by id, which must agree with each other and with `run --check`."""
+    (planned, plan), (explained, explanation), (checked, said) = case.ask(
+        ("plan", "--json"), ("explain", "*", "--json"), ("run", "--check")
+    )
+    assert (planned, explained) == (0, 0), plan + explanation
+    steps = {step["id"]: step for step in json.loads(plan)["steps"]}
+    reasons = {step["id"]: step for step in json.loads(explanation)["steps"]}
+    for name in ("state", "reasons", "key"):
+        assert {ident: step[name] for ident, step in steps.items()} == {ident: step[name] for ident, step in reasons.items()}
+    assert checked == int({step["state"] for step in steps.values()} != {"current"}), said
+    return steps, reasons
+
+
+def root_causes(explanation: dict[str, Any]) -> list[str]:
+    """The reasons at the end of the chain that an explanation follows."""
+    if not explanation["causes"]:
+        return list(explanation["reasons"])
+    return [reason for cause in explanation["causes"] for reason in root_causes(cause)]
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def check_outputs(case: Case, users: Set[str] = frozenset()) -> None:
+    """All is current, every emitted file is what its manifest says, and that is of these sources and of the actions that the plan names."""
+    steps = json.loads(case.epbuild("plan", "--json").stdout)["steps"]
+    assert {step["state"] for step in steps} == {"current"}
+    keys = {step["key"] for step in steps if step["kind"] != "emit"}
+    manifests = list(case.folder.glob("dist/**/manifest.json"))
+    assert manifests
+    for manifest in manifests:
+        document = json.loads(manifest.read_text(encoding="utf-8"))
+        folder = manifest.parent
+        found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        assert found == {file["path"] for file in document["files"]} | {"manifest.json"} | users
+        for file in document["files"]:
+            assert (digest(folder / file["path"]), (folder / file["path"]).stat().st_size) == (file["sha256"], file["size"])
+        for model in document["models"]:
+            assert model["action_key"] in keys
+            assert model["source"]["sha256"] == digest(case.folder / f"{model['name']}.onnx")
+            assert model["source"]["external_data"] == {"weights.bin": digest(case.folder / "weights.bin")}
+
+
+def check_run(case: Case, does: dict[str, int], users: Set[str] = frozenset()) -> None:
+    """A build does that and no more, leaves the right files behind, and then there is nothing to do."""
+    events = case.build()
+    outcomes = Counter(event["outcome"] for event in events if event["event"] == "step_finished")
+    assert outcomes == does
+    [end] = [event for event in events if event["event"] == "run_finished"]
+    assert end["built"] == does.get("built", 0) + does.get("emitted", 0)
+    assert (end["restored"], end["current"], end["failed"]) == (does.get("restored", 0), does.get("current", 0), 0)
+    check_outputs(case, users)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A change, and what it must come to: the states of the session group and of the output, the causes, the outcomes of the steps."""
+
+    change: Callable[[Case], object]
+    group: str
+    output: str
+    causes: tuple[str, ...]
+    does: dict[str, int]
+
+
+COMPILED = {"built": 3, "emitted": 1}
+MENDED = {"current": 3, "emitted": 1}
+NOTHING = {"current": 4}
+
+
+def compiles(change: Callable[[Case], object], *causes: str, steps: int = 3) -> Row:
+    """A change after which the group is compiled again."""
+    return Row(change, "out of date", "out of date", causes, {"built": steps, "emitted": 1})
+
+
+def mends(change: Callable[[Case], object], cause: str) -> Row:
+    """A change of what was emitted, which is put right without a compile."""
+    return Row(change, "current", "restorable", (cause,), MENDED)
+
+
+def lays_out_again(change: Callable[[Case], object], cause: str) -> Row:
+    """A change that reaches the manifest and no compile."""
+    return Row(change, "current", "out of date", (cause,), MENDED)
+
+
+def means_nothing(change: Callable[[Case], object]) -> Row:
+    """No change at all, for all that it looks like one."""
+    return Row(change, "current", "current", (), NOTHING)
+
+
+# -- The changes -------------------------------------------------------------------------------------------------------
+
+
+def edit(old: str, new: str) -> Callable[[Case], None]:
+    return lambda case: case.edit(old, new)
+
+
+def swap_members(case: Case) -> None:
+    prefill, decode, aside = (case.folder / name for name in ("prefill.onnx", "decode.onnx", "aside"))
+    prefill.rename(aside)
+    decode.rename(prefill)
+    aside.rename(decode)
+
+
+def in_secret(name: str) -> Callable[[Case], None]:
+    """Other bytes in a file, whose size and modification time stay as they were."""
+
+    def change(case: Case) -> None:
+        path = case.folder / name
+        before, content = path.stat(), path.read_bytes()
+        with path.open("r+b") as file:
+            file.write(bytes([content[0] ^ 1]))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = path.stat()
+        assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
+
+    return change
+
+
+def use_another_runtime(case: Case) -> None:
+    provision(Requirements((OTHER_ORT, QNN)), toolchain_directory(), name="qnn", where=None)
+    case.edit(ORT, OTHER_ORT)
+
+
+def set_variable(case: Case) -> None:
+    case.environment["EPBUILD_TEST_SETTING"] = "two"
+
+
+def reorder_and_remark(case: Case) -> None:
+    parts = RECIPE.split("\ntargets:\n")
+    head, models = parts[0].split("\nmodels:\n")
+    lines = "\n".join(reversed([f"{line}  # a remark" for line in models.splitlines()]))
+    targets, groups = parts[1].split("\ngroups:\n")
+    options = "      backend_type: htp\n      soc_model: SM8750\n"
+    assert options in targets
+    targets = targets.replace(options, "      soc_model: SM8750\n      backend_type: htp\n")
+    text = f"# The groups come first now.\n{head}\ngroups:\n{groups.rstrip()}\nmodels:\n{lines}\n\ntargets:\n{targets}\n"
+    assert text != RECIPE
+    case.recipe.write_text(text, encoding="utf-8")
+
+
+def touch_everything(case: Case) -> None:
+    for path in case.folder.rglob("*"):
+        if ".epbuild" not in path.parts:
+            os.utime(path)
+
+
+def write_again(case: Case) -> None:
+    """The same bytes in new files, as a checkout of the same revision writes them."""
+    for path in case.folder.rglob("*"):
+        if path.is_file() and ".epbuild" not in path.parts:
+            content = path.read_bytes()
+            path.unlink()
+            path.write_bytes(content)
+
+
+def below_output(change: Callable[[Path], object]) -> Callable[[Case], object]:
+    return lambda case: change(case.folder / BINARY)
+
+
+ROWS: dict[str, Row] = {
+    # Inputs. Known tools hash the sorted list of files, or trust modification times, or do not look into external data.
+    "external data replaced": compiles(
+        lambda case: (case.folder / "weights.bin").write_bytes(_weights(2)),
+        "model prefill: external data weights.bin changed: ",
+        "model decode: external data weights.bin changed: ",
+    ),
+    "two members' contents swapped": compiles(swap_members, "model prefill changed: ", "model decode changed: "),
+    "an option changed": compiles(edit("quality: 3", "quality: 2"), f"{OPTION} changed: 3 -> 2"),
+    "a member added": compiles(edit("[prefill, decode]", "[prefill, decode, draft]"), "model draft added", steps=4),
+    "a member removed": compiles(edit("[prefill, decode]", "[prefill]"), "model decode removed", steps=2),
+    "the members' order changed": compiles(
+        edit("[prefill, decode]", "[decode, prefill]"), "member order changed: prefill, decode -> decode, prefill"
+    ),
+    "an environment variable of the target changed": compiles(
+        edit("STATED: one", "STATED: two"), "environment variable STATED changed: one -> two"
+    ),
+    "an environment variable that the recipe reads changed": compiles(
+        set_variable, "environment variable PASSED_ON changed: one -> two"
+    ),
+    "another version of a toolchain's package": compiles(
+        use_another_runtime, "package onnxruntime changed: 1.31.1 -> 1.31.0", "library onnxruntime/"
+    ),
+    # What only the runtime reads, and what a recipe is called, is in the manifest, and no reason to compile.
+    "an option that only the runtime reads": lays_out_again(
+        edit("backend_type: htp\n", "backend_type: htp\n      htp_performance_mode: burst\n"),
+        "option htp_performance_mode of QNNExecutionProvider added: burst",
+    ),
+    "the recipe renamed": lays_out_again(edit("name: changes", "name: other"), "the recipe's name changed: changes -> other"),
+    # Outputs. Known tools look whether a file is there.
+    "an output edited": mends(
+        below_output(lambda path: path.write_bytes(path.read_bytes() + b"more")),
+        "prefill_qnn.bin has 81924 bytes instead of 81920",
+    ),
+    "an output truncated": mends(below_output(lambda path: os.truncate(path, 0)), "prefill_qnn.bin has 0 bytes instead of 81920"),
+    "an output deleted": mends(below_output(Path.unlink), "prefill_qnn.bin is missing"),
+    "a manifest deleted": mends(below_output(lambda path: (path.parent / "manifest.json").unlink()), "manifest.json is missing"),
+    "a whole output folder deleted": mends(below_output(lambda path: shutil.rmtree(path.parent)), "prefill_qnn.bin is missing"),
+    # No change. Known tools compare modification times, or the text of the configuration.
+    "keys reordered and remarks added": means_nothing(reorder_and_remark),
+    "everything touched": means_nothing(touch_everything),
+    "everything written again": means_nothing(write_again),
+}
+SECRET_ROWS: dict[str, Row] = {
+    "a source changed with its size and time kept": compiles(
+        in_secret("weights.bin"), "model prefill: external data weights.bin"
+    ),
+    "a file that an option names changed with its size and time kept": compiles(
+        in_secret("ir.bin"), "the file of option qnn_ir_backend_path of QNNExecutionProvider changed: "
+    ),
+    "an output with other bytes of the same size and time": mends(in_secret(BINARY), "prefill_qnn.bin was changed"),
+}
+_ALONE = 20  # copies for the tests that are no rows
+_COPIES: int = 2 * (len(ROWS) + len(SECRET_ROWS)) + _ALONE
+
+
+@pytest.mark.parametrize(
+    "row", [*ROWS.values(), *(pytest.param(row, marks=needs_ctime) for row in SECRET_ROWS.values())], ids=[*ROWS, *SECRET_ROWS]
+)
+def test_a_change_is_seen_for_what_it_is_named_and_made_good(row: Row, case: Case) -> None:
+    row.change(case)
+    if case.fast:
+        done = case.epbuild("run")
+        assert ("Nothing to do" in done.stdout) == (row.does == NOTHING), done.stdout + done.stderr
+        check_outputs(case)
+        return
+    steps, reasons = look(case)
+    assert (steps[SHARE]["state"], steps[EMIT]["state"]) == (row.group, row.output)
+    found = root_causes(reasons[EMIT])
+    assert bool(found) == bool(row.causes)
+    for cause in row.causes:
+        assert any(reason.startswith(cause) for reason in found), (cause, found)
+    if row.does == NOTHING:
+        assert all(step["key"] == step["previous_key"] and step["built"] for step in reasons.values())
+    check_run(case, row.does)
+
+
+# -- Changes that take more than a line --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the toolchain; its interpreter."""
+    python = provision(Requirements((ORT, QNN)), toolchain_directory(), name="qnn", where=None)
+    source, copy = python.parents[1], tmp_path_factory.mktemp("toolchain") / "copy"
+    shutil.copytree(source, copy, symlinks=True)
+    yield copy / python.relative_to(source)
+    shutil.rmtree(copy)
+
+
+def test_an_ep_library_that_is_exchanged_under_its_version_is_another_toolchain(case: Case, environment: Path) -> None:
+    case.edit(f"{{packages: [{ORT}, {QNN}]}}", f"{{interpreter: '{environment.as_posix()}'}}")
+    check_run(case, NOTHING)  # the same packages and libraries in another place are the same toolchain
+    time.sleep(_SETTLED_SECONDS)
+    case.settle()
+
+    name = "QnnHtp.dll" if os.name == "nt" else "libQnnHtp.so"
+    [library] = environment.parents[1].rglob(name)
+    content, before = library.read_bytes(), library.stat()
+    library.write_bytes(content + b"\0")
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+    try:
+        steps, reasons = look(case)
+        assert steps[SHARE]["state"] == "out of date"
+        [cause] = root_causes(reasons[EMIT])
+        assert cause.startswith(f"library onnxruntime_qnn/{name} changed: ")
+        [change] = reasons[SHARE]["changes"]
+        assert (change["old"], change["new"]) == tuple(hashlib.sha256(data).hexdigest() for data in (content, content + b"\0"))
+        check_run(case, COMPILED)
+    finally:
+        library.write_bytes(content)
+
+
+def test_going_back_to_an_earlier_recipe_restores_and_compiles_nothing(built: Case) -> None:
+    first = built.files()
+    built.edit("quality: 3", "quality: 1")
+    check_run(built, COMPILED)
+    assert built.files() != first
+    built.edit("quality: 1", "quality: 3")
+    steps, reasons = look(built)
+    assert (steps[SHARE]["state"], steps[EMIT]["state"]) == ("restorable", "out of date")
+    assert root_causes(reasons[EMIT]) == [f"{OPTION} changed: 1 -> 3"]
+    check_run(built, {"restored": 3, "emitted": 1})
+    assert built.files() == first
+
+
+def test_a_compile_that_comes_out_as_before_changes_nothing_but_the_manifest(built: Case) -> None:
+    first = built.files()
+    blobs = {path.name for path in (built.cache / "cas").rglob("*") if path.is_file()}
+    (built.folder / "ir.bin").write_bytes(b"looked at by nobody, once more")
+    check_run(built, COMPILED)
+    assert {name for name, content in built.files().items() if content != first[name]} == {"pair/manifest.json"}
+    added = {path for path in (built.cache / "cas").rglob("*") if path.is_file() and path.name not in blobs}
+    assert not [path for path in added if path.read_bytes() in first.values()]
+
+
+def test_a_recipe_that_moved_with_all_its_files_has_nothing_to_do(case: Case) -> None:
+    place = case.folder.with_name("elsewhere") / "deeper"
+    place.parent.mkdir()
+    case.folder.rename(place)
+    moved = case.moved(place)
+    assert {step["state"] for step in look(moved)[0].values()} == {"current"}
+    check_run(moved, NOTHING)
+
+
+def test_a_copy_with_everything_in_it_is_looked_at_for_itself(case: Case) -> None:
+    copy = case.moved(case.folder.with_name("copy"))
+    shutil.copytree(case.folder, copy.folder)
+    in_secret("weights.bin")(copy)
+    assert look(case)[0][SHARE]["state"] == "current"
+    assert look(copy)[0][SHARE]["state"] == "out of date"
+
+
+def test_a_repository_that_is_cloned_anew_restores_and_compiles_nothing(built: Case) -> None:
+    clone = built.moved(built.folder.with_name("clone"))
+    shutil.copytree(built.folder, clone.folder, ignore=shutil.ignore_patterns(".epbuild", "dist"))
+    steps, reasons = look(clone)
+    assert (steps[SHARE]["state"], steps[EMIT]["state"]) == ("restorable", "new")
+    assert reasons[SHARE]["previous_key"] is None
+    check_run(clone, {"restored": 3, "emitted": 1})
+    assert clone.files() == built.files()
+
+
+def in_place(path: Path, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+def by_a_rename(path: Path, content: bytes) -> None:
+    aside = path.with_name("aside")
+    aside.write_bytes(content)
+    aside.replace(path)
+
+
+@pytest.mark.parametrize("way", [in_place, by_a_rename])
+def test_a_source_that_changes_while_it_is_compiled_fails_the_step_and_nothing_is_kept(
+    built: Case, way: Callable[[Path, bytes], None]
+) -> None:
+    first, records = built.files(), set((built.cache / "actions").rglob("*.json"))
+    built.edit("quality: 3", "quality: 1")
+    command, environment = built.command("run", "--json")
+    process = subprocess.Popen(command, cwd=built.folder, env=environment, stdout=subprocess.PIPE, encoding="utf-8")
+    assert process.stdout is not None
+    events, changed = [], False
+    for line in process.stdout:
+        events.append(json.loads(line))
+        if events[-1].get("doing") == "compiling" and events[-1]["step"].endswith("/prefill"):
+            way(built.folder / "weights.bin", _weights(3))
+            changed = True
+    assert changed
+    assert process.wait(timeout=60) == 1
+    [failure] = [event for event in events if event["event"] == "step_failed"]
+    [problem] = failure["problems"]
+    assert problem["code"] == "EPB415"
+    assert "model prefill: external data weights.bin changed: " in problem["message"]
+    assert built.files() == first
+    assert set((built.cache / "actions").rglob("*.json")) == records
+    found = root_causes(look(built)[1][EMIT])
+    assert f"{OPTION} changed: 3 -> 1" in found
+    assert any(reason.startswith("model prefill: external data weights.bin changed: ") for reason in found)
+    check_run(built, COMPILED)
+
+
+def test_a_file_of_the_users_in_an_output_folder_is_kept_when_the_output_is_made_anew(built: Case) -> None:
+    note = built.folder / "dist/pair/notes.txt"
+    note.write_text("12 ms", encoding="utf-8")
+    check_run(built, NOTHING, {"notes.txt"})
+    built.edit("quality: 3", "quality: 1")
+    check_run(built, COMPILED, {"notes.txt"})
+    assert note.read_text(encoding="utf-8") == "12 ms"
+
+
+def test_a_file_of_the_users_that_is_in_the_way_is_kept_and_told(built: Case) -> None:
+    mine = built.folder / "dist/pair/renamed.onnx"
+    mine.write_text("mine", encoding="utf-8")
+    built.edit('path: "dist/${group}"', 'path: "dist/${group}", model: "${model}.onnx"')
+    built.edit("models: [prefill, decode]", "models: [prefill, renamed]")
+    built.edit("decode: decode.onnx", "renamed: decode.onnx")
+    before = built.files()
+    done = built.epbuild("run")
+    assert done.returncode == 1
+    assert "pair/renamed.onnx exists, and epbuild did not make it. Move it away" in done.stderr
+    assert "[EPB423]" in done.stderr
+    assert built.files() == before
+
+
+def test_an_output_that_the_recipe_no_longer_asks_for_is_removed(case: Case) -> None:
+    case.edit("dist/${group}", "dist/${recipe.name}/${group}")
+    first = case.files("dist/pair")
+    planned = json.loads(case.epbuild("plan", "--json").stdout)
+    assert [Path(orphan["directory"]) for orphan in planned["orphans"]] == [case.folder / "dist/pair"]
+    done = case.epbuild("run")
+    assert done.returncode == 0, done.stderr
+    assert case.files("dist/changes/pair") == first
+    assert not (case.folder / "dist/pair").exists()
+    assert "dist/pair  4 files that the recipe no longer asks for" in done.stdout
+    assert json.loads(case.epbuild("plan", "--json").stdout)["orphans"] == []
+    check_outputs(case)
+
+
+def test_an_output_that_is_removed_leaves_what_somebody_changed_and_says_so(built: Case) -> None:
+    binary = built.folder / BINARY
+    binary.write_bytes(b"patched by hand")
+    built.edit("dist/${group}", "dist/${recipe.name}/${group}")
+    done = built.epbuild("run")
+    assert done.returncode == 0, done.stderr
+    assert list(binary.parent.iterdir()) == [binary]
+    assert binary.read_bytes() == b"patched by hand"
+    assert f"{BINARY}  which was changed after epbuild wrote it" in done.stdout
+
+
+def test_an_output_that_is_removed_leaves_the_users_own_files_and_says_so(built: Case) -> None:
+    note = built.folder / "dist/pair/notes.txt"
+    note.write_text("12 ms", encoding="utf-8")
+    built.edit("dist/${group}", "dist/${recipe.name}/${group}")
+    done = built.epbuild("run")
+    assert done.returncode == 0, done.stderr
+    assert list(note.parent.iterdir()) == [note]
+    assert note.read_text(encoding="utf-8") == "12 ms"
+    assert "dist/pair/notes.txt" in done.stdout

@@ -1,0 +1,220 @@
+"""`kill -9` at any moment costs time and nothing else: what is visible is whole, nothing stays behind, and the next build is right."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import pytest
+from conftest import Project
+from quick_builds import (
+    GROUPS,
+    PATIENCE,
+    QUALITIES,
+    Contents,
+    blobs_are_what_their_names_say,
+    look,
+    no_worker_stays,
+    nothing_is_left_over,
+    start,
+    wait_until,
+    workers,
+    write_project,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
+
+KILLS = 200
+KILLS_BETWEEN_BUILDS = 8
+WORKER_SECONDS = 0.3
+"""About how long a worker lives here."""
+LOOK_EVERY_SECONDS = 0.01
+FEWEST_CHANGES = 20
+"""A build that makes fewer changes than this was not killed as it was meant to be."""
+TOLD_BY_A_BUILD_WHOSE_WORKER_IS_KILLED = {0, 3}
+"""Done, where the worker had just ended by itself; else a failure that is this machine's, not the model's."""
+
+Reference = Mapping[str, Mapping[str, Contents]]
+"""For each quality, what each group's output directory has to hold."""
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """What builds that nobody disturbs make of each quality, in folders of their own."""
+    made = {}
+    for quality in QUALITIES:
+        folder = tmp_path_factory.mktemp("reference")
+        project = write_project(Project(folder / "project", folder / "cache"))
+        project.build("--set", f"vars.quality={quality}")
+        made[quality] = {group: look(project.folder / "dist" / group) or {} for group in GROUPS}
+    assert len({str(made[quality]["left"]) for quality in QUALITIES}) == len(QUALITIES)
+    return made
+
+
+class Watched:
+    """A project whose builds are killed, and what everybody may see of it meanwhile."""
+
+    def __init__(self, project: Project, reference: Reference) -> None:
+        self.project = write_project(project)
+        self.reference = reference
+
+    def outputs(self) -> dict[str, dict[str, bytes] | None]:
+        return {group: look(self.project.folder / "dist" / group) for group in GROUPS}
+
+    def shows_one_build_at_a_time(self) -> None:
+        """Whoever opens an output directory finds files of one build, each whole; some may be gone while it is replaced."""
+        for group, found in self.outputs().items():
+            if found is not None:
+                assert any(found.items() <= made[group].items() for made in self.reference.values()), sorted(found)
+
+    def is_whole(self) -> None:
+        """With no build running, each output directory is absent or all of one build."""
+        no_worker_stays(self.project)
+        for group, found in self.outputs().items():
+            assert found is None or any(found == made[group] for made in self.reference.values()), sorted(found)
+        blobs_are_what_their_names_say(self.project.cache)
+
+    def builds_right(self, quality: str) -> None:
+        done = self.project.epbuild("run", "--set", f"vars.quality={quality}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert self.outputs() == self.reference[quality]
+        nothing_is_left_over(self.project)
+        blobs_are_what_their_names_say(self.project.cache)
+
+    def lose_the_store(self) -> None:
+        shutil.rmtree(self.project.cache, ignore_errors=True)
+
+    @contextmanager
+    def being_read(self) -> Iterator[None]:
+        """Somebody looks at the outputs all the time."""
+        over, broken = threading.Event(), []
+
+        def read() -> None:
+            try:
+                while not over.wait(LOOK_EVERY_SECONDS):
+                    self.shows_one_build_at_a_time()
+            except BaseException as error:  # noqa: BLE001 - it is raised again where pytest sees it
+                broken.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reader.join()
+        if broken:
+            raise broken[0]
+
+
+@pytest.fixture
+def watched(project: Project, reference: Reference) -> Watched:
+    return Watched(project, reference)
+
+
+def kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def build_that_is_at_work(project: Project, quality: str) -> subprocess.Popen[str]:
+    build = start(project, "run", "--json", "-j", "2", "--set", f"vars.quality={quality}")
+    assert build.stdout is not None
+    assert "run_started" in build.stdout.readline(), build.communicate()
+    return build
+
+
+def wait_for_a_worker(project: Project, build: subprocess.Popen[str]) -> None:
+    wait_until(lambda: bool(workers(project)) or build.poll() is not None)
+
+
+def time_at_work(project: Project, quality: str) -> float:
+    """Seconds from the moment when a build knows what it has to do, to its end."""
+    build = build_that_is_at_work(project, quality)
+    begin = time.monotonic()
+    build.communicate(timeout=PATIENCE)
+    return time.monotonic() - begin
+
+
+def test_kills_at_random_moments_leave_nothing_half_done(watched: Watched) -> None:
+    project = watched.project
+    watched.builds_right(QUALITIES[0])
+    length = time_at_work(project, QUALITIES[1])
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}, length of a build {length:.2f} s")  # noqa: T201 - what pytest shows of a failure
+    draw = random.Random(seed)
+    hits: Counter[str] = Counter()
+    while hits.total() < KILLS:
+        victim = draw.choice(("epbuild", "epbuild", "worker", "both"))
+        quality = draw.choice(QUALITIES)
+        if victim != "epbuild" or draw.random() < 0.5:
+            watched.lose_the_store()
+        with watched.being_read():
+            build = build_that_is_at_work(project, quality)
+            victims = [] if victim == "worker" else [build.pid]
+            if victim == "epbuild":
+                time.sleep(draw.uniform(0, length))
+            else:
+                wait_for_a_worker(project, build)
+                time.sleep(draw.uniform(0, WORKER_SECONDS))
+                victims += workers(project)
+            if victims and build.poll() is None:
+                hits[victim] += 1
+                for pid in victims:
+                    kill(pid)
+            _, told = build.communicate(timeout=PATIENCE)
+        if victim == "worker":
+            assert build.returncode in TOLD_BY_A_BUILD_WHOSE_WORKER_IS_KILLED, told
+            assert "Traceback" not in told
+        watched.is_whole()
+        if draw.random() < 1 / KILLS_BETWEEN_BUILDS:
+            watched.builds_right(draw.choice(QUALITIES))
+    watched.builds_right(draw.choice(QUALITIES))
+
+
+# epbuild as it is, but killed just before the change of the file system that has the given number.
+KILLED_BEFORE_A_CHANGE = """
+import itertools, os, signal, sys
+CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "subprocess.Popen"}
+fatal, numbers, writing = int(sys.argv.pop(1)), itertools.count(1), os.O_WRONLY | os.O_RDWR
+def before(event, arguments):
+    if event in CHANGES or event == "open" and arguments[2] & writing:
+        if next(numbers) == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(before)
+from epbuild.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("lost", ["the store", "nothing"])
+def test_a_kill_before_any_change_of_the_file_system_leaves_nothing_half_done(watched: Watched, lost: str) -> None:
+    """One kill for each file that is made, renamed or removed by a build that compiles, and by one that only lays out anew."""
+    project = watched.project
+    for quality in QUALITIES:
+        watched.builds_right(quality)
+    for number in itertools.count(1):
+        quality = next(other for other in QUALITIES if watched.outputs()["left"] != watched.reference[other]["left"])
+        if lost == "the store":
+            watched.lose_the_store()
+        command, environment = project.command("run", "epbuild.yaml", "*left*", "--set", f"vars.quality={quality}")
+        command[1:3] = ["-c", KILLED_BEFORE_A_CHANGE, str(number)]
+        done = subprocess.run(
+            command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        watched.is_whole()
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    assert number > FEWEST_CHANGES
+    watched.builds_right(quality)

@@ -1,0 +1,177 @@
+"""Builds at the same time do every action once between them, wait for nothing else, and read nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project, compiled
+from quick_builds import (
+    COMPILES,
+    GROUPS,
+    PATIENCE,
+    QUALITIES,
+    blobs_are_what_their_names_say,
+    look,
+    nothing_is_left_over,
+    start,
+    wait_until,
+    workers,
+    write_model,
+    write_project,
+)
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
+
+ROUNDS = 5
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture
+def checkouts(tmp_path: Path) -> tuple[Project, Project]:
+    """Two checkouts of one project that share a store."""
+    first = write_project(Project(tmp_path / "first", tmp_path / "cache"))
+    first.build()  # provisions the toolchain
+    shutil.rmtree(first.cache)
+    shutil.rmtree(first.folder / "dist")
+    shutil.rmtree(first.folder / ".epbuild")
+    shutil.copytree(first.folder, tmp_path / "second")
+    return first, Project(tmp_path / "second", first.cache)
+
+
+def ended(*builds: subprocess.Popen[str]) -> list[Events]:
+    """The events of builds that have to succeed, waited for at the same time."""
+    told: dict[int, tuple[str, str]] = {}
+
+    def wait(number: int, build: subprocess.Popen[str]) -> None:
+        told[number] = build.communicate(timeout=PATIENCE)
+
+    readers = [threading.Thread(target=wait, args=numbered) for numbered in enumerate(builds)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert [build.returncode for build in builds] == [0] * len(builds), told
+    return [[json.loads(line) for line in told[number][0].splitlines()] for number in range(len(builds))]
+
+
+def outputs(project: Project) -> Mapping[str, Mapping[str, bytes] | None]:
+    return {group: look(project.folder / "dist" / group) for group in GROUPS}
+
+
+@contextmanager
+def every_blob_is_whole(cache: Path) -> Iterator[None]:
+    """Somebody reads the store all the time."""
+    over, broken = threading.Event(), []
+
+    def read() -> None:
+        try:
+            while not over.wait(0.05):
+                blobs_are_what_their_names_say(cache)
+        except BaseException as error:  # noqa: BLE001 - it is raised again where pytest sees it
+            broken.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reader.join()
+    if broken:
+        raise broken[0]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_two_builds_in_one_workspace_do_each_action_once(checkouts: tuple[Project, Project], jobs: str) -> None:
+    project, _ = checkouts
+    for number in range(ROUNDS):
+        quality = ("--set", f"vars.quality={QUALITIES[number % len(QUALITIES)]}")
+        shutil.rmtree(project.cache, ignore_errors=True)
+        with every_blob_is_whole(project.cache):
+            events = ended(*(start(project, "run", "--json", "-j", jobs, *quality) for _ in range(2)))
+        assert sorted(step for one in events for step in compiled(one)) == sorted(COMPILES)
+        assert project.epbuild("run", "--check", *quality).returncode == 0
+        nothing_is_left_over(project)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_two_checkouts_on_one_store_compile_each_action_once(checkouts: tuple[Project, Project], jobs: str) -> None:
+    first, second = checkouts
+    for number in range(ROUNDS):
+        quality = ("--set", f"vars.quality={QUALITIES[number % len(QUALITIES)]}")
+        shutil.rmtree(first.cache, ignore_errors=True)
+        with every_blob_is_whole(first.cache):
+            events = ended(*(start(project, "run", "--json", "-j", jobs, *quality) for project in checkouts))
+        assert sorted(step for one in events for step in compiled(one)) == sorted(COMPILES)
+        assert outputs(first) == outputs(second)
+        for project in checkouts:
+            assert project.epbuild("run", "--check", *quality).returncode == 0
+            nothing_is_left_over(project)
+
+
+@contextmanager
+def a_neighbour_that_compiles(project: Project, steps: str) -> Iterator[subprocess.Popen[str]]:
+    """A build of these steps whose worker stands still in the middle of the first compile as long as the block lasts."""
+    build = start(project, "run", "--json", "-j", "1", "epbuild.yaml", steps)
+    wait_until(lambda: bool(workers(project)))
+    [worker] = workers(project)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield build
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
+@linux_only
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_build_that_waits_for_its_neighbour_goes_on_with_what_it_alone_needs(
+    checkouts: tuple[Project, Project], jobs: str
+) -> None:
+    first, second = checkouts
+    write_model(second.folder / "right.onnx", 8)
+    with a_neighbour_that_compiles(first, "*left*") as neighbour:
+        build = start(second, "run", "--json", "-j", jobs)
+        wait_until((second.folder / "dist/right/manifest.json").is_file)
+        assert build.poll() is None
+    [own, common] = ended(build, neighbour)
+    assert compiled(common) == {"compile:left/npu/left"}
+    assert compiled(own) == {"compile:right/npu/right"}
+    assert outputs(first)["left"] == outputs(second)["left"]
+
+
+@linux_only
+def test_a_build_that_waits_says_so_and_takes_what_its_neighbour_made(checkouts: tuple[Project, Project]) -> None:
+    first, second = checkouts
+    with a_neighbour_that_compiles(first, "*left*") as neighbour:
+        build = start(second, "run", "--json", "epbuild.yaml", "*left*")
+        assert build.stdout is not None
+        told = [json.loads(build.stdout.readline()) for _ in range(3)]
+        assert told[-1]["text"] == "another build is at it; waiting"
+    [waited, _] = ended(build, neighbour)
+    assert [event["outcome"] for event in waited if event["event"] == "step_finished"] == ["restored", "emitted"]
+
+
+@linux_only
+def test_when_a_neighbour_is_killed_whoever_waited_for_it_does_the_action(checkouts: tuple[Project, Project]) -> None:
+    first, second = checkouts
+    with a_neighbour_that_compiles(first, "*left*") as neighbour:
+        build = start(second, "run", "--json", "epbuild.yaml", "*left*")
+        assert build.stdout is not None
+        assert any("waiting" in line for line in build.stdout)
+        neighbour.kill()
+        neighbour.communicate()
+        [took_over] = ended(build)
+        assert compiled(took_over) == {"compile:left/npu/left"}
+    first.build()
+    assert outputs(first)["left"] == outputs(second)["left"]

@@ -1,0 +1,274 @@
+"""Where space, memory or a permission is missing, a build says so in a sentence, loses nothing, and is right as soon as there is enough."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import Project, compiled
+from quick_builds import (
+    GROUPS,
+    PATIENCE,
+    Contents,
+    blobs_are_what_their_names_say,
+    look,
+    no_worker_stays,
+    nothing_is_left_over,
+    write_model,
+    write_project,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits and read-only places are made as Linux has them")
+
+ENVIRONMENT = 3
+WIDTH = 512
+"""Of the model 'right': its context binary has 0.6 MB, ten times that of 'left'."""
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Contents]:
+    """What each group's output has to be."""
+    folder = tmp_path_factory.mktemp("reference")
+    project = uneven(Project(folder / "project", folder / "cache"))
+    project.build()
+    return outputs(project)
+
+
+@pytest.fixture
+def uneven_project(project: Project) -> Project:
+    return uneven(project)
+
+
+def uneven(project: Project) -> Project:
+    write_project(project)
+    write_model(project.folder / "right.onnx", 1, WIDTH)
+    return project
+
+
+def outputs(project: Project) -> dict[str, Contents]:
+    return {group: found for group in GROUPS if (found := look(project.folder / "dist" / group)) is not None}
+
+
+class Starved:
+    """Builds a project where something is missing, and then again where nothing is.
+
+    `prefix` begins every command; `seen` is the project as it can be looked at from here, if that is not where it is.
+    """
+
+    def __init__(
+        self, project: Project, reference: dict[str, Contents], prefix: Sequence[str] = (), seen: Project | None = None
+    ) -> None:
+        self.project = project
+        self.reference = reference
+        self.prefix = prefix
+        self.seen = seen or project
+
+    def fails(self, *statuses: int, limit: Callable[[], None] | None = None) -> str:
+        """A build that ends with one of these statuses and a sentence for each thing that is wrong; gives what is told of them."""
+        done = self._build(limit)
+        told = done.stderr
+        assert done.returncode in statuses, done.stdout + told
+        assert "Traceback" not in told
+        assert "internal error" not in told
+        assert bool(told) == bool(done.returncode)
+        self.shows_nothing_half_done()
+        return told
+
+    def shows_nothing_half_done(self) -> None:
+        no_worker_stays(self.seen)
+        for group, found in outputs(self.seen).items():
+            assert found == self.reference[group]
+        blobs_are_what_their_names_say(self.seen.cache)
+
+    def is_right_with_enough(self) -> None:
+        done = self._build()
+        assert done.returncode == 0, done.stderr
+        assert outputs(self.seen) == self.reference
+        nothing_is_left_over(self.seen)
+        blobs_are_what_their_names_say(self.seen.cache)
+
+    def _build(self, limit: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
+        command, environment = self.project.command("run", "--keep-going", "-j", "1")
+        return subprocess.run(
+            [*self.prefix, *command],
+            cwd=self.project.folder,
+            env=environment,
+            preexec_fn=limit,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+
+@pytest.fixture
+def starved(uneven_project: Project, reference: dict[str, Contents]) -> Starved:
+    return Starved(uneven_project, reference)
+
+
+def at_most(resource_name: str, amount: int) -> Callable[[], None]:
+    """What a process calls in itself before it starts a program, so that this program may have no more than that."""
+
+    def limit() -> None:
+        import resource
+
+        resource.setrlimit(getattr(resource, resource_name), (amount, amount))
+
+    return limit
+
+
+@pytest.mark.parametrize("kilobytes", [0, 1, 4, 16, 40, 60, 100, 300])
+def test_files_that_may_not_grow_are_told_and_cost_only_what_did_not_fit(starved: Starved, kilobytes: int) -> None:
+    told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", kilobytes * 1024))
+    if kilobytes >= 100:
+        assert outputs(starved.project).keys() == {"left"}
+        assert "compile:right/npu/right" in told
+    starved.is_right_with_enough()
+
+
+def test_an_ep_that_cannot_write_its_binary_is_told_as_a_matter_of_this_machine(starved: Starved) -> None:
+    told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", 100 * 1024))
+    assert "compiling 'right' for npu failed: Failed to write context cache file." in told
+    assert "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)." in told
+    assert "[EPB405]" in told
+
+
+@pytest.mark.parametrize("megabytes", [64, 128, 192, 256, 320, 448, 640, 800])
+def test_memory_that_does_not_suffice_is_told_as_that(starved: Starved, megabytes: int) -> None:
+    told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", megabytes << 20))
+    assert "memory" in told or "that a process may map here (`ulimit -v`)" in told
+    starved.is_right_with_enough()
+
+
+def test_an_ep_that_blames_the_model_for_a_limit_of_memory_is_not_believed(starved: Starved) -> None:
+    # QNN finds that it can validate no node, and says nothing of memory.
+    told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", 640 << 20))
+    assert told.count("of the 671 MB that a process may map here (`ulimit -v`): Unable to compile any nodes.") == len(GROUPS)
+
+
+@pytest.fixture
+def bound(starved: Starved) -> Starved:
+    """Permissions bind these builds, also where root runs the tests."""
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("permissions do not bind root, and there is no setpriv to give that up")
+        starved.prefix = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--"]
+    return starved
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """No entry of the folder, or of one below it, can be added or removed."""
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        yield
+    finally:
+        for path in folders:
+            path.chmod(0o755)
+
+
+def test_an_output_folder_that_may_not_be_written_is_told_and_kept(bound: Starved) -> None:
+    project = bound.project
+    project.build()
+    project.build("--set", "vars.quality=2")
+    before = outputs(project)
+    bound.reference, wanted = before, bound.reference
+    with read_only(project.folder / "dist"):
+        told = bound.fails(ENVIRONMENT)
+    assert outputs(project) == before
+    for group in GROUPS:
+        assert f"emit:{group}/npu/directory: error: the output {group} cannot be written: Permission denied." in told
+    bound.reference = wanted
+    bound.is_right_with_enough()
+
+
+def test_a_recipe_folder_that_may_not_be_written_is_told_before_anything_is_compiled(bound: Starved) -> None:
+    with read_only(bound.project.folder):
+        told = bound.fails(ENVIRONMENT)
+    assert f"Cannot make {bound.project.folder / '.epbuild'}: Permission denied. Give this user permission for it." in told
+    bound.is_right_with_enough()
+
+
+def test_a_store_that_may_not_be_written_still_serves_what_it_has(bound: Starved) -> None:
+    project = bound.project
+    project.build("epbuild.yaml", "*left*")
+    abandoned = project.cache / "cas/tmp/1-left-by-a-killed-build"
+    abandoned.write_bytes(b"half")
+    os.utime(abandoned, (0, 0))
+    shutil.rmtree(project.folder / "dist")
+    shutil.rmtree(project.folder / ".epbuild")
+    with read_only(project.cache):
+        told = bound.fails(ENVIRONMENT)
+        assert outputs(project).keys() == {"left"}
+    assert "Permission denied. Give this user permission for it, or set EPBUILD_CACHE_DIR" in told
+    assert compiled(project.build()) == {"compile:right/npu/right"}
+    bound.is_right_with_enough()
+
+
+@contextmanager
+def mounted(starved: Starved, mount: Sequence[str | Path]) -> Iterator[Starved]:
+    """The project as processes see it for whom something is mounted, while everybody else sees it as it is."""
+    script = 'mkdir -p "$1"; shift; mount "$@"; echo ready; read -r line'
+    arguments = [str(argument) for argument in (mount[-1], *mount)]
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        pytest.skip("mounting something for some processes only needs unshare and nsenter")
+    holder = subprocess.Popen(
+        ["unshare", "-rm", "sh", "-ec", script, "sh", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    try:
+        if holder.stdout.readline() != "ready\n":
+            pytest.skip(f"this user may not mount anything, not even in a namespace of its own: {holder.communicate()[1]}")
+        project, root = starved.project, Path(f"/proc/{holder.pid}/root")
+        inside = ["nsenter", f"--target={holder.pid}", "--user", "--mount", "--preserve-credentials"]
+        inside += ["env", f"--chdir={project.folder}"]  # the folder as it is inside
+        seen = Project(root / project.folder.relative_to("/"), root / project.cache.relative_to("/"))
+        yield Starved(project, starved.reference, inside, seen)
+    finally:
+        holder.communicate()
+
+
+@pytest.mark.parametrize(
+    ("place", "size", "code"),
+    [
+        ("cache", "300k", "EPB503"),
+        ("project/.epbuild", "300k", "EPB412"),
+        ("project/.epbuild", "1300k", "EPB405"),
+        ("project/dist", "300k", "EPB503"),
+    ],
+    ids=["store", "sources", "results", "output"],
+)
+def test_a_full_file_system_is_told_and_costs_only_what_did_not_fit(
+    starved: Starved, tmp_path: Path, place: str, size: str, code: str
+) -> None:
+    with mounted(starved, ["-t", "tmpfs", "-o", f"size={size}", "none", tmp_path / place]) as full:
+        told = full.fails(ENVIRONMENT)
+        assert f"[{code}]" in told
+        assert outputs(full.seen).keys() == {"left"}
+        subprocess.run([*full.prefix, "mount", "-o", "remount,size=64M", tmp_path / place], check=True)
+        full.is_right_with_enough()
+
+
+def test_a_read_only_file_system_is_told_as_one(starved: Starved) -> None:
+    starved.project.build("--set", "vars.quality=2")
+    before = outputs(starved.project)
+    dist = starved.project.folder / "dist"
+    with mounted(starved, ["--bind", dist, dist]) as fixed:
+        subprocess.run([*fixed.prefix, "mount", "-o", "remount,ro,bind", dist], check=True)
+        fixed.reference = before
+        told = fixed.fails(ENVIRONMENT)
+        assert "the output left cannot be written: Read-only file system." in told
+        assert outputs(fixed.seen) == before
+    starved.is_right_with_enough()
