@@ -109,7 +109,7 @@ def supervise(
     except RuntimeError:  # no memory for another thread
         _kill(process)
         raise
-    how = _wait(process, timeout, lambda: cancelled.is_set() or bool(broken))
+    how = _wait(process, readers[0], timeout, lambda: cancelled.is_set() or bool(broken))
     deadline = time.monotonic() + _GRACE_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
@@ -128,12 +128,14 @@ def plain(line: str) -> str:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], timeout: float | None, cancelled: Callable[[], bool]
+    process: subprocess.Popen[bytes], reader: threading.Thread, timeout: float | None, cancelled: Callable[[], bool]
 ) -> Literal["exited", "timed out", "cancelled"]:
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
+        # The process closes its standard output when it ends: that is noticed at once, where `wait` would look now and then.
+        reader.join(_POLL_SECONDS)
         try:
-            process.wait(_POLL_SECONDS)
+            process.wait(0 if reader.is_alive() else _POLL_SECONDS)
         except subprocess.TimeoutExpired:
             pass
         else:

@@ -225,9 +225,11 @@ class Entry:
 
     def binary_target(self, options: Mapping[str, str]) -> str | None:
         """What a context binary compiled with these canonical options says that it is for; None where nobody knows."""
-        asked = options.get(self.target_option or "")
+        asked = options.get(self.target_option or "", "")
         rows = self.tables.get(self.target_option or "", ())
-        return next((row.facts.get("binary", row.name) for row in rows if row.canonical == asked), None)
+        # A name that the catalog does not know is what the EP was given, and writes.
+        unknown = asked if asked and not asked.isdigit() and "," not in asked else None
+        return next((row.facts.get("binary", row.name) for row in rows if row.canonical == asked), unknown)
 
     def compatibility(self, text: str) -> Mapping[str, str] | None:
         """The fields of a compiled model's `ep_compatibility_info`, each option's value in its canonical spelling; None if unreadable."""

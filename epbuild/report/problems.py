@@ -75,7 +75,9 @@ def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[st
     cells = [_cell(character, encoding) for character in line[first:last]]
     start, end = start - first, min(end, last + 1) - first
     before, after = _ellipsis(encoding, first > 0), _ellipsis(encoding, last < len(line))
-    if len(before) + _wide(cells[:end]) + len(_ellipsis(encoding, end < len(cells))) > room:
+    # A place behind the last character needs room for its caret too.
+    needed = max(_wide(cells[:end]), _wide(cells[:start]) + 1)
+    if len(before) + needed + len(_ellipsis(encoding, end < len(cells))) > room:
         # Leave a third of the room to what comes before the place.
         while start > 0 and _wide(cells[:start]) > room // 3:
             cells, start, end = cells[1:], start - 1, end - 1

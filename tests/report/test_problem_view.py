@@ -120,6 +120,7 @@ def test_a_recipe_cannot_command_the_terminal_that_shows_it(text: str) -> None:
 @given(
     st.text(st.characters(exclude_characters="\r\n\x85\u2028\u2029"), max_size=400), st.integers(1, 500), st.integers(1, 10**5)
 )
+@example("0" * 72, 73, 1)
 def test_any_line_fits_80_columns_with_its_place_in_sight(line: str, column: int, number: int) -> None:
     gutter, shown, carets = excerpt(line, Position("x", number, column))
     assert gutter.strip() == str(number)
