@@ -1,6 +1,20 @@
-"""Everything that touches ONNX bytes: graph headers without weights, external data references, EPContext nodes, relinking."""
+"""Everything that touches ONNX bytes: graph headers without weights, external data references, EPContext nodes, packaging, merging."""
 
-from epbuild.onnxfile.epcontext import BadReference, EPContextNode, MissingReference, check_reference, resolve
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from epbuild.late import late
+from epbuild.onnxfile.embed import PROTOBUF_LIMIT, embed, extract
+from epbuild.onnxfile.epcontext import (
+    SCHEMA_TYPES,
+    BadReference,
+    EPContextNode,
+    MissingReference,
+    check_reference,
+    locate,
+    resolve,
+)
 from epbuild.onnxfile.headers import (
     Dimension,
     ExternalData,
@@ -9,21 +23,54 @@ from epbuild.onnxfile.headers import (
     ValueInfo,
     read_header,
 )
+from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.relink import relink
 from epbuild.onnxfile.wire import MalformedModel
 
+if TYPE_CHECKING:
+    from epbuild.onnxfile.connection import Connection, read_connection
+    from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
+    from epbuild.onnxfile.merge import Merged, members_of, merge_models
+    from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
+
 __all__ = [
+    "PROTOBUF_LIMIT",
+    "SCHEMA_TYPES",
     "BadReference",
+    "ChangeRefused",
+    "Connection",
     "Dimension",
     "EPContextNode",
     "ExternalData",
     "Initializer",
     "MalformedModel",
+    "Merged",
     "MissingReference",
     "ModelHeader",
+    "Packaging",
+    "Repackaged",
+    "SharedInitializers",
     "ValueInfo",
     "check_reference",
+    "embed",
+    "extract",
+    "locate",
+    "members_of",
+    "merge_models",
+    "read_connection",
     "read_header",
     "relink",
+    "repackage",
     "resolve",
+    "share_initializers",
 ]
+
+__getattr__ = late(
+    __name__,
+    {
+        "connection": ("Connection", "read_connection"),
+        "initializers": ("SharedInitializers", "share_initializers"),
+        "merge": ("Merged", "members_of", "merge_models"),
+        "packaging": ("Packaging", "Repackaged", "repackage"),
+    },
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
@@ -19,6 +20,11 @@ _ATTRIBUTE_I = 3
 _ATTRIBUTE_S = 4
 _ATTRIBUTE_TYPE = 20
 _TYPE_INT = 2
+# AttributeProto.AttributeType, by number.
+_TYPES = {
+    0: "UNDEFINED", 1: "FLOAT", 2: "INT", 3: "STRING", 4: "TENSOR", 5: "GRAPH", 6: "FLOATS", 7: "INTS", 8: "STRINGS", 9: "TENSORS",
+    10: "GRAPHS", 11: "SPARSE_TENSOR", 12: "SPARSE_TENSORS", 13: "TYPE_PROTO", 14: "TYPE_PROTOS",
+}  # fmt: skip
 
 _NODE_FIELDS = frozenset({_NODE_NAME, _NODE_ATTRIBUTE})
 _ATTRIBUTE_FIELDS = frozenset({_ATTRIBUTE_NAME, _ATTRIBUTE_I, _ATTRIBUTE_S, _ATTRIBUTE_TYPE})
@@ -27,9 +33,12 @@ _CONTEXT = "ep_cache_context"
 _SCHEMA_INTEGERS = frozenset({"main_context", "embed_mode", "max_size"})
 _SCHEMA_TEXTS = frozenset({"ep_sdk_version", "onnx_model_filename", "hardware_architecture", "partition_name", "source", "notes"})
 _SCHEMA = _SCHEMA_INTEGERS | _SCHEMA_TEXTS | {_CONTEXT}
+SCHEMA_TYPES: Final[Mapping[str, str]] = {name: "INT" if name in _SCHEMA_INTEGERS else "STRING" for name in sorted(_SCHEMA)}
+"""Every attribute of the operator's schema, with the type that it must have."""
 
 # A longer string of an attribute that only its EP knows is a payload, not a setting that a person would read.
 _LONGEST_OTHER = 64 * 1024
+_LONGEST_QUOTE = 256
 
 
 class BadReference(ValueError):
@@ -47,8 +56,10 @@ class EPContextNode:
     `reference` is the path of the context binary as written (embed_mode 0); `payload` is where the embedded context lies in the
     file, as (offset, bytes) (embed_mode 1). Both are None where the node has no `ep_cache_context`, as those with main_context 0.
     `others` holds the integers and strings of attributes that are not in the schema, less strings over 64 KiB.
+    `depth` is how many subgraphs the node is in: 0 in the main graph.
     `reference_path` is what an edit of the reference must change: the fields that enclose its text, from the model's graph
     inward, and last the text itself; empty where there is no reference.
+    `written` has the name and the type of each attribute that the node really has, in file order, repeated ones too.
     """
 
     name: str
@@ -64,7 +75,9 @@ class EPContextNode:
     reference: str | None = None
     payload: tuple[int, int] | None = None
     others: Mapping[str, int | str] = field(default_factory=dict)
+    depth: int = 0
     reference_path: tuple[Field, ...] = field(default=(), repr=False, compare=False)
+    written: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
 
 
 def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
@@ -75,12 +88,14 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
     name = ""
     integers: dict[str, int] = {}
     texts: dict[str, str] = {}
+    written: list[tuple[str, str]] = []
     context: tuple[Field, ...] = ()
     for part in wire.message(path[-1], _NODE_FIELDS):
         if part.number == _NODE_NAME:
             name = wire.text(part)
             continue
-        attribute, number, text = _read_attribute(wire, part)
+        attribute, kind, number, text = _read_attribute(wire, part)
+        written.append((attribute, _TYPES.get(kind, f"type {kind}")))
         if number is not None:
             integers[attribute] = number
         elif text is not None and attribute == _CONTEXT:
@@ -107,7 +122,10 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         reference=wire.text(context[-1]) if refers else None,
         payload=(context[-1].start, context[-1].size) if context and not refers else None,
         others=others,
+        # Each subgraph on the way adds itself, the attribute that holds it and the node that has that.
+        depth=(len(path) - 2) // 3,
         reference_path=context if refers else (),
+        written=tuple(written),
     )
 
 
@@ -119,35 +137,58 @@ def resolve(model: Path, node: EPContextNode) -> Path:
     if node.reference is None:
         held = "embeds its context" if node.payload else "has no ep_cache_context"
         raise BadReference(f"EPContext node '{node.name}' refers to no file: it {held}.")
-    check_reference(node.reference)
-    binary = model.parent / node.reference
     try:
-        found = binary.is_file()
-    except OSError:  # a name too long for the file system, or a directory that may not be entered
-        found = False
+        return locate(model.parent, node.reference, "context binary")
+    except MissingReference as error:
+        raise MissingReference(f"The context binary '{_short(node.reference)}' does not exist beside '{model.name}'.") from error
+
+
+def locate(folder: Path, reference: str, what: str = "file") -> Path:
+    """The file that a model in `folder` refers to, which lies in `folder` also when every link is followed.
+
+    Raises BadReference for a reference that EPs refuse, or a link that leads out; MissingReference where no such file exists.
+    """
+    check_reference(reference)
+    path = folder / reference
+    try:
+        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+        found = inside and path.is_file()
+    except (OSError, ValueError):  # a name that the file system cannot have, or a directory that may not be entered
+        inside, found = True, False
+    if not inside:
+        raise BadReference(f"The {what} '{_short(reference)}' is a link to a place outside its folder.")
     if not found:
-        raise MissingReference(f"The context binary '{node.reference}' does not exist beside '{model.name}'.")
-    return binary
+        raise MissingReference(f"The {what} '{_short(reference)}' does not exist.")
+    return path
 
 
 def check_reference(reference: str) -> None:
-    """Raises BadReference unless `reference` is a relative path that stays in the model's directory on every platform."""
+    """Raises BadReference unless `reference` is a relative path of a file that stays in the model's directory on every platform."""
     if not reference:
-        raise BadReference("The reference to the context binary is empty.")
+        raise BadReference("The reference is empty.")
     windows = PureWindowsPath(reference)
     # Windows rules also see every absolute POSIX path, and drive-relative paths, which leave the directory as well.
     if windows.drive or windows.root:
-        raise BadReference(f"The reference '{reference}' is an absolute path; it must be relative to the model's directory.")
+        raise BadReference(
+            f"The reference '{_short(reference)}' is an absolute path; it must be relative to the model's directory."
+        )
     if "\\" in reference:
-        raise BadReference(f"The reference '{reference}' has a backslash; its parts must be separated by '/'.")
+        raise BadReference(f"The reference '{_short(reference)}' has a backslash; its parts must be separated by '/'.")
     if ".." in reference.split("/"):
-        raise BadReference(f"The reference '{reference}' has '..'; it must stay in the model's directory.")
+        raise BadReference(f"The reference '{_short(reference)}' has '..'; it must stay in the model's directory.")
     if "\0" in reference:
-        raise BadReference(f"The reference {reference!r} has a NUL character, which no file name can have.")
+        raise BadReference(f"The reference {_short(reference)!r} has a NUL character, which no file name can have.")
+    if reference.endswith("/"):
+        raise BadReference(f"The reference '{_short(reference)}' names a folder; it must name a file.")
 
 
-def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int | None, Field | None]:
-    """The attribute's name, and its integer or the field of its string."""
+def _short(reference: str) -> str:
+    """A reference as a message quotes it: what is no path at all may have any length."""
+    return reference if len(reference) <= _LONGEST_QUOTE else f"{reference[:_LONGEST_QUOTE]}…"
+
+
+def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int | None, Field | None]:
+    """The attribute's name, its type's number, and its integer or the field of its string."""
     name = ""
     number: int | None = None
     text: Field | None = None
@@ -164,4 +205,4 @@ def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int | None
     if kind == _TYPE_INT and number is None:
         # Writers that leave out zeros, as proto3 does, mean 0 here and not the schema's default.
         number = 0
-    return name, number, text
+    return name, kind, number, text

@@ -7,7 +7,7 @@ model-local functions and training graphs are not counted. External data is foun
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -79,6 +79,8 @@ _TENSOR_FIELDS = _TENSOR_VALUES | {
 _EXTERNAL = 1
 # Protobuf readers give up at 100 nested messages; what they refuse must not exhaust our stack.
 _DEEPEST = 100
+# More than any model has of one kind; what is two bytes of a broken file must not become a hundred in memory without end.
+_MOST = 500_000
 _LFS_POINTER = b"version https://git-lfs"
 _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
@@ -92,7 +94,7 @@ class ExternalData:
     length: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ValueInfo:
     """A graph input or output.
 
@@ -105,7 +107,7 @@ class ValueInfo:
     shape: tuple[Dimension, ...] | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Initializer:
     """A dense initializer of the main graph; `inline_bytes` is what its values take up in the model file itself."""
 
@@ -121,8 +123,8 @@ class ModelHeader:
     """What an ONNX model says about itself.
 
     `inputs` leaves out those that are initializers too. `operators` counts nodes by (domain, op_type) as written.
-    `external_locations` are the distinct files that hold tensors' data, in order of first appearance, wherever in the model
-    such a tensor is.
+    `external_data` has the distinct files that hold tensors' data, in order of first appearance, wherever in the model such a
+    tensor is, and how many bytes of each the tensors are known to need.
     """
 
     ir_version: int
@@ -135,7 +137,12 @@ class ModelHeader:
     initializers: tuple[Initializer, ...]
     operators: Mapping[tuple[str, str], int]
     ep_context_nodes: tuple[EPContextNode, ...]
-    external_locations: tuple[str, ...]
+    external_data: Mapping[str, int]
+
+    @property
+    def external_locations(self) -> tuple[str, ...]:
+        """The files that hold tensors' data, as the model names them."""
+        return tuple(self.external_data)
 
     @property
     def is_compiled(self) -> bool:
@@ -161,7 +168,7 @@ def parse_header(file: BinaryIO) -> ModelHeader:
     """Reads the header of the model that the seekable `file` holds from its first byte to its last; raises MalformedModel."""
     wire = WireReader(file)
     _refuse_what_is_no_model(file, wire.size)
-    locations: dict[str, None] = {}
+    locations: dict[str, int] = {}
     graph = _MainGraph(wire, locations)
     ir_version = 0
     producer_name = ""
@@ -199,14 +206,38 @@ def parse_header(file: BinaryIO) -> ModelHeader:
         initializers=tuple(graph.initializers),
         operators=graph.operators,
         ep_context_nodes=tuple(graph.contexts),
-        external_locations=tuple(locations),
+        external_data=locations,
     )
 
 
-class _Nodes:
-    """Walks nodes, and the subgraphs and tensors in them; `locations` gathers external data in order of first appearance."""
+def read_tensor(wire: WireReader, tensor: Field) -> Initializer:
+    """What the TensorProto in `tensor` says of itself, without its values; raises MalformedModel."""
+    name = ""
+    elem_type = inline_bytes = data_location = 0
+    dims: list[int] = []
+    entries: dict[str, str] = {}
+    for field in wire.message(tensor, _TENSOR_FIELDS):
+        if field.number in _TENSOR_VALUES:
+            inline_bytes += field.size
+        elif field.number == _TENSOR_DIMS:
+            dims.extend(wire.integers(field))
+        elif field.number == _TENSOR_DATA_TYPE:
+            elem_type = integer(field)
+        elif field.number == _TENSOR_NAME:
+            name = wire.text(field)
+        elif field.number == _TENSOR_DATA_LOCATION:
+            data_location = integer(field)
+        else:
+            key, value = _read_pair(wire, field)
+            entries[key] = value
+    external = _external_data(name, entries, tensor) if data_location == _EXTERNAL else None
+    return Initializer(name, elem_type, tuple(dims), inline_bytes, external)
 
-    def __init__(self, wire: WireReader, locations: dict[str, None]) -> None:
+
+class _Nodes:
+    """Walks nodes, and the subgraphs and tensors in them; `locations` gathers external data, and the bytes needed of it."""
+
+    def __init__(self, wire: WireReader, locations: dict[str, int]) -> None:
         self.wire = wire
         self.locations = locations
         self.operators: Counter[tuple[str, str]] = Counter()
@@ -230,35 +261,18 @@ class _Nodes:
                     else:
                         self.read_sparse_tensor(value)
         self.operators[domain, op_type] += 1
+        _refuse_too_many(self.operators, node)
         if (domain, op_type) == _EP_CONTEXT:
             self.contexts.append(read_node(wire, (*path, node)))
+            _refuse_too_many(self.contexts, node)
 
     def read_tensor(self, tensor: Field) -> Initializer:
         """Reads a TensorProto without its values."""
-        wire = self.wire
-        name = ""
-        elem_type = inline_bytes = data_location = 0
-        dims: list[int] = []
-        entries: dict[str, str] = {}
-        for field in wire.message(tensor, _TENSOR_FIELDS):
-            if field.number in _TENSOR_VALUES:
-                inline_bytes += field.size
-            elif field.number == _TENSOR_DIMS:
-                dims.extend(wire.integers(field))
-            elif field.number == _TENSOR_DATA_TYPE:
-                elem_type = integer(field)
-            elif field.number == _TENSOR_NAME:
-                name = wire.text(field)
-            elif field.number == _TENSOR_DATA_LOCATION:
-                data_location = integer(field)
-            else:
-                key, value = _read_pair(wire, field)
-                entries[key] = value
-        external = None
-        if data_location == _EXTERNAL:
-            external = _external_data(name, entries, tensor)
-            self.locations.setdefault(external.location)
-        return Initializer(name, elem_type, tuple(dims), inline_bytes, external)
+        read = read_tensor(self.wire, tensor)
+        if read.external is not None:
+            needed = read.external.offset + (read.external.length or 0)
+            self.locations[read.external.location] = max(needed, self.locations.get(read.external.location, 0))
+        return read
 
     def read_sparse_tensor(self, tensor: Field) -> str:
         """Reads a SparseTensorProto without its values; gives its name, which is that of its values."""
@@ -284,7 +298,7 @@ class _Nodes:
 class _MainGraph(_Nodes):
     """Walks the main graph; protobuf allows it to come in pieces, which add up."""
 
-    def __init__(self, wire: WireReader, locations: dict[str, None]) -> None:
+    def __init__(self, wire: WireReader, locations: dict[str, int]) -> None:
         super().__init__(wire, locations)
         self.name = ""
         self.inputs: list[ValueInfo] = []
@@ -310,6 +324,13 @@ class _MainGraph(_Nodes):
                 self.outputs.append(_read_value_info(wire, field))
             else:
                 self.name = wire.text(field)
+            for found in (self.initializers, self.inputs, self.outputs):
+                _refuse_too_many(found, field)
+
+
+def _refuse_too_many(found: Sized, last: Field) -> None:
+    if len(found) > _MOST:
+        raise MalformedModel(f"the model has more than {_MOST:,} things of one kind", last.tag_at)
 
 
 def _refuse_what_is_no_model(file: BinaryIO, size: int) -> None:

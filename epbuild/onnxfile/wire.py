@@ -20,6 +20,8 @@ _WINDOW = 32 * 1024
 # A tag and a length are at most ten bytes each, so with this many bytes ahead of it the scanner needs no further checks.
 _AHEAD = 20
 _LARGEST_TEXT = 16 * 1024 * 1024
+_MOST_TEXT = 64 * 1024 * 1024
+_LARGEST_PACKED = 64 * 1024
 _UINT64 = (1 << 64) - 1
 _LARGEST_TAG = (1 << 32) - 1
 _SIGN = 1 << 63
@@ -64,6 +66,7 @@ class WireReader:
         self._file = file
         self._window = b""
         self._base = 0
+        self._text = 0
         self.size = file.seek(0, os.SEEK_END)
 
     def fields(self, start: int, end: int, wanted: frozenset[int] | None = None) -> Iterator[Field]:
@@ -130,16 +133,20 @@ class WireReader:
     def text(self, field: Field) -> str:
         """The value as text; bytes that are not UTF-8 become escapes, as ONNX readers do not refuse them.
 
-        Raises MalformedModel where the value is too long (over 16 MiB) to be a text that a header holds.
+        Raises MalformedModel where the value is too long (over 16 MiB) to be a text that a header holds, or all that were asked for are
+        (over 64 MiB).
         """
-        return self._bytes(field).decode("utf-8", "backslashreplace")
+        self._text += field.size
+        if self._text > _MOST_TEXT:
+            raise MalformedModel("the texts up to here are longer than those of any header", field.tag_at)
+        return self._bytes(field, _LARGEST_TEXT).decode("utf-8", "backslashreplace")
 
     def integers(self, field: Field) -> Iterator[int]:
         """The value of one occurrence of a repeated integer field: one number, or several where they are packed."""
         if field.value is not None:
             yield field.value
             return
-        packed = self._bytes(field) + bytes(_AHEAD)
+        packed = self._bytes(field, _LARGEST_PACKED) + bytes(_AHEAD)
         at = 0
         while at < field.size:
             value, at = _decode_varint(packed, at, field.start)
@@ -147,11 +154,11 @@ class WireReader:
                 raise self._overrun("a packed number", field.start + at, field.end)
             yield value - (1 << 64) if value >= _SIGN else value
 
-    def _bytes(self, field: Field) -> bytes:
+    def _bytes(self, field: Field, most: int) -> bytes:
         if field.wire_type != LENGTH_DELIMITED:
             raise _mismatch(field, LENGTH_DELIMITED)
-        if field.size > _LARGEST_TEXT:
-            raise MalformedModel(f"field {field.number} is {field.size} bytes long where a short text belongs", field.tag_at)
+        if field.size > most:
+            raise MalformedModel(f"field {field.number} is {field.size} bytes long where a short value belongs", field.tag_at)
         at = field.start - self._base
         # The window's last bytes are padding where the file ends, but a field never reaches past the file's end.
         if at >= 0 and at + field.size <= len(self._window):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from onnx import helper
 from onnx_models import context_node, if_node, model, subgraph
 
-from epbuild.onnxfile import BadReference, EPContextNode, MissingReference, check_reference, resolve
+from epbuild.onnxfile import BadReference, EPContextNode, MissingReference, check_reference, locate, resolve
 from epbuild.onnxfile.headers import parse_header
 
 
@@ -139,3 +140,37 @@ def test_a_node_without_a_reference_cannot_be_followed(tmp_path: Path) -> None:
         resolve(tmp_path / "m.onnx", EPContextNode("n", payload=(10, 20)))
     with pytest.raises(BadReference, match="has no ep_cache_context"):
         resolve(tmp_path / "m.onnx", EPContextNode("n", main_context=0))
+
+
+def test_each_attribute_that_is_written_is_told_with_its_type() -> None:
+    [node] = read(context_node("n", main_context=1, own=[1, 2], source="QNN"))  # type: ignore[arg-type]
+    assert set(node.written) == {("main_context", "INT"), ("own", "INTS"), ("source", "STRING")}
+
+
+def test_a_node_says_how_deep_in_subgraphs_it_is() -> None:
+    inner = if_node(subgraph([context_node("two")]), subgraph([]))
+    nodes = read(context_node("none"), if_node(subgraph([context_node("one"), inner]), subgraph([])))
+    assert {node.name: node.depth for node in nodes} == {"none": 0, "one": 1, "two": 2}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
+def test_a_link_is_followed_if_it_stays_in_the_folder_and_only_then(tmp_path: Path) -> None:
+    folder = tmp_path / "dist"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "m.bin").write_bytes(b"context")
+    (tmp_path / "outside.bin").write_bytes(b"context")
+    (folder / "inside").symlink_to(Path("bin") / "m.bin")
+    (folder / "folder").symlink_to("bin")
+    (folder / "outside").symlink_to(tmp_path / "outside.bin")
+    (folder / "upwards").symlink_to("..")
+    (folder / "loop").symlink_to("loop")
+    assert locate(folder, "inside").read_bytes() == locate(folder, "folder/m.bin").read_bytes() == b"context"
+    for reference in ("outside", "upwards/outside.bin", "upwards/gone.bin"):
+        with pytest.raises(BadReference, match="is a link to a place outside its folder") as refused:
+            locate(folder, reference)
+        assert not isinstance(refused.value, MissingReference)
+    with pytest.raises(MissingReference):
+        locate(folder, "loop")
+    # A folder that is reached through a link is a folder like any other.
+    (tmp_path / "latest").symlink_to("dist")
+    assert locate(tmp_path / "latest", "inside").is_file()

@@ -302,3 +302,35 @@ def test_a_graph_of_a_hundred_thousand_nodes_is_read_within_seconds() -> None:
     start = time.perf_counter()
     assert parse_header(file).operators == {("", "Conv"): 100_000}
     assert time.perf_counter() - start < 4
+
+
+def test_external_data_is_told_with_the_bytes_that_are_needed_of_it() -> None:
+    tensors = [
+        external_tensor("a", "w.bin", offset=64, length=16),
+        external_tensor("b", "w.bin", length=70),
+        external_tensor("c", "v.bin"),
+    ]
+    assert header(model([], initializer=tensors)).external_data == {"w.bin": 80, "v.bin": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", [b"\x2a\x00", b"\x5a\x00", b"\x62\x00"])
+def test_a_file_of_nothing_but_tiny_things_does_not_fill_the_memory(field: bytes) -> None:
+    graph = field * 3_000_000
+    file = io.BytesIO(b"\x3a" + encode_varint(len(graph)) + graph)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedModel, match="more than 500,000"):
+            parse_header(file)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000_000
+
+
+def test_texts_that_no_header_has_are_refused_before_they_fill_the_memory() -> None:
+    value = b"\x12" + encode_varint(15 << 20) + bytes(15 << 20)
+    pair = b"\x72" + encode_varint(len(value)) + value
+    file = io.BytesIO(pair * 5 + b"\x3a\x00")
+    with pytest.raises(MalformedModel, match="longer than those of any header"):
+        parse_header(file)

@@ -139,8 +139,8 @@ def test_nothing_is_left_behind_where_the_copy_fails(tmp_path: Path, monkeypatch
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    # By import_module, as the package's own `relink` is the function.
-    monkeypatch.setattr(importlib.import_module("epbuild.onnxfile.relink"), "_copy_bytes", full)
+    # By import_module, as the name of the module is a function's too.
+    monkeypatch.setattr(importlib.import_module("epbuild.onnxfile.splice"), "copy_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         relink(source, tmp_path / "copy.onnx", {})
     assert list(tmp_path.iterdir()) == [source]

@@ -107,7 +107,7 @@ def test_a_huge_field_where_a_name_belongs_is_refused_and_not_loaded() -> None:
     length = 17 * 1024 * 1024
     wire = reader(b"\x0a" + encode_varint(length) + bytes(length))
     (field,) = wire.fields(0, wire.size)
-    with pytest.raises(MalformedModel, match="where a short text belongs"):
+    with pytest.raises(MalformedModel, match="where a short value belongs"):
         wire.text(field)
 
 

@@ -1,0 +1,56 @@
+"""`epbuild merge`: one model out of several compiled ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from epbuild.onnxfile import members_of, merge_models, read_connection
+from epbuild.report import print_line
+
+
+@click.command()
+@click.argument("models", metavar="MODEL MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", "-o", metavar="OUT.onnx", required=True, type=click.Path(path_type=Path), help="The new model.")
+@click.option(
+    "--connect",
+    "-c",
+    "connections",
+    multiple=True,
+    metavar="A.OUTPUT=B.INPUT",
+    help="Feed an output of one model into an input of a later one; models go by their file's stem, or by number from 1.",
+)
+@click.option(
+    "--prefix",
+    "-p",
+    "prefixes",
+    multiple=True,
+    metavar="PREFIX",
+    help="What to put before the names in a model: once for each, '' for none.",
+)
+def merge(models: tuple[Path, ...], output: Path, connections: tuple[str, ...], prefixes: tuple[str, ...]) -> int:
+    """Glue compiled models, in the order in which they run, into one model with the EPContext nodes of all of them.
+
+    Without --connect, an output feeds the inputs of its name in later models. All other inputs and outputs stay; an input that
+    several models have under one name becomes one. The context binaries are copied beside OUT.onnx. What an EP would not load, or would
+    compute wrong, is refused.
+    """
+    if len(models) < 2:
+        raise click.UsageError("name at least two models")
+    if prefixes and len(prefixes) != len(models):
+        raise click.UsageError(f"give --prefix once for each of the {len(models)} models ('' for none)")
+    wanted = [read_connection(text, members_of(models)) for text in connections] if connections else None
+    made = merge_models(list(zip(models, prefixes or [""] * len(models), strict=True)), wanted, output)
+    print_line(f"wrote    {made.model}")
+    for path in made.files:
+        print_line(f"file     {path}")
+    for item in made.connections:
+        print_line(f"feeds    {item.output} of {models[item.source]} -> {item.input} of {models[item.target]}")
+    if not made.connections:
+        print_line("feeds    nothing: no output has the name of a later model's input")
+    for name in made.shared_inputs:
+        print_line(f"shared   input {name}")
+    for note in made.notes:
+        print_line(f"note     {note}")
+    return 0

@@ -1,0 +1,71 @@
+"""`epbuild relink`: change how compiled models keep their contexts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from epbuild.emit import emitted_files
+from epbuild.errors import Problem
+from epbuild.onnxfile import ChangeRefused, Packaging, repackage
+from epbuild.plan import MANIFEST
+from epbuild.report import print_line
+
+
+@click.command()
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--embed", is_flag=True, help="Put the context binary into the model.")
+@click.option("--extract", is_flag=True, help="Put the embedded context into a file of its own: --binary, or the model's name.")
+@click.option(
+    "--binary", metavar="NAME.bin", help="The context binary's new name, which may have subfolders, as in contexts/NAME.bin."
+)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Where the result goes: a folder, or a new .onnx file.")
+@click.option("--in-place", is_flag=True, help="Change the models themselves.")
+def relink(models: tuple[Path, ...], embed: bool, extract: bool, binary: str | None, output: Path | None, in_place: bool) -> int:
+    """Embed, extract, rename or move the context binary of each MODEL, without a recompile; a folder means all models in it.
+
+    Models that share a context binary are changed together. The result is read again before anything is put in place: the same
+    context, and the same in everything else. In place, the old binary is removed when nothing in the folder refers to it any more.
+    """
+    if embed and (extract or binary):
+        raise click.UsageError("--embed leaves no file: it goes with neither --extract nor --binary")
+    if not (embed or extract or binary):
+        raise click.UsageError("say what to change: --embed, --extract or --binary NAME.bin")
+    if in_place == (output is not None):
+        raise click.UsageError("say where the result goes: either -o OUT or --in-place")
+    packaging: Packaging = "embed" if embed else "extract" if extract else "rename"
+    named = [model for path in models for model in _models(path)]
+    if output is not None and output.suffix == ".onnx" and len(named) > 1:
+        raise click.UsageError(f"-o must be a folder for {len(named)} models")
+    if in_place:
+        for model in named:
+            _refuse_output(model)
+    made = repackage(named, packaging, binary=binary, destination=output)
+    for model in made.models:
+        print_line(f"wrote    {model}")
+    for path in made.binaries:
+        print_line(f"binary   {path}")
+    for path in made.removed:
+        print_line(f"removed  {path}")
+    for path in made.kept:
+        print_line(f"kept     {path}: {', '.join(str(file) for file in made.unreadable)} cannot be read, and may refer to it")
+    return 0
+
+
+def _models(path: Path) -> list[Path]:
+    """The models that an argument names."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.onnx"))
+    if not found:
+        raise ChangeRefused(Problem("EPB620", f"there is no .onnx file in the folder {path}"))
+    return found
+
+
+def _refuse_output(model: Path) -> None:
+    place = model.resolve()
+    for folder in place.parents:
+        if place.relative_to(folder).as_posix() in emitted_files(folder / MANIFEST):
+            message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
+            raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))

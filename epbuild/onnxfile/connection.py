@@ -1,0 +1,147 @@
+"""Connections between models: which output feeds which input, and whether it can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from epbuild.errors import Problem
+from epbuild.onnxfile.headers import ModelHeader, ValueInfo
+from epbuild.onnxfile.refusal import ChangeRefused
+
+
+class Connection(NamedTuple):
+    """An output of one model that feeds an input of a later one; the models are numbered from 0."""
+
+    source: int
+    output: str
+    target: int
+    input: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the models that are to be connected; `label` is what messages call it."""
+
+    path: Path
+    label: str
+    header: ModelHeader
+
+
+def read_connection(text: str, members: Sequence[Member]) -> Connection:
+    """The connection that `MODEL.OUTPUT=MODEL.INPUT` means, where MODEL is a file's stem or the model's number, from 1.
+
+    Stems and names may have dots and equals signs: what counts is which reading names things that exist. Raises ChangeRefused
+    (EPB627) where none does, or several do.
+    """
+    readings = [
+        Connection(source, output, target, value)
+        for at, sign in enumerate(text)
+        if sign == "="
+        for source, output in _ends(text[:at], members)
+        for target, value in _ends(text[at + 1 :], members)
+    ]
+    found = [reading for reading in readings if _output(members, reading) and _input(members, reading)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        message = f"the connection '{text}' has several meanings"
+        raise ChangeRefused(Problem("EPB627", message, None, "Give the models' numbers: 1.OUTPUT=2.INPUT."))
+    if readings:
+        _check_ends(members, readings[0])
+    stems = ", ".join(f"{number}: {member.path.stem}" for number, member in enumerate(members, 1))
+    message = f"the connection '{text}' is not of the form MODEL.OUTPUT=MODEL.INPUT"
+    raise ChangeRefused(Problem("EPB627", message, None, f"The models are {stems}."))
+
+
+def same_names(members: Sequence[Member]) -> tuple[Connection, ...]:
+    """Each input with the output of its name in the nearest model before, where there is one."""
+    found = []
+    for target, member in enumerate(members):
+        for value in member.header.inputs:
+            sources = [place for place in range(target) if _value(members[place].header.outputs, value.name)]
+            if sources:
+                found.append(Connection(sources[-1], value.name, target, value.name))
+    return tuple(found)
+
+
+def check_connections(members: Sequence[Member], connections: Sequence[Connection]) -> None:
+    """Raises ChangeRefused (EPB627, EPB628) for the first connection that cannot be made."""
+    fed = set()
+    for connection in connections:
+        output, value = _check_ends(members, connection)
+        source, target = members[connection.source].label, members[connection.target].label
+        if connection.source >= connection.target:
+            message = f"'{output.name}' of {source} cannot feed {target}, which does not come after it"
+            raise ChangeRefused(Problem("EPB627", message, None, "Name the models in the order in which they run."))
+        if (connection.target, value.name) in fed:
+            raise ChangeRefused(Problem("EPB627", f"'{value.name}' of {target} is connected twice"))
+        fed.add((connection.target, value.name))
+        if not fits(output, value):
+            ends = f"'{output.name}' of {source} is {shown(output)}, and '{value.name}' of {target}"
+            message = f"{ends}, which it would feed, is {shown(value)}"
+            raise ChangeRefused(Problem("EPB628", message))
+
+
+def fits(left: ValueInfo, right: ValueInfo) -> bool:
+    """Whether a value of one type can stand for the other: sizes that are known must be equal."""
+    if left.elem_type != right.elem_type:
+        return False
+    if left.shape is None or right.shape is None:
+        return True
+    return len(left.shape) == len(right.shape) and all(
+        one == other
+        for one, other in zip(left.shape, right.shape, strict=True)
+        if isinstance(one, int) and isinstance(other, int)
+    )
+
+
+def shown(value: ValueInfo) -> str:
+    """A value's type, for messages."""
+    from onnx import TensorProto
+
+    known = value.elem_type in TensorProto.DataType.values()
+    kind = TensorProto.DataType.Name(value.elem_type).lower() if known and value.elem_type else "no tensor"
+    shape = "?" if value.shape is None else ", ".join("?" if size is None else str(size) for size in value.shape)
+    return f"{kind}[{shape}]"
+
+
+def _ends(text: str, members: Sequence[Member]) -> list[tuple[int, str]]:
+    """The model and the value's name that `text` may mean."""
+    return [
+        (number, text[len(name) + 1 :])
+        for number, member in enumerate(members)
+        for name in dict.fromkeys((member.path.stem, str(number + 1)))
+        if text.startswith(f"{name}.")
+    ]
+
+
+def _check_ends(members: Sequence[Member], connection: Connection) -> tuple[ValueInfo, ValueInfo]:
+    output, value = _output(members, connection), _input(members, connection)
+    if output is None:
+        source = members[connection.source]
+        message = f"{source.label} has no output '{connection.output}'"
+        raise ChangeRefused(Problem("EPB627", message, None, _named(source.header.outputs)))
+    if value is None:
+        target = members[connection.target]
+        message = f"{target.label} has no input '{connection.input}'"
+        raise ChangeRefused(Problem("EPB627", message, None, _named(target.header.inputs)))
+    return output, value
+
+
+def _output(members: Sequence[Member], connection: Connection) -> ValueInfo | None:
+    return _value(members[connection.source].header.outputs, connection.output)
+
+
+def _input(members: Sequence[Member], connection: Connection) -> ValueInfo | None:
+    return _value(members[connection.target].header.inputs, connection.input)
+
+
+def _value(values: Sequence[ValueInfo], name: str) -> ValueInfo | None:
+    return next((value for value in values if value.name == name), None)
+
+
+def _named(values: Sequence[ValueInfo]) -> str:
+    return f"There are: {', '.join(value.name for value in values)}." if values else "There are none."

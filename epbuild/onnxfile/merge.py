@@ -1,0 +1,297 @@
+"""Merging: one model out of several compiled ones, with outputs of earlier models connected to inputs of later ones."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from epbuild.errors import Problem, VerifyError
+from epbuild.onnxfile.connection import Connection, Member, check_connections, fits, same_names, shown
+from epbuild.onnxfile.embed import PROTOBUF_LIMIT
+from epbuild.onnxfile.epcontext import BadReference, resolve
+from epbuild.onnxfile.headers import ValueInfo, read_header
+from epbuild.onnxfile.naming import Part, connect, is_context, name_nodes, nodes, rename
+from epbuild.onnxfile.packaging import find_binary, find_data, other_users, read_compiled
+from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
+from epbuild.onnxfile.tolerance import tolerance
+
+_COMPATIBILITY = "ep_compatibility_info."
+# More than longer names can add to the models' bytes.
+_NAMES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What was written."""
+
+    model: Path
+    files: tuple[Path, ...]
+    """The context binaries, and files of external data, that the model refers to."""
+    connections: tuple[Connection, ...]
+    shared_inputs: tuple[str, ...]
+    """Inputs that several of the models had, under one name, and that are one input now."""
+    notes: tuple[str, ...]
+    """What of the models is not in the merged one: a sentence each."""
+
+
+def merge_models(inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path) -> Merged:
+    """Writes the model `destination`, and beside it the files that it refers to, from compiled models and a prefix for each one's names.
+
+    The models are in the order in which they run. `connections` are outputs that feed inputs; None connects an output with each later
+    input of the same name. All other inputs and outputs stay, and an input of one name in several models becomes one input. EPContext
+    nodes keep their names, by which EPs find a graph in its context, unless two are the same.
+
+    Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) where the models do not fit together or an EP would not load the
+    result, VerifyError (EPB600, EPB602, EPB605) for models that are not whole, OSError; nothing was written then.
+    """
+    opened = members_of([path for path, _ in inputs])
+    _check_size(opened)
+    _check_contexts(opened)
+    joined = same_names(opened) if connections is None else tuple(connections)
+    check_connections(opened, joined)
+    if os.path.lexists(destination):
+        raise in_the_way(destination)
+    import onnx
+
+    parts = [
+        Part(item.label, prefix, onnx.load(item.path, load_external_data=False), lone=not _is_shared(item))
+        for item, (_, prefix) in zip(opened, inputs, strict=True)
+    ]
+    connect(parts, joined)
+    shared = _check_shared_inputs(parts, opened)
+    name_nodes(parts)
+    notes: list[str] = []
+    merged = _assemble(parts, opened, notes)
+    with drafts(destination.parent) as folder:
+        files, new = _stage_files(opened, parts, folder, destination)
+        for part in parts:
+            merged.graph.node.extend(part.proto.graph.node)
+        (folder / destination.name).write_bytes(merged.SerializeToString())
+        _check(folder / destination.name, merged, opened)
+        publish(folder, destination.parent, [*new, destination.name])
+    return Merged(destination, tuple(destination.parent / name for name in files), joined, shared, tuple(notes))
+
+
+def members_of(paths: Sequence[Path]) -> tuple[Member, ...]:
+    """The compiled models at `paths`. Raises VerifyError (EPB600, EPB602), ChangeRefused (EPB620)."""
+    seen = Counter[Path]()
+    members = []
+    for path in paths:
+        seen[path] += 1
+        members.append(Member(path, str(path) if seen[path] == 1 else f"{path} ({seen[path]})", read_compiled(path)))
+    return tuple(members)
+
+
+def _is_shared(item: Member) -> bool:
+    """Whether another model refers to a context binary of this one: the context has graphs for both then."""
+    binaries = [find_binary(item.path, node) for node in item.header.ep_context_nodes if node.reference is not None]
+    return any(other_users(binary, item.path.parent, [item.path])[0] for binary in binaries)
+
+
+def _check_size(opened: Sequence[Member]) -> None:
+    size = sum(item.path.stat().st_size for item in opened)
+    if size > PROTOBUF_LIMIT - _NAMES:
+        message = f"the merged model would have {size:,} bytes, and no reader takes a model over 2 GiB"
+        raise ChangeRefused(Problem("EPB623", message, None, "Extract the embedded contexts first: epbuild relink --extract."))
+
+
+def _check_contexts(opened: Sequence[Member]) -> None:
+    """Refuses more compiled contexts than an EP loads from one model."""
+    contexts: dict[str, dict[object, str]] = {}
+    for number, item in enumerate(opened):
+        for place, node in enumerate(item.header.ep_context_nodes):
+            if node.reference is not None:
+                context: object = os.path.realpath(find_binary(item.path, node))
+            elif node.payload is not None:
+                context = (number, place)
+            else:
+                continue
+            contexts.setdefault(str(node.source), {})[context] = item.label
+    for source, found in contexts.items():
+        most = tolerance(source).contexts
+        if most is not None and len(found) > most:
+            message = f"{source} loads {most} context from one model, and there are {len(found)}: {', '.join(found.values())}"
+            raise ChangeRefused(Problem("EPB626", message, None, "Keep them in models of their own."))
+
+
+def _check_shared_inputs(parts: Sequence[Part], opened: Sequence[Member]) -> tuple[str, ...]:
+    """The inputs that are one in the merged model, which must be of one type."""
+    first: dict[str, tuple[Member, ValueInfo]] = {}
+    shared: dict[str, None] = {}
+    for part, item in zip(parts, opened, strict=True):
+        for value in item.header.inputs:
+            if value.name in part.fed:
+                continue
+            name = part.names[value.name]
+            other, known = first.setdefault(name, (item, value))
+            if other is item:
+                continue
+            shared[name] = None
+            if not fits(known, value):
+                message = f"the input '{name}' is {shown(known)} in {other.label}, and {shown(value)} in {item.label}"
+                raise ChangeRefused(Problem("EPB628", message, None, "Keep them apart with --prefix."))
+    return tuple(shared)
+
+
+def _assemble(parts: Sequence[Part], opened: Sequence[Member], notes: list[str]) -> Any:
+    """The merged model, less its nodes: these are still to learn where their contexts are."""
+    from onnx import ModelProto
+
+    merged = ModelProto(ir_version=max(part.proto.ir_version for part in parts), producer_name="epbuild")
+    merged.graph.name = "_".join(dict.fromkeys(part.proto.graph.name for part in parts if part.proto.graph.name)) or "merged"
+    for domain, version in _opsets(parts).items():
+        merged.opset_import.add(domain=domain, version=version)
+    for key, text in _metadata(opened, notes).items():
+        merged.metadata_props.add(key=key, value=text)
+    functions: dict[tuple[str, str, str], tuple[bytes, str]] = {}
+    inputs: set[str] = set()
+    inner: list[Any] = []
+    for part in parts:
+        graph = part.proto.graph
+        fed, feeding = {part.names[name] for name in part.fed}, {part.names[name] for name in part.feeding}
+        rename(part)
+        for value in graph.input:
+            if value.name not in fed and value.name not in inputs:
+                inputs.add(value.name)
+                merged.graph.input.append(value)
+        for value in graph.output:
+            # EPContext nodes do not say of what type their outputs are: ONNX Runtime has to be told of each value inside the graph.
+            (inner.append if value.name in feeding else merged.graph.output.append)(value)
+        inner.extend(graph.value_info)
+        merged.graph.initializer.extend(graph.initializer)
+        merged.graph.sparse_initializer.extend(graph.sparse_initializer)
+        merged.graph.quantization_annotation.extend(graph.quantization_annotation)
+        for function in part.proto.functions:
+            identity = (function.domain, function.name, getattr(function, "overload", ""))
+            content, label = functions.setdefault(identity, (function.SerializeToString(deterministic=True), part.label))
+            if content != function.SerializeToString(deterministic=True):
+                message = f"{label} and {part.label} have different functions named {function.domain}.{function.name}"
+                raise ChangeRefused(Problem("EPB628", message))
+            if label == part.label:
+                merged.functions.append(function)
+    outer = {value.name for value in merged.graph.output}
+    merged.graph.value_info.extend({value.name: value for value in inner if value.name not in outer}.values())
+    return merged
+
+
+def _opsets(parts: Sequence[Part]) -> dict[str, int]:
+    """One version of each operator set: the one that nodes were made for, as EPContext nodes work with any."""
+    merged: dict[str, int] = {}
+    needed: dict[str, tuple[int, str]] = {}
+    for part in parts:
+        used = {_domain(node.domain) for node in nodes(part.proto.graph) if not is_context(node)}
+        used |= {_domain(node.domain) for function in part.proto.functions for node in function.node}
+        for opset in part.proto.opset_import:
+            domain, version = _domain(opset.domain), opset.version
+            merged[domain] = max(merged.get(domain, 0), version)
+            if domain in used:
+                known, label = needed.setdefault(domain, (version, part.label))
+                if known != version:
+                    message = f"{label} uses version {known} of the operators '{domain or 'ai.onnx'}', and {part.label} version {version}"
+                    raise ChangeRefused(
+                        Problem("EPB628", message, None, "Convert one of the source models, and compile it again.")
+                    )
+    return {**merged, **{domain: version for domain, (version, _) in needed.items()}}
+
+
+def _metadata(opened: Sequence[Member], notes: list[str]) -> dict[str, str]:
+    """The models' metadata: what an EP wants to know of the contexts must be the same in all that have a context of that EP."""
+    merged: dict[str, str] = {}
+    for key in dict.fromkeys(key for item in opened for key in item.header.metadata):
+        holders = [item for item in opened if key in item.header.metadata]
+        ep = key.removeprefix(_COMPATIBILITY) if key.startswith(_COMPATIBILITY) else None
+        users = [item for item in holders if any(node.source == ep for node in item.header.ep_context_nodes)]
+        values = {item.header.metadata[key]: item.label for item in reversed(users or holders)}
+        if len(values) == 1:
+            merged[key] = next(iter(values))
+        elif ep is not None:
+            told = "; ".join(f"{label} for {value}" for value, label in reversed(values.items()))
+            raise ChangeRefused(Problem("EPB628", f"the models were compiled by {ep} for different targets: {told}"))
+        else:
+            notes.append(f"the models have different values for the metadata '{key}', which was left out")
+    return merged
+
+
+def _stage_files(opened: Sequence[Member], parts: Sequence[Part], folder: Path, destination: Path) -> tuple[list[str], list[str]]:
+    """Copies the context binaries and the external data; the names of all, and of those that are not beside `destination` yet."""
+    placed: dict[str, tuple[str, Path]] = {}
+
+    def place(name: str, file: Path) -> str:
+        placed.setdefault(name.casefold(), (name, file))  # two names that differ in case only are one on some systems
+        return name
+
+    for item, part in zip(opened, parts, strict=True):
+        names: dict[str, str] = {}
+        for node in item.header.ep_context_nodes:
+            if node.reference is not None and node.reference not in names:
+                binary = find_binary(item.path, node)
+                names[node.reference] = place(_free_name(node.reference, binary, placed, destination), binary)
+        for proto_node in part.contexts:
+            _set_reference(proto_node, names)
+        for location in item.header.external_data:
+            data = find_data(item.path, location)
+            if place(_free_name(location, data, placed, destination), data) != str(PurePosixPath(location)):
+                message = f"another file named {location} is in the way of the external data of {item.label}"
+                raise ChangeRefused(Problem("EPB624", message, None, "Merge into another folder, or give the data another name."))
+    new = []
+    for name, source in placed.values():
+        there = (destination.parent / name).exists()
+        stage(source, folder / name, link=there)
+        if not there:
+            new.append(name)
+    return [name for name, _ in placed.values()], new
+
+
+def _free_name(reference: str, file: Path, placed: Mapping[str, tuple[str, Path]], destination: Path) -> str:
+    """`reference`, or with a number where another file has that name already."""
+    path = PurePosixPath(reference)
+    number = 1
+    while True:
+        name = str(path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}"))
+        target = destination.parent / name
+        others = [target] if os.path.lexists(target) else []
+        if name.casefold() in placed:
+            others.append(placed[name.casefold()][1])
+        if target != destination and all(other.is_file() and filecmp.cmp(other, file, shallow=False) for other in others):
+            return name
+        number += 1
+
+
+def _set_reference(node: Any, names: Mapping[str, str]) -> None:
+    for attribute in node.attribute:
+        if attribute.name == "ep_cache_context" and (reference := names.get(attribute.s.decode("utf-8", "replace"))) is not None:
+            attribute.s = reference.encode()
+
+
+def _check(path: Path, merged: Any, opened: Sequence[Member]) -> None:
+    """Reads the result again: every node of every model, the inputs and outputs, and a file behind each reference."""
+    header = read_header(path)
+    operators: Counter[tuple[str, str]] = Counter()
+    for item in opened:
+        operators.update(item.header.operators)
+    try:
+        for node in header.ep_context_nodes:
+            if node.reference is not None:
+                resolve(path, node)
+    except BadReference as error:
+        raise VerifyError(Problem("EPB629", f"the merged model is not right: {error}")) from error
+    written = ([value.name for value in header.inputs], [value.name for value in header.outputs])
+    initialized = {tensor.name for tensor in merged.graph.initializer} | {
+        tensor.values.name for tensor in merged.graph.sparse_initializer
+    }
+    asked = (
+        [value.name for value in merged.graph.input if value.name not in initialized],
+        [value.name for value in merged.graph.output],
+    )
+    if Counter(header.operators) != operators or written != asked:
+        raise VerifyError(Problem("EPB629", "the merged model does not have the nodes, inputs and outputs that it should have"))
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name

@@ -1,0 +1,249 @@
+"""The names in models that become one: which values are the same, what each is called then, and which names an EP needs as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from epbuild.errors import Problem
+from epbuild.onnxfile.connection import Connection
+from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE
+from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.onnxfile.tolerance import tolerance
+
+_HINT = "Keep them apart with --prefix."
+
+
+@dataclass
+class Part:
+    """One of the models: its proto, and what its values are called in the merged model, by their names in it."""
+
+    label: str
+    prefix: str
+    proto: Any
+    lone: bool
+    """Whether no other model is known to have a graph in the same context."""
+    names: dict[str, str] = field(init=False)
+    contexts: list[Any] = field(init=False)
+    fed: set[str] = field(default_factory=set)
+    """The inputs that an earlier model feeds."""
+    feeding: set[str] = field(default_factory=set)
+    """The outputs that feed a later model."""
+
+    def __post_init__(self) -> None:
+        self.names = {name: self.prefix + name for name in value_names(self.proto.graph)}
+        self.contexts = [node for node in nodes(self.proto.graph) if is_context(node)]
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The graph's inputs that have no value in the model, by name."""
+        initialized = {tensor.name for tensor in self.proto.graph.initializer}
+        initialized |= {tensor.values.name for tensor in self.proto.graph.sparse_initializer}
+        return {value.name: value for value in self.proto.graph.input if value.name not in initialized}
+
+    def objection(self, old: str, new: str) -> Problem | None:
+        """Why a value cannot be called `new`, as far as this model goes."""
+        taken = next((name for name, other in self.names.items() if other == new and name != old), None)
+        if taken is not None:
+            return Problem(
+                "EPB627", f"'{old}' of {self.label} would be called '{new}', which is another value there", None, _HINT
+            )
+        return next((found for node in self.contexts if (found := _context_objection(self.label, node, old, new))), None)
+
+
+def connect(parts: Sequence[Part], connections: Sequence[Connection]) -> None:
+    """Gives connected values one name each, and checks every name. Raises ChangeRefused (EPB626, EPB627) with the first objection."""
+    fed: dict[tuple[int, str], list[tuple[int, str]]] = {}
+    for connection in sorted(connections):
+        fed.setdefault((connection.source, connection.output), []).append((connection.target, connection.input))
+    for (source, output), inputs in fed.items():
+        ends = [(source, output), *inputs]
+        name = _common_name(parts, ends, fixed=output in parts[source].fed)
+        for number, value in ends:
+            parts[number].names[value] = name
+        parts[source].feeding.add(output)
+        for number, value in inputs:
+            parts[number].fed.add(value)
+    for part in parts:
+        for node in part.contexts:
+            for old in chain(node.input, node.output):
+                problem = _context_objection(part.label, node, old, part.names.get(old, old))
+                if problem is not None:
+                    raise ChangeRefused(problem)
+    _refuse_two_of_a_name(parts)
+
+
+def rename(part: Part) -> None:
+    """Changes the values' names in the model's proto, and says to EPs that want to know what they were."""
+    for node in part.contexts:
+        _tell_values(node, part.names)
+    _map_graph(part.proto.graph, part.names.__getitem__)
+
+
+def name_nodes(parts: Sequence[Part]) -> None:
+    """Makes the nodes' names differ, as ONNX Runtime demands. Raises ChangeRefused (EPB627)."""
+    taken: dict[str, str] = {}
+    for part in parts:
+        for node in nodes(part.proto.graph):
+            if is_context(node):
+                _name_context(part, node, taken)
+            elif node.name:
+                node.name = part.prefix + node.name
+            if node.name in taken:
+                message = f"both {taken[node.name]} and {part.label} have a node named '{node.name}'"
+                raise ChangeRefused(Problem("EPB627", message, None, _HINT))
+            if node.name:
+                taken[node.name] = part.label
+
+
+def is_context(node: Any) -> bool:
+    """Whether a node is an EPContext node."""
+    return (node.domain, node.op_type) == (DOMAIN, OP_TYPE)
+
+
+def text_of(node: Any, name: str) -> str | None:
+    """A node's string attribute."""
+    return next((attribute.s.decode("utf-8", "replace") for attribute in node.attribute if attribute.name == name), None)
+
+
+def graphs(graph: Any) -> Iterator[Any]:
+    """A graph, and the subgraphs in its nodes' attributes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from graphs(inner)
+
+
+def nodes(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph and of its subgraphs."""
+    return (node for inner in graphs(graph) for node in inner.node)
+
+
+def value_names(graph: Any) -> dict[str, None]:
+    """The name of every value in a graph and in its subgraphs, in no particular order; each once."""
+    found: dict[str, None] = {}
+
+    def see(name: str) -> str:
+        found[name] = None
+        return name
+
+    _map_graph(graph, see)
+    return found
+
+
+def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
+    """Replaces every value's name by what `new` gives for it; the empty name, which stands for no value, stays."""
+    for inner in graphs(graph):
+        for node in inner.node:
+            for values in (node.input, node.output):
+                for place, name in enumerate(values):
+                    if name:
+                        values[place] = new(name)
+        for value in chain(inner.input, inner.output, inner.value_info, inner.initializer):
+            value.name = new(value.name)
+        for tensor in inner.sparse_initializer:
+            tensor.values.name = new(tensor.values.name)
+        for annotation in inner.quantization_annotation:
+            annotation.tensor_name = new(annotation.tensor_name)
+            for entry in annotation.quant_parameter_tensor_names:
+                entry.value = new(entry.value)
+
+
+def _common_name(parts: Sequence[Part], ends: Sequence[tuple[int, str]], *, fixed: bool) -> str:
+    """The first name that nothing speaks against: the output's, else an input's."""
+    candidates = list(dict.fromkeys(parts[number].names[value] for number, value in ends))[: 1 if fixed else None]
+    first: Problem | None = None
+    for name in candidates:
+        problem = next((found for number, value in ends if (found := parts[number].objection(value, name))), None)
+        if problem is None:
+            return name
+        first = first or problem
+    assert first is not None  # noqa: S101 - there is a candidate, and none was without an objection
+    raise ChangeRefused(first)
+
+
+def _context_objection(label: str, node: Any, old: str, new: str) -> Problem | None:
+    source = text_of(node, "source")
+    attribute = tolerance(source).value_names
+    if new == old or old not in chain(node.input, node.output):
+        return None
+    if attribute is None:
+        message = (
+            f"{source} does not load a context whose inputs or outputs are renamed: '{old}' of {label} would be called '{new}'"
+        )
+        return Problem("EPB626", message, None, "Leave the model's prefix out, or rename on the other side of the connection.")
+    own = _own_names(node, attribute)
+    if set("=;") & set(new + own[old]):
+        message = f"'{old}' of {label} would be called '{new}', and {source} cannot be told so: '=' and ';' end a name there"
+        return Problem("EPB626", message, None, "Leave the model's prefix out, or rename the values of the source model.")
+    if any(new in (value, name) for value, name in own.items() if value != old):
+        message = f"'{old}' of {label} would be called '{new}', which {source} takes for another input or output of that context"
+        return Problem("EPB626", message, None, _HINT)
+    return None
+
+
+def _own_names(node: Any, attribute: str) -> dict[str, str]:
+    """What the context itself calls each input and output of its node, by the value's name."""
+    told = dict(pair.split("=", 1) for pair in (text_of(node, attribute) or "").split(";") if "=" in pair)
+    return {value: told.get(value, value) for value in chain(node.input, node.output) if value}
+
+
+def _tell_values(node: Any, names: dict[str, str]) -> None:
+    attribute = tolerance(text_of(node, "source")).value_names
+    if attribute is None:
+        return
+    own = _own_names(node, attribute)
+    if all(names[value] == value for value in own):
+        return
+    text = "".join(f"{names[value]}={name};" for value, name in own.items() if names[value] != name)
+    _set_text(node, attribute, text)
+
+
+def _set_text(node: Any, name: str, text: str) -> None:
+    from onnx import helper
+
+    attribute = next((attribute for attribute in node.attribute if attribute.name == name), None)
+    if attribute is None:
+        node.attribute.append(helper.make_attribute(name, text.encode()))
+    else:
+        attribute.s = text.encode()
+
+
+def _name_context(part: Part, node: Any, taken: dict[str, str]) -> None:
+    """Keeps the node's name, by which the EP finds the graph in the context, unless it is taken and the EP finds the graph without."""
+    if node.name not in taken:
+        return
+    source = text_of(node, "source")
+    alone = part.lone and sum(text_of(other, "source") == source for other in part.contexts) == 1
+    if not (alone and tolerance(source).lone_node_name):
+        message = f"both {taken[node.name]} and {part.label} have an EPContext node '{node.name}', and {source} needs that name as it is"
+        raise ChangeRefused(Problem("EPB627", message, None, "Compile one of the models from another path."))
+    if part.prefix:
+        node.name = part.prefix + node.name
+        _set_text(node, "partition_name", node.name)
+
+
+def _refuse_two_of_a_name(parts: Sequence[Part]) -> None:
+    """Refuses two values of one name that are not one value: connected, or an input of several models."""
+    defined: dict[str, tuple[Part, bool]] = {}
+    for part in parts:
+        inputs = part.inputs
+        for old in dict.fromkeys(chain((name for name in inputs if name not in part.fed), _made(part.proto.graph))):
+            new, is_input = part.names[old], old in inputs
+            first, was_input = defined.setdefault(new, (part, is_input))
+            if first is not part and not (was_input and is_input):
+                message = f"both {first.label} and {part.label} have a value named '{new}', and they are not connected"
+                raise ChangeRefused(Problem("EPB627", message, None, _HINT))
+
+
+def _made(graph: Any) -> Iterator[str]:
+    """The values that a graph and its subgraphs define: initializers, their own inputs, and what nodes put out."""
+    for place, inner in enumerate(graphs(graph)):
+        yield from (tensor.name for tensor in inner.initializer)
+        yield from (tensor.values.name for tensor in inner.sparse_initializer)
+        if place:
+            yield from (value.name for value in inner.input)
+        yield from (name for node in inner.node for name in node.output if name)

@@ -1,0 +1,309 @@
+"""How compiled models keep their contexts, changed for all that share one: drafted beside, checked, and only then put in place."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from epbuild.errors import Problem, VerifyError
+from epbuild.onnxfile.embed import PROTOBUF_LIMIT, embed, extract
+from epbuild.onnxfile.epcontext import BadReference, EPContextNode, check_reference, locate, resolve
+from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.onnxfile.relink import relink
+from epbuild.onnxfile.staging import drafts, in_the_way, overwrite, publish, stage
+from epbuild.onnxfile.wire import MalformedModel
+
+Packaging = Literal["embed", "extract", "rename"]
+"""`embed` an external context; `extract` an embedded one; `rename` a context binary, or move it into a subfolder."""
+
+_CHUNK = 1024 * 1024
+# More than the lengths of all that encloses a context can grow by.
+_LENGTHS = 1024
+
+
+@dataclass(frozen=True)
+class Repackaged:
+    """What was made of some models."""
+
+    models: tuple[Path, ...]
+    binaries: tuple[Path, ...]
+    """The context binaries that the models refer to now."""
+    removed: tuple[Path, ...] = ()
+    """Context binaries that were removed, as nothing in their folder refers to them any more."""
+    kept: tuple[Path, ...] = ()
+    """Context binaries that were not removed, as `unreadable` files beside them may refer to them."""
+    unreadable: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A compiled model with one context: `binary` is its file, or None where the model embeds it."""
+
+    path: Path
+    header: ModelHeader
+    node: EPContextNode
+    binary: Path | None
+
+    def digest(self) -> str:
+        """SHA-256 of the context."""
+        if self.binary is not None:
+            return _digest(self.binary, 0, self.binary.stat().st_size)
+        return _digest(self.path, *(self.node.payload or (0, 0)))
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """What a model is to become: the names of the new model and of its context binary (None: embedded) in their folder."""
+
+    old: _Model
+    name: str
+    reference: str | None
+
+
+def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | None, destination: Path | None) -> Repackaged:
+    """Changes how `models` keep their contexts, each of them having one, or all of them sharing one.
+
+    `binary` is the new reference, from the models' folder; without it an extracted context is named after its model. `destination`
+    is a folder for the results, or the file of a single result, where it ends in `.onnx`; None changes the models in place, and
+    removes a context binary that nothing beside it refers to any more. All that is not the context stays as it is, to the byte.
+
+    Raises ChangeRefused (EPB620 to EPB624) where it cannot be done or the EP would not load the result, VerifyError (EPB600, EPB602,
+    EPB605) for models that are not whole; nothing was changed then. After an OSError in place, each model is the old one or the new
+    one, and has its context binary.
+    """
+    opened = [_open(path, packaging) for path in dict.fromkeys(models)]
+    folder = _folder_of(opened)
+    if binary is not None:
+        _check_name(binary)
+    unreadable = _check_sharing(opened, packaging, binary)
+    one_file = destination is not None and destination.suffix == ".onnx" and not destination.is_dir()
+    target = folder if destination is None else destination.parent if one_file else destination
+    drafted = []
+    for model in opened:
+        name = destination.name if one_file and destination is not None else model.path.name
+        reference = None if packaging == "embed" else binary or f"{PurePosixPath(name).stem}.bin"
+        drafted.append(_Draft(model, name, reference))
+    _check_places(drafted, target, in_place=destination is None)
+    with drafts(target) as drafts_folder:
+        for draft in drafted:
+            _write(draft, drafts_folder, packaging, in_place=destination is None)
+            _check(draft, drafts_folder)
+        references = list(dict.fromkeys(draft.reference for draft in drafted if draft.reference is not None))
+        if destination is not None:
+            data = _stage_data(drafted, folder, drafts_folder) if target.resolve() != folder.resolve() else []
+            publish(drafts_folder, target, [*references, *data, *(draft.name for draft in drafted)])
+        else:
+            publish(drafts_folder, target, references)
+            for draft in drafted:
+                overwrite(drafts_folder, target, draft.name)
+    made = tuple(target / draft.name for draft in drafted), tuple(target / reference for reference in references)
+    if destination is not None:
+        return Repackaged(*made)
+    left = tuple(dict.fromkeys(model.binary for model in opened if model.binary is not None))
+    if unreadable:
+        return Repackaged(*made, kept=left, unreadable=unreadable)
+    for path in left:
+        path.unlink()
+        for emptied in (parent for parent in path.parents if parent != folder and parent.is_relative_to(folder)):
+            with suppress(OSError):  # it is not empty
+                emptied.rmdir()
+    return Repackaged(*made, removed=left)
+
+
+def other_users(binary: Path, folder: Path, known: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The models that refer to `binary`, less the `known` ones, and the `.onnx` files that cannot be read, which may be such.
+
+    Looked for in the folders from `folder` down to the binary's: nothing else can refer to it without leaving its own folder.
+    """
+    users, unreadable = [], []
+    wanted = os.path.realpath(binary)
+    skipped = {os.path.realpath(path) for path in known}
+    for place in dict.fromkeys(parent for parent in binary.parents if parent.is_relative_to(folder)):
+        for path in sorted(place.glob("*.onnx")):
+            if os.path.realpath(path) in skipped:
+                continue
+            try:
+                references = {node.reference for node in read_header(path).ep_context_nodes if node.reference}
+                if any(os.path.realpath(place / reference) == wanted for reference in references):
+                    users.append(path)
+            except (OSError, ValueError):  # no whole model, or a reference that can be no file's name
+                unreadable.append(path)
+    return tuple(users), tuple(unreadable)
+
+
+def read_compiled(path: Path) -> ModelHeader:
+    """The header of a compiled model; raises VerifyError (EPB600, EPB602), or ChangeRefused (EPB620) where nothing of it is compiled."""
+    try:
+        header = read_header(path)
+    except OSError as error:
+        raise VerifyError(Problem("EPB600", f"{path} cannot be read: {error.strerror or error}")) from error
+    except MalformedModel as error:
+        raise VerifyError(Problem("EPB602", f"{path} is not a whole ONNX file: {error}")) from error
+    if not header.is_compiled:
+        raise ChangeRefused(Problem("EPB620", f"{path} holds no EPContext node: it is not a compiled model"))
+    return header
+
+
+def find_binary(path: Path, node: EPContextNode) -> Path:
+    """The context binary that a node of the model `path` refers to; raises VerifyError (EPB605)."""
+    try:
+        return resolve(path, node)
+    except BadReference as error:
+        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
+
+
+def find_data(path: Path, location: str) -> Path:
+    """The file at which the model `path` has external data; raises VerifyError (EPB605)."""
+    try:
+        return locate(path.parent, location, "external data file")
+    except BadReference as error:
+        raise VerifyError(Problem("EPB605", f"{path}: {error}")) from error
+
+
+def _open(path: Path, packaging: Packaging) -> _Model:
+    header = read_compiled(path)
+    embedded = [node for node in header.ep_context_nodes if node.payload is not None]
+    referring = [node for node in header.ep_context_nodes if node.reference is not None]
+    if packaging == "extract" and not embedded:
+        raise ChangeRefused(Problem("EPB620", f"{path} embeds no context: there is nothing to extract"))
+    if packaging != "extract" and not referring:
+        raise ChangeRefused(Problem("EPB620", f"{path} refers to no context binary: its context is embedded"))
+    contexts = [*dict.fromkeys(node.reference for node in referring), *embedded]
+    if len(contexts) > 1:
+        kinds = [*(str(node.reference) for node in referring), *("an embedded one" for _ in embedded)]
+        message = f"{path} has {len(contexts)} contexts ({', '.join(dict.fromkeys(kinds))}), and only one can be changed"
+        raise ChangeRefused(Problem("EPB621", message))
+    if packaging == "embed" and len(referring) > 1:
+        message = (
+            f"{len(referring)} nodes of {path} refer to {referring[0].reference}, and EPs load one embedded context for a model"
+        )
+        raise ChangeRefused(Problem("EPB621", message))
+    node = (referring or embedded)[0]
+    binary = find_binary(path, node) if referring else None
+    if packaging == "embed" and binary is not None:
+        size = path.stat().st_size + binary.stat().st_size
+        if size > PROTOBUF_LIMIT - _LENGTHS:
+            message = f"{path} with its context embedded would have {size:,} bytes, and no reader takes a model over 2 GiB"
+            raise ChangeRefused(Problem("EPB623", message))
+    return _Model(path, header, node, binary)
+
+
+def _folder_of(models: Sequence[_Model]) -> Path:
+    folders = list(dict.fromkeys(model.path.parent.resolve() for model in models))
+    if len(folders) > 1:
+        named = ", ".join(str(folder) for folder in folders)
+        raise ChangeRefused(
+            Problem("EPB622", f"the models are in different folders ({named}), where one name means different files")
+        )
+    return models[0].path.parent
+
+
+def _check_name(reference: str) -> None:
+    try:
+        check_reference(reference)
+    except BadReference as error:
+        raise ChangeRefused(Problem("EPB624", str(error))) from error
+    if reference.rsplit("/", maxsplit=1)[-1] in {"", "."}:
+        raise ChangeRefused(Problem("EPB624", f"'{reference}' names a folder; name the context binary too"))
+
+
+def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str | None) -> tuple[Path, ...]:
+    """Refuses to change a shared context for some of its models only; the files beside the binaries that cannot be read."""
+    users: dict[str, list[_Model]] = {}
+    for model in models:
+        if model.binary is not None:
+            users.setdefault(os.path.realpath(model.binary), []).append(model)
+    unreadable: dict[Path, None] = {}
+    for sharing in users.values():
+        name, named = str(sharing[0].node.reference), [model.path for model in sharing]
+        others, unread = other_users(sharing[0].path.parent / name, sharing[0].path.parent, named)
+        unreadable.update(dict.fromkeys(unread))
+        if packaging == "embed" and len(named) + len(others) > 1:
+            listed = ", ".join(path.name for path in (*named, *others))
+            raise ChangeRefused(
+                Problem("EPB622", f"{name} is shared by {listed}, and EPs do not load a shared context that is embedded")
+            )
+        if others:
+            listed = ", ".join(path.name for path in others)
+            message = f"{name} is shared with {listed}, which would be parted from {named[0].name}"
+            raise ChangeRefused(Problem("EPB622", message, None, "Name all models that share it, or their folder."))
+    if binary is not None and (len(users) > 1 or (packaging == "extract" and len(models) > 1)):
+        message = f"the {len(models)} models have different contexts, and {binary} can be the name of one only"
+        raise ChangeRefused(Problem("EPB622", message, None, "Name the models one by one."))
+    return tuple(unreadable)
+
+
+def _check_places(drafted: Sequence[_Draft], target: Path, *, in_place: bool) -> None:
+    for draft in drafted:
+        names = [draft.reference] if in_place else [draft.name, draft.reference]
+        for name in names:
+            if name is not None and os.path.lexists(target / name):
+                raise in_the_way(target / name)
+            if name is not None and name == draft.name and name == draft.reference:
+                raise ChangeRefused(Problem("EPB624", f"{name} cannot be the name of the model and of its context binary"))
+        if draft.reference in draft.old.header.external_data:
+            raise ChangeRefused(Problem("EPB624", f"{draft.reference} is external data of {draft.old.path}, not to be replaced"))
+        if in_place and draft.old.path.is_symlink():
+            raise ChangeRefused(
+                Problem("EPB624", f"{draft.old.path} is a link, which a change in place would cut", None, "Name the file.")
+            )
+
+
+def _write(draft: _Draft, folder: Path, packaging: Packaging, *, in_place: bool) -> None:
+    old = draft.old
+    binary = folder / draft.reference if draft.reference is not None else None
+    if binary is not None:
+        binary.parent.mkdir(parents=True, exist_ok=True)
+    if packaging == "embed" and old.binary is not None:
+        embed(old.path, folder / draft.name, old.binary)
+    elif packaging == "extract" and binary is not None and draft.reference is not None:
+        extract(old.path, folder / draft.name, binary, draft.reference)
+    elif binary is not None and old.binary is not None and draft.reference is not None:
+        if not binary.exists():
+            stage(old.binary, binary, link=in_place)
+        relink(old.path, folder / draft.name, {str(old.node.reference): draft.reference})
+
+
+def _check(draft: _Draft, folder: Path) -> None:
+    """Reads the result again: it must have the same context, and be the same in everything else."""
+    path, old = folder / draft.name, draft.old
+    header = read_header(path)
+    node = next(node for node in header.ep_context_nodes if node.reference is not None or node.payload is not None)
+    made = _Model(path, header, node, find_binary(path, node) if node.reference is not None else None)
+    linked = made.binary is not None and old.binary is not None and made.binary.samefile(old.binary)
+    references = {node.reference for node in header.ep_context_nodes if node.payload is not None or node.reference is not None}
+    if references != {draft.reference} or _without_context(header) != _without_context(old.header):
+        raise VerifyError(
+            Problem("EPB629", f"the result of {old.path} differs from it in more than its context; nothing was changed")
+        )
+    if not linked and made.digest() != old.digest():
+        raise VerifyError(Problem("EPB629", f"the result of {old.path} has another context; nothing was changed"))
+
+
+def _without_context(header: ModelHeader) -> ModelHeader:
+    nodes = tuple(replace(node, reference=None, payload=None, embed_mode=0) for node in header.ep_context_nodes)
+    return replace(header, ep_context_nodes=nodes)
+
+
+def _stage_data(drafted: Sequence[_Draft], folder: Path, drafts_folder: Path) -> list[str]:
+    """Copies of the files that hold tensors of the models, as these need them beside them."""
+    locations = dict.fromkeys(location for draft in drafted for location in draft.old.header.external_data)
+    for location in locations:
+        stage(find_data(folder / drafted[0].old.path.name, location), drafts_folder / location, link=False)
+    return list(locations)
+
+
+def _digest(path: Path, start: int, size: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        file.seek(start)
+        while size > 0 and (chunk := file.read(min(_CHUNK, size))):
+            digest.update(chunk)
+            size -= len(chunk)
+    return digest.hexdigest()

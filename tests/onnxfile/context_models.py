@@ -1,0 +1,72 @@
+"""Compiled models as EPs write them, in files: an EPContext node that reads and writes the graph's values, and its context binary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+QNN = "QNNExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+def context(inputs: Sequence[str], outputs: Sequence[str], source: str = QNN, name: str | None = None, **attributes: Any) -> Any:
+    node_name = name or f"{source}_{'_'.join(outputs)}"
+    given = {"main_context": 1, "source": source, "partition_name": node_name, **attributes}
+    return helper.make_node("EPContext", list(inputs), list(outputs), node_name, domain="com.microsoft", **given)
+
+
+def value(name: str, shape: Sequence[int | str | None] = (1, 4), elem_type: int = TensorProto.FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, elem_type, list(shape))
+
+
+def write(
+    path: Path,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    opsets: Mapping[str, int] | None = None,
+    metadata: Mapping[str, str] | None = None,
+    **graph: Any,
+) -> Path:
+    """The model of these nodes at `path`."""
+    made = helper.make_graph(nodes, path.stem, inputs, outputs, **graph)
+    versions = [helper.make_opsetid(*item) for item in (opsets or {"": 21, "com.microsoft": 1}).items()]
+    proto = helper.make_model(made, opset_imports=versions)
+    helper.set_model_props(proto, dict(metadata or {}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(proto, path)
+    return path
+
+
+def compiled(
+    path: Path,
+    takes: str = "x",
+    gives: str = "y",
+    source: str = QNN,
+    binary: str | None = None,
+    payload: bytes | None = None,
+    **more: Any,
+) -> Path:
+    """A model that is one EPContext node from the value `takes` to the value `gives`.
+
+    It embeds `payload`; without one it refers to `binary`, which is written unless it is there.
+    """
+    if payload is not None:
+        node = context([takes], [gives], source, more.pop("node", None), embed_mode=1, ep_cache_context=payload)
+    else:
+        reference = binary or f"{path.stem}_qnn.bin"
+        file = path.parent / reference
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            file.write_bytes(f"context of {path.stem}".encode())
+        node = context([takes], [gives], source, more.pop("node", None), embed_mode=0, ep_cache_context=reference)
+    return write(path, [node], [value(takes)], [value(gives)], **more)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its POSIX path there."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

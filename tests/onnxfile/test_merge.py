@@ -1,0 +1,488 @@
+"""Compiled models become one: what is connected, what it is called then, and what an EP would not load is refused."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+import pytest
+from context_models import OPENVINO, QNN, compiled, context, files, value, write
+from onnx import TensorProto, helper
+from onnx_models import external_tensor, if_node
+
+from epbuild.errors import EpbuildError
+from epbuild.onnxfile import ChangeRefused, Connection, Merged, embed, members_of, merge_models, read_connection, read_header
+
+
+def merged(folder: Path, *models: Path, prefixes: Sequence[str] = (), connect: Sequence[Connection] | None = None) -> Merged:
+    inputs = list(zip(models, prefixes or [""] * len(models), strict=True))
+    return merge_models(inputs, connect, folder / "out/m.onnx")
+
+
+def graph_of(made: Merged) -> Any:
+    return onnx.load(made.model, load_external_data=False).graph
+
+
+def signature(made: Merged) -> tuple[list[str], list[str]]:
+    header = read_header(made.model)
+    return [item.name for item in header.inputs], [item.name for item in header.outputs]
+
+
+def wiring(made: Merged) -> list[tuple[list[str], list[str]]]:
+    return [(list(node.input), list(node.output)) for node in graph_of(made).node]
+
+
+def attribute(node: Any, name: str) -> str:
+    return str(next(item.s.decode() for item in node.attribute if item.name == name))
+
+
+def chain(folder: Path) -> tuple[Path, Path]:
+    return compiled(folder / "a.onnx", "x", "y"), compiled(folder / "b.onnx", "y", "z")
+
+
+def test_an_output_feeds_the_input_of_its_name_and_the_rest_stays(tmp_path: Path) -> None:
+    made = merged(tmp_path, *chain(tmp_path))
+    assert made.connections == (Connection(0, "y", 1, "y"),)
+    assert signature(made) == (["x"], ["z"])
+    assert wiring(made) == [(["x"], ["y"]), (["y"], ["z"])]
+    # ONNX Runtime cannot infer the type of what an EPContext node gives.
+    assert [item.name for item in graph_of(made).value_info] == ["y"]
+    assert {name: content for name, content in files(tmp_path / "out").items() if name != "m.onnx"} == {
+        "a_qnn.bin": b"context of a",
+        "b_qnn.bin": b"context of b",
+    }
+
+
+def test_named_outputs_feed_named_inputs_and_one_output_can_feed_several(tmp_path: Path) -> None:
+    first = compiled(tmp_path / "a.onnx", "x", "y")
+    others = [compiled(tmp_path / f"{name}.onnx", f"in_{name}", f"out_{name}") for name in ("b", "c")]
+    connections = [Connection(0, "y", 1, "in_b"), Connection(0, "y", 2, "in_c")]
+    made = merged(tmp_path, first, *others, connect=connections)
+    assert signature(made) == (["x"], ["out_b", "out_c"])
+    assert wiring(made) == [(["x"], ["y"]), (["y"], ["out_b"]), (["y"], ["out_c"])]
+
+
+def test_the_nearest_model_before_feeds_an_input(tmp_path: Path) -> None:
+    models = [compiled(tmp_path / f"{name}.onnx", "x", "y", node=name) for name in ("a", "b")]
+    made = merged(tmp_path, *models, compiled(tmp_path / "c.onnx", "y", "z"), prefixes=["a_", "b_", "c_"])
+    assert made.connections == (Connection(1, "y", 2, "y"),)
+    assert wiring(made) == [(["a_x"], ["a_y"]), (["b_x"], ["b_y"]), (["b_y"], ["c_z"])]
+
+
+def test_a_connection_takes_the_one_name_that_nothing_speaks_against(tmp_path: Path) -> None:
+    # By the output's name, the second model would have two values of one name.
+    (tmp_path / "s.bin").write_bytes(b"s")
+    node = context(["a", "b"], ["z"], embed_mode=0, ep_cache_context="s.bin")
+    second = write(tmp_path / "s.onnx", [node], [value("a"), value("b")], [value("z")])
+    made = merged(tmp_path, compiled(tmp_path / "p.onnx", "x", "b"), second, connect=[Connection(0, "b", 1, "a")])
+    assert wiring(made) == [(["x"], ["a"]), (["a", "b"], ["z"])]
+    assert attribute(graph_of(made).node[0], "io_name_overrides") == "a=b;"
+    assert signature(made) == (["x", "b"], ["z"])
+
+
+def test_an_input_of_one_name_in_several_models_is_one_input_and_a_prefix_keeps_them_apart(tmp_path: Path) -> None:
+    pair = compiled(tmp_path / "a.onnx", "x", "y"), compiled(tmp_path / "b.onnx", "x", "z")
+    made = merged(tmp_path, *pair)
+    assert (signature(made), made.shared_inputs, made.connections) == ((["x"], ["y", "z"]), ("x",), ())
+    made = merge_models([(pair[0], "a_"), (pair[1], "b_")], None, tmp_path / "apart.onnx")
+    assert (signature(made), made.shared_inputs) == ((["a_x", "b_x"], ["a_y", "b_z"]), ())
+
+
+def test_qnn_is_told_which_of_its_values_each_renamed_value_is(tmp_path: Path) -> None:
+    # Without it, QNN binds renamed inputs by their position, and says itself that it may bind them wrong.
+    made = merged(tmp_path, *chain(tmp_path), prefixes=["a_", "b_"])
+    told = [attribute(node, "io_name_overrides") for node in graph_of(made).node]
+    assert told == ["a_x=x;a_y=y;", "a_y=y;b_z=z;"]
+
+
+def test_what_qnn_was_told_at_compile_time_is_kept_true(tmp_path: Path) -> None:
+    # A quantized model's context has other names than the values around it; without this, the EP aborts the process.
+    (tmp_path / "q.bin").write_bytes(b"context")
+    node = context(["x_q"], ["y_q"], embed_mode=0, ep_cache_context="q.bin", io_name_overrides="x_q=x;y_q=y;")
+    quantize = helper.make_node("QuantizeLinear", ["x", "s"], ["x_q"], name="q")
+    dequantize = helper.make_node("DequantizeLinear", ["y_q", "s"], ["y"], name="dq")
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [], [0.1])
+    model = write(tmp_path / "q.onnx", [quantize, node, dequantize], [value("x")], [value("y")], initializer=[scale])
+    made = merged(tmp_path, model, compiled(tmp_path / "b.onnx", "y", "z"), prefixes=["p_", ""])
+    graph = graph_of(made)
+    assert attribute(graph.node[1], "io_name_overrides") == "p_x_q=x;p_y_q=y;"
+    assert [node.name for node in graph.node] == ["p_q", node.name, "p_dq", f"{QNN}_z"]
+    assert graph.initializer[0].name == "p_s"
+    assert list(graph.node[0].input) == ["p_x", "p_s"]
+
+
+def test_a_node_keeps_the_name_by_which_its_ep_finds_it_unless_two_have_it(tmp_path: Path) -> None:
+    made = merged(tmp_path, *chain(tmp_path), prefixes=["a_", "b_"])
+    assert [node.name for node in graph_of(made).node] == [f"{QNN}_y", f"{QNN}_z"]
+    twins = [
+        compiled(tmp_path / f"{name}.onnx", takes, gives, node="same")
+        for name, takes, gives in [("c", "x", "y"), ("d", "y", "z")]
+    ]
+    made = merge_models([(twins[0], "c_"), (twins[1], "d_")], None, tmp_path / "twins.onnx")
+    nodes = graph_of(made).node
+    assert [node.name for node in nodes] == ["same", "d_same"]
+    assert [attribute(node, "partition_name") for node in nodes] == ["same", "d_same"]
+
+
+def test_one_model_can_be_there_twice_and_its_binary_once(tmp_path: Path) -> None:
+    model = compiled(tmp_path / "a.onnx", "x", "y")
+    made = merged(tmp_path, model, model, prefixes=["1_", "2_"], connect=[Connection(0, "y", 1, "x")])
+    assert signature(made) == (["1_x"], ["2_y"])
+    assert [path.name for path in made.files] == ["a_qnn.bin"]
+
+
+def test_names_in_subgraphs_and_of_weights_are_kept_apart_too(tmp_path: Path) -> None:
+    def model(path: Path, takes: str, gives: str) -> Path:
+        (tmp_path / f"{path.stem}.bin").write_bytes(path.stem.encode())
+        body = helper.make_graph([helper.make_node("Mul", ["h", "w"], ["inner"], name="mul")], "g", [], [value("inner")])
+        other = helper.make_graph([helper.make_node("Identity", ["h"], ["inner"], name="id")], "g", [], [value("inner")])
+        branch = if_node(body, other)
+        branch.output[0] = gives
+        nodes = [context([takes], ["h"], name=path.stem, embed_mode=0, ep_cache_context=f"{path.stem}.bin"), branch]
+        weight = helper.make_tensor("w", TensorProto.FLOAT, [1], [2.0])
+        inputs = [value(takes), value("condition", [], TensorProto.BOOL)]
+        return write(path, nodes, inputs, [value(gives)], initializer=[weight], value_info=[value("h")])
+
+    first, second = model(tmp_path / "a.onnx", "x", "y"), model(tmp_path / "b.onnx", "y", "z")
+    with pytest.raises(ChangeRefused, match="a value named 'w', and they are not connected"):
+        merged(tmp_path, first, second)
+    made = merged(tmp_path, first, second, prefixes=["", "b_"])
+    onnx.checker.check_model(onnx.load(made.model))
+    branch = graph_of(made).node[3]
+    inner = next(item.g for item in branch.attribute if item.name == "then_branch")
+    assert (list(branch.input), list(branch.output)) == (["b_condition"], ["b_z"])
+    assert (list(inner.node[0].input), list(inner.node[0].output), inner.output[0].name) == (
+        ["b_h", "b_w"],
+        ["b_inner"],
+        "b_inner",
+    )
+    assert signature(made) == (["x", "condition", "b_condition"], ["b_z"])
+
+
+def test_two_binaries_of_one_name_both_arrive(tmp_path: Path) -> None:
+    first = compiled(tmp_path / "1/a.onnx", "x", "y", binary="m.bin", node="a")
+    second = compiled(tmp_path / "2/b.onnx", "y", "z", binary="m.bin", node="b")
+    made = merged(tmp_path, first, second)
+    assert {name: content for name, content in files(tmp_path / "out").items() if name != "m.onnx"} == {
+        "m.bin": b"context of a",
+        "m_2.bin": b"context of b",
+    }
+    assert [node.reference for node in read_header(made.model).ep_context_nodes] == ["m.bin", "m_2.bin"]
+
+
+@pytest.mark.parametrize("spelling", ["./m.bin", "M.bin"])
+def test_two_names_that_may_be_one_file_do_not_overwrite_each_other(tmp_path: Path, spelling: str) -> None:
+    first = compiled(tmp_path / "1/a.onnx", "x", "y", binary=spelling, node="a")
+    second = compiled(tmp_path / "2/b.onnx", "y", "z", binary="m.bin", node="b")
+    made = merged(tmp_path, first, second)
+    references = [node.reference for node in read_header(made.model).ep_context_nodes]
+    assert references[1] == "m_2.bin"
+    assert [(tmp_path / "out" / str(name)).read_bytes() for name in references] == [b"context of a", b"context of b"]
+
+
+def test_binaries_that_are_beside_the_result_already_are_used_and_others_left_alone(tmp_path: Path) -> None:
+    first, second = chain(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "b_qnn.bin").write_bytes(b"somebody's")
+    (out / "a_qnn.bin").write_bytes(b"context of a")
+    stamp = (out / "a_qnn.bin").stat()
+    made = merged(tmp_path, first, second)
+    assert [path.name for path in made.files] == ["a_qnn.bin", "b_qnn_2.bin"]
+    assert (out / "b_qnn.bin").read_bytes() == b"somebody's"
+    assert (out / "a_qnn.bin").stat().st_ino == stamp.st_ino
+
+
+def test_qnn_and_openvino_go_together_and_openvino_gets_the_names_that_it_needs(tmp_path: Path) -> None:
+    first = compiled(tmp_path / "a.onnx", "x", "h", QNN, metadata={f"ep_compatibility_info.{QNN}": "v2"})
+    second = compiled(tmp_path / "b.onnx", "y", "z", OPENVINO, metadata={f"ep_compatibility_info.{OPENVINO}": "v1"})
+    made = merged(tmp_path, first, second, prefixes=["a_", ""], connect=[Connection(0, "h", 1, "y")])
+    assert wiring(made) == [(["a_x"], ["y"]), (["y"], ["z"])]
+    assert read_header(made.model).metadata == {f"ep_compatibility_info.{QNN}": "v2", f"ep_compatibility_info.{OPENVINO}": "v1"}
+
+
+def test_compatibility_of_an_ep_that_has_no_context_in_a_model_does_not_count(tmp_path: Path) -> None:
+    keys = [f"ep_compatibility_info.{ep}" for ep in (QNN, OPENVINO)]
+    first = compiled(tmp_path / "a.onnx", "x", "y", QNN, metadata=dict(zip(keys, ["qnn", "nothing compiled"], strict=True)))
+    second = compiled(tmp_path / "b.onnx", "y", "z", OPENVINO, metadata={keys[1]: "openvino"})
+    assert read_header(merged(tmp_path, first, second).model).metadata == dict(zip(keys, ["qnn", "openvino"], strict=True))
+
+
+def test_other_metadata_that_differs_is_left_out_and_told(tmp_path: Path) -> None:
+    first = compiled(tmp_path / "a.onnx", "x", "y", metadata={"author": "one", "license": "MIT"})
+    second = compiled(tmp_path / "b.onnx", "y", "z", metadata={"author": "two", "license": "MIT"})
+    made = merged(tmp_path, first, second)
+    assert read_header(made.model).metadata == {"license": "MIT"}
+    assert made.notes == ("the models have different values for the metadata 'author', which was left out",)
+
+
+def test_operator_versions_that_only_epcontext_nodes_have_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"a")
+    nodes = [context(["x"], ["h"], embed_mode=0, ep_cache_context="a.bin"), helper.make_node("Relu", ["h"], ["y"])]
+    first = write(tmp_path / "a.onnx", nodes, [value("x")], [value("y")], {"": 17, "com.microsoft": 1})
+    second = compiled(tmp_path / "b.onnx", "y", "z", opsets={"ai.onnx": 21, "com.microsoft": 1, "ai.onnx.ml": 5})
+    assert read_header(merged(tmp_path, first, second).model).opsets == {"": 17, "com.microsoft": 1, "ai.onnx.ml": 5}
+
+
+def test_external_data_comes_along(tmp_path: Path) -> None:
+    (tmp_path / "in/data").mkdir(parents=True)
+    (tmp_path / "in/data/w.bin").write_bytes(bytes(16))
+    first = compiled(tmp_path / "in/a.onnx", "x", "y", initializer=[external_tensor("w", "data/w.bin")])
+    made = merged(tmp_path, first, compiled(tmp_path / "b.onnx", "y", "z"))
+    assert (tmp_path / "out/data/w.bin").read_bytes() == bytes(16)
+    assert read_header(made.model).external_locations == ("data/w.bin",)
+
+
+def test_embedded_contexts_stay_embedded(tmp_path: Path) -> None:
+    first = compiled(tmp_path / "a.onnx", "x", "y", payload=b"\0one")
+    made = merged(tmp_path, first, compiled(tmp_path / "b.onnx", "y", "z", payload=b"\xfftwo"))
+    contexts = [item.s for node in graph_of(made).node for item in node.attribute if item.name == "ep_cache_context"]
+    assert (contexts, made.files) == ([b"\0one", b"\xfftwo"], ())
+
+
+class Asked(NamedTuple):
+    models: tuple[Path, ...]
+    prefixes: Sequence[str] = ()
+    connect: Sequence[Connection] | None = None
+
+
+def pair(folder: Path, first: dict[str, Any] | None = None, second: dict[str, Any] | None = None) -> tuple[Path, Path]:
+    return (
+        compiled(folder / "a.onnx", **{"takes": "x", "gives": "y", **(first or {})}),
+        compiled(folder / "b.onnx", **{"takes": "y", "gives": "z", **(second or {})}),
+    )
+
+
+def with_relu(path: Path, takes: str, gives: str, opset: int, between: str) -> Path:
+    (path.parent / f"{path.stem}.bin").write_bytes(path.stem.encode())
+    nodes = [
+        context([takes], [between], embed_mode=0, ep_cache_context=f"{path.stem}.bin"),
+        helper.make_node("Relu", [between], [gives]),
+    ]
+    return write(path, nodes, [value(takes)], [value(gives)], {"": opset, "com.microsoft": 1})
+
+
+def two_partitions(path: Path, takes: str, gives: str, name: str) -> Path:
+    (path.parent / f"{path.stem}.bin").write_bytes(path.stem.encode())
+    nodes = [
+        context([takes], [f"{gives}_h"], name=f"{name}_0", embed_mode=0, ep_cache_context=f"{path.stem}.bin"),
+        context([f"{gives}_h"], [gives], name=f"{name}_1", embed_mode=0, main_context=0),
+    ]
+    return write(path, nodes, [value(takes)], [value(gives)])
+
+
+def two_inputs(folder: Path) -> tuple[Path, Path]:
+    (folder / "s.bin").write_bytes(b"s")
+    node = context(["a", "b"], ["z"], embed_mode=0, ep_cache_context="s.bin")
+    first = compiled(folder / "p.onnx", "x", "b", source="OtherExecutionProvider")  # its names cannot change instead
+    return first, write(folder / "s.onnx", [node], [value("a"), value("b")], [value("z")])
+
+
+def shaped(path: Path, takes: Any, gives: Any) -> Path:
+    (path.parent / f"{path.stem}.bin").write_bytes(path.stem.encode())
+    return write(path, [context([takes.name], [gives.name], embed_mode=0, ep_cache_context=f"{path.stem}.bin")], [takes], [gives])
+
+
+def sharing_twins(folder: Path) -> tuple[Path, Path]:
+    compiled(folder / "third.onnx", "x", "y", binary="s.bin")
+    return pair(folder, {"node": "same"}, {"node": "same", "binary": "s.bin"})
+
+
+def source(folder: Path) -> Path:
+    return write(folder / "s.onnx", [helper.make_node("Relu", ["y"], ["z"])], [value("y")], [value("z")])
+
+
+def data_in_the_way(folder: Path) -> tuple[Path, Path]:
+    for name in ("1", "2"):
+        (folder / name).mkdir()
+        (folder / name / "w.bin").write_bytes(name.encode() * 16)
+    weight = [external_tensor("w", "w.bin")]
+    return compiled(folder / "1/a.onnx", "x", "y", binary="w.bin"), compiled(folder / "2/b.onnx", "y", "z", initializer=weight)
+
+
+OV = {"source": OPENVINO}
+REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
+    "two OpenVINO binaries": (
+        "EPB626",
+        "OpenVINOExecutionProvider loads 1 context from one model, and there are 2",
+        lambda f: Asked(pair(f, OV, OV)),
+    ),
+    "two OpenVINO embedded": (
+        "EPB626",
+        "there are 2",
+        lambda f: Asked(pair(f, {**OV, "payload": b"1"}, {**OV, "payload": b"2"})),
+    ),
+    "OpenVINO, one of each": ("EPB626", "there are 2", lambda f: Asked(pair(f, {**OV, "payload": b"1"}, OV))),
+    "OpenVINO with a prefix": (
+        "EPB626",
+        "does not load a context whose inputs or outputs are renamed: 'z' of .*b.onnx would be called 'b_z'",
+        lambda f: Asked(pair(f, None, OV), ["", "b_"]),
+    ),
+    "OpenVINO's input renamed by a connection between two": (
+        "EPB626",
+        "'in' of .*b.onnx would be called 'y'",
+        lambda f: Asked(pair(f, {"source": "OtherExecutionProvider"}, {**OV, "takes": "in"}), [], [Connection(0, "y", 1, "in")]),
+    ),
+    "an EP that was not measured renamed": (
+        "EPB626",
+        "OtherExecutionProvider does not load",
+        lambda f: Asked(pair(f, None, {"source": "OtherExecutionProvider"}), ["", "b_"]),
+    ),
+    "a name that QNN takes for another input": (
+        "EPB627",
+        "'a' of .*s.onnx would be called 'b', which is another value there",
+        lambda f: Asked(two_inputs(f), [], [Connection(0, "b", 1, "a")]),
+    ),
+    "a name that QNN's context has for another input": (
+        "EPB626",
+        "'a' of .*s.onnx would be called 'b', which QNNExecutionProvider takes for another",
+        lambda f: Asked(two_inputs(f), ["", "s_"], [Connection(0, "b", 1, "a")]),
+    ),
+    "a name that QNN cannot be told": (
+        "EPB626",
+        "'='",
+        lambda f: Asked(pair(f, None, {"gives": "MatMul;BiasAdd"}), ["", "b_"]),
+    ),
+    "two values of one name": ("EPB627", "a value named 'z'", lambda f: Asked(pair(f, {"takes": "z"}))),
+    "two outputs of one name": (
+        "EPB627",
+        "a value named 'y'",
+        lambda f: Asked(pair(f, None, {"takes": "w", "gives": "y", "node": "b"})),
+    ),
+    "two nodes of one name": (
+        "EPB627",
+        "node 'same'|node named 'same'",
+        lambda f: Asked(pair(f, {"node": "same"}, {"node": "same"})),
+    ),
+    "two nodes that QNN must find by name": (
+        "EPB627",
+        "EPContext node 'same_0', and QNNExecutionProvider needs that name",
+        lambda f: Asked(
+            (two_partitions(f / "a.onnx", "x", "y", "same"), two_partitions(f / "b.onnx", "y", "z", "same")), ["a_", "b_"]
+        ),
+    ),
+    "a node in a shared context": ("EPB627", "needs that name as it is", lambda f: Asked(sharing_twins(f), ["a_", "b_"])),
+    "no such output": ("EPB627", "a.onnx has no output 'w'", lambda f: Asked(pair(f), [], [Connection(0, "w", 1, "y")])),
+    "no such input": ("EPB627", "b.onnx has no input 'x'", lambda f: Asked(pair(f), [], [Connection(0, "y", 1, "x")])),
+    "backwards": ("EPB627", "which does not come after it", lambda f: Asked(pair(f), [], [Connection(1, "z", 0, "x")])),
+    "fed twice": ("EPB627", "'y' of .*b.onnx is connected twice", lambda f: Asked(pair(f), [], [Connection(0, "y", 1, "y")] * 2)),
+    "another type": (
+        "EPB628",
+        r"'y' of .*a.onnx is float\[1, 4\], and 'y' of .*b.onnx, which it would feed, is float16\[1, 4\]",
+        lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", elem_type=TensorProto.FLOAT16), value("z")))),
+    ),
+    "another shape": (
+        "EPB628",
+        r"float\[1, 4\], and .* float\[batch, 8\]",
+        lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", ["batch", 8]), value("z")))),
+    ),
+    "another rank": (
+        "EPB628",
+        r"float\[4\]",
+        lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("y", [4]), value("z")))),
+    ),
+    "a shared input of two shapes": (
+        "EPB628",
+        r"the input 'x' is float\[1, 4\] in .*a.onnx, and float\[2, 4\] in",
+        lambda f: Asked((compiled(f / "a.onnx"), shaped(f / "b.onnx", value("x", [2, 4]), value("z")))),
+    ),
+    "two operator versions": (
+        "EPB628",
+        "uses version 17 of the operators 'ai.onnx', and .*b.onnx version 21",
+        lambda f: Asked((with_relu(f / "a.onnx", "x", "y", 17, "h"), with_relu(f / "b.onnx", "y", "z", 21, "k"))),
+    ),
+    "two targets": (
+        "EPB628",
+        "compiled by QNNExecutionProvider for different targets: .*a.onnx for soc 1; .*b.onnx for soc 2",
+        lambda f: Asked(pair(f, *({"metadata": {f"ep_compatibility_info.{QNN}": f"soc {soc}"}} for soc in (1, 2)))),
+    ),
+    "not compiled": ("EPB620", "holds no EPContext node", lambda f: Asked((compiled(f / "a.onnx"), source(f)))),
+    "external data in the way": ("EPB624", "named w.bin is in the way", lambda f: Asked(data_in_the_way(f))),
+    "a missing binary": (
+        "EPB605",
+        "does not exist",
+        lambda f: Asked((pair(f)[0], with_no_binary(f))),
+    ),
+}
+
+
+def with_no_binary(folder: Path) -> Path:
+    model = compiled(folder / "n.onnx", "y", "z", binary="gone.bin")
+    (folder / "gone.bin").unlink()
+    return model
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_one_model_is_refused_in_one_sentence_and_nothing_is_written(tmp_path: Path, name: str) -> None:
+    code, words, prepare = REFUSED[name]
+    asked = prepare(tmp_path)
+    before = files(tmp_path)
+    with pytest.raises(EpbuildError, match=words) as refused:
+        merged(tmp_path, *asked.models, prefixes=asked.prefixes, connect=asked.connect)
+    (problem,) = refused.value.problems
+    assert (problem.code, "\n" in problem.message) == (code, False)
+    assert refused.value.exit_code == (2 if isinstance(refused.value, ChangeRefused) else 1)
+    assert files(tmp_path) == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_result_over_two_gigabytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "big.bin").touch()
+    small = compiled(tmp_path / "small.onnx", "x", "y", binary="big.bin")
+    with (tmp_path / "big.bin").open("wb") as file:
+        file.truncate(2**20)
+    embed(small, tmp_path / "a.onnx", tmp_path / "big.bin")
+    monkeypatch.setattr(importlib.import_module("epbuild.onnxfile.merge"), "PROTOBUF_LIMIT", 2**21)
+    with pytest.raises(ChangeRefused, match="over 2 GiB"):
+        merged(tmp_path, tmp_path / "a.onnx", tmp_path / "a.onnx", prefixes=["1_", "2_"])
+
+
+def test_a_result_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    models = chain(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/m.onnx").write_bytes(b"mine")
+    with pytest.raises(ChangeRefused, match="exists, and is not overwritten"):
+        merged(tmp_path, *models)
+    assert files(tmp_path / "out") == {"m.onnx": b"mine"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.v1.y=b.y", Connection(0, "y", 1, "y")),
+        ("1.y=2.y", Connection(0, "y", 1, "y")),
+        ("1.p=q=2.y", Connection(0, "p=q", 1, "y")),
+        ("a.v1.h.0=b.i.0", Connection(0, "h.0", 1, "i.0")),
+    ],
+)
+def test_connections_are_read_with_dots_and_equals_signs_in_names(tmp_path: Path, text: str, expected: Connection) -> None:
+    outputs, inputs = ["y", "p=q", "h.0"], ["y", "i.0"]
+    first = write(tmp_path / "a.v1.onnx", [context(["x"], outputs)], [value("x")], [value(name) for name in outputs])
+    second = write(tmp_path / "b.onnx", [context(inputs, ["z"])], [value(name) for name in inputs], [value("z")])
+    assert read_connection(text, members_of([first, second])) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a.y", "not of the form MODEL.OUTPUT=MODEL.INPUT. The models are 1: a, 2: b."),
+        ("c.y=b.y", "not of the form"),
+        ("a.nope=b.y", "a.onnx has no output 'nope'. There are: y."),
+        ("a.y=b.nope", "b.onnx has no input 'nope'. There are: y."),
+    ],
+)
+def test_a_connection_that_names_nothing_is_told_with_what_there_is(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ChangeRefused) as refused:
+        read_connection(text, members_of(pair(tmp_path)))
+    assert words in refused.value.problems[0].text
+
+
+def test_a_connection_with_two_meanings_is_not_guessed(tmp_path: Path) -> None:
+    model = compiled(tmp_path / "a.onnx", "y", "y_", node="n")
+    twin = write(tmp_path / "twin/a.onnx", [context(["y"], ["y_"])], [value("y")], [value("y_")])
+    with pytest.raises(ChangeRefused, match="several meanings"):
+        read_connection("a.y_=a.y", members_of([model, twin]))
+    assert read_connection("1.y_=2.y", members_of([model, twin])) == Connection(0, "y_", 1, "y")

@@ -1,0 +1,253 @@
+"""Compiled models change how they keep their contexts, all that share one together, and nothing is lost where they cannot."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from context_models import OPENVINO, compiled, context, files, value, write
+from onnx_models import external_tensor
+
+from epbuild.errors import EpbuildError
+from epbuild.onnxfile import ChangeRefused, Packaging, read_header, repackage
+
+
+def reference(model: Path) -> str | None:
+    return read_header(model).ep_context_nodes[0].reference
+
+
+def shared_pair(folder: Path) -> tuple[Path, Path]:
+    return compiled(folder / "a.onnx", binary="ab.bin"), compiled(folder / "b.onnx", binary="ab.bin")
+
+
+def test_a_binary_that_models_share_moves_for_all_of_them_and_the_old_one_goes(tmp_path: Path) -> None:
+    pair = shared_pair(tmp_path)
+    content = (tmp_path / "ab.bin").read_bytes()
+    made = repackage(pair, "rename", binary="contexts/new.bin", destination=None)
+    assert [reference(model) for model in pair] == ["contexts/new.bin"] * 2
+    assert (made.models, made.binaries) == (pair, (tmp_path / "contexts/new.bin",))
+    assert made.removed == (tmp_path / "ab.bin",)
+    assert sorted(files(tmp_path)) == ["a.onnx", "b.onnx", "contexts/new.bin"]
+    assert (tmp_path / "contexts/new.bin").read_bytes() == content
+    repackage(pair, "rename", binary="ab.bin", destination=None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.onnx", "ab.bin", "b.onnx"]  # and no empty folder
+
+
+def test_embedding_and_extracting_in_place_leaves_one_copy_of_the_context(tmp_path: Path) -> None:
+    model = compiled(tmp_path / "m_ctx.onnx", binary="m_qnn.bin")
+    before = files(tmp_path)
+    repackage([model], "embed", binary=None, destination=None)
+    assert list(files(tmp_path)) == ["m_ctx.onnx"]
+    assert before["m_qnn.bin"] in model.read_bytes()
+    repackage([model], "extract", binary="m_qnn.bin", destination=None)
+    assert files(tmp_path) == before
+
+
+def test_an_extracted_context_is_named_after_its_model_unless_it_is_named(tmp_path: Path) -> None:
+    models = [compiled(tmp_path / f"{name}.onnx", payload=name.encode()) for name in ("a", "b")]
+    repackage(models, "extract", binary=None, destination=tmp_path / "out")
+    assert {name: content for name, content in files(tmp_path / "out").items() if name.endswith(".bin")} == {
+        "a.bin": b"a",
+        "b.bin": b"b",
+    }
+    assert [reference(tmp_path / f"out/{name}.onnx") for name in ("a", "b")] == ["a.bin", "b.bin"]
+
+
+def test_a_result_elsewhere_leaves_the_sources_alone_and_has_all_it_needs(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    model = compiled(folder / "m.onnx", initializer=[external_tensor("w", "data/w.bin")])
+    (folder / "data").mkdir()
+    (folder / "data/w.bin").write_bytes(bytes(16))
+    before = files(folder)
+    repackage([model], "rename", binary="c/n.bin", destination=tmp_path / "out")
+    repackage([model], "embed", binary=None, destination=tmp_path / "one/whole.onnx")
+    assert files(folder) == before
+    assert sorted(files(tmp_path / "out")) == ["c/n.bin", "data/w.bin", "m.onnx"]
+    assert sorted(files(tmp_path / "one")) == ["data/w.bin", "whole.onnx"]
+
+
+def test_a_binary_stays_where_an_unreadable_model_may_need_it(tmp_path: Path) -> None:
+    model = compiled(tmp_path / "m.onnx", binary="m.bin")
+    (tmp_path / "broken.onnx").write_bytes(b"half a mod")
+    write(tmp_path / "strange.onnx", [context(["x"], ["y"], embed_mode=0, ep_cache_context="\0")], [value("x")], [value("y")])
+    made = repackage([model], "rename", binary="n.bin", destination=None)
+    assert (made.removed, made.kept) == ((), (tmp_path / "m.bin",))
+    assert made.unreadable == (tmp_path / "broken.onnx", tmp_path / "strange.onnx")
+    assert (tmp_path / "m.bin").exists()
+
+
+def test_models_in_a_folder_with_links_and_unrelated_models_do_not_stand_in_the_way(tmp_path: Path) -> None:
+    model = compiled(tmp_path / "m.onnx", binary="m.bin")
+    compiled(tmp_path / "other.onnx", binary="other.bin")
+    compiled(tmp_path / "embedded.onnx", payload=b"context")
+    (tmp_path / "link.onnx").symlink_to(model)  # the same model by another name
+    assert repackage([model], "rename", binary="n.bin", destination=None).removed == (tmp_path / "m.bin",)
+
+
+class Asked(NamedTuple):
+    models: list[Path]
+    packaging: Packaging
+    binary: str | None
+    destination: Path | None
+
+
+def asked(models: list[Path], packaging: Packaging, binary: str | None = None, destination: Path | None = None) -> Asked:
+    return Asked(models, packaging, binary, destination)
+
+
+def change(models: list[Path], packaging: Packaging, binary: str | None = None, destination: Path | None = None) -> None:
+    repackage(models, packaging, binary=binary, destination=destination)
+
+
+def two_contexts(folder: Path) -> Path:
+    nodes = [context(["x"], [name], embed_mode=0, ep_cache_context=f"{name}.bin") for name in ("y", "z")]
+    for name in ("y", "z"):
+        (folder / f"{name}.bin").write_bytes(name.encode())
+    return write(folder / "two.onnx", nodes, [value("x")], [value("y"), value("z")])
+
+
+def two_nodes(folder: Path) -> Path:
+    nodes = [context(["x"], [name], embed_mode=0, ep_cache_context="m.bin") for name in ("y", "z")]
+    (folder / "m.bin").write_bytes(b"context")
+    return write(folder / "two.onnx", nodes, [value("x")], [value("y"), value("z")])
+
+
+def a_source(folder: Path) -> Path:
+    from onnx import helper
+
+    return write(folder / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], [value("x")], [value("y")])
+
+
+def with_data(folder: Path) -> Path:
+    (folder / "w.bin").write_bytes(bytes(16))
+    return compiled(folder / "m.onnx", initializer=[external_tensor("w", "w.bin")])
+
+
+def linked(folder: Path) -> Path:
+    (folder / "link.onnx").symlink_to(compiled(folder / "m.onnx"))
+    return folder / "link.onnx"
+
+
+def taken(folder: Path, name: str) -> Path:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(b"mine")
+    return compiled(folder / "m.onnx", binary="m.bin")
+
+
+REFUSED: dict[str, tuple[str, str, Callable[[Path], Asked]]] = {
+    "not compiled": ("EPB620", "holds no EPContext node", lambda f: asked([a_source(f)], "embed")),
+    "embedded already": ("EPB620", "its context is embedded", lambda f: asked([compiled(f / "m.onnx", payload=b"c")], "embed")),
+    "no file to rename": ("EPB620", "is embedded", lambda f: asked([compiled(f / "m.onnx", payload=b"c")], "rename", "n.bin")),
+    "nothing embedded": ("EPB620", "nothing to extract", lambda f: asked([compiled(f / "m.onnx")], "extract")),
+    "two binaries": ("EPB621", r"has 2 contexts \(y.bin, z.bin\)", lambda f: asked([two_contexts(f)], "rename", "n.bin")),
+    "two binaries to embed": ("EPB621", "has 2 contexts", lambda f: asked([two_contexts(f)], "embed")),
+    "two nodes of one binary": ("EPB621", "2 nodes of .* refer to m.bin", lambda f: asked([two_nodes(f)], "embed")),
+    "half of those that share": ("EPB622", "shared with b.onnx", lambda f: asked([shared_pair(f)[0]], "rename", "n.bin")),
+    "half, elsewhere": ("EPB622", "shared with b.onnx", lambda f: asked([shared_pair(f)[0]], "rename", "n.bin", f / "out")),
+    "a shared one embedded": ("EPB622", "ab.bin is shared by a.onnx, b.onnx", lambda f: asked([*shared_pair(f)], "embed")),
+    "half of a shared one embedded": ("EPB622", "is shared by", lambda f: asked([shared_pair(f)[1]], "embed")),
+    "one name for two": (
+        "EPB622",
+        "different contexts, and n.bin",
+        lambda f: asked([compiled(f / "a.onnx"), compiled(f / "b.onnx")], "rename", "n.bin"),
+    ),
+    "one name for two extracted": (
+        "EPB622",
+        "different contexts",
+        lambda f: asked([compiled(f / f"{name}.onnx", payload=b"c") for name in "ab"], "extract", "n.bin"),
+    ),
+    "two folders": (
+        "EPB622",
+        "in different folders",
+        lambda f: asked([compiled(f / "a/m.onnx"), compiled(f / "b/n.onnx")], "embed"),
+    ),
+    "a name that leaves the folder": ("EPB624", r"has '\.\.'", lambda f: asked([compiled(f / "m.onnx")], "rename", "../n.bin")),
+    "an absolute name": ("EPB624", "absolute", lambda f: asked([compiled(f / "m.onnx")], "rename", "/n.bin")),
+    "a folder as a name": ("EPB624", "names a folder", lambda f: asked([compiled(f / "m.onnx")], "rename", "sub/")),
+    "a dot as a name": ("EPB624", "names a folder", lambda f: asked([compiled(f / "m.onnx")], "rename", "sub/.")),
+    "a name that is taken": ("EPB624", "n.bin exists", lambda f: asked([taken(f, "n.bin")], "rename", "n.bin")),
+    "a result that is there": ("EPB624", "m.onnx exists", lambda f: asked([taken(f, "o/m.onnx")], "embed", None, f / "o")),
+    "the source as the result": ("EPB624", "exists", lambda f: asked([compiled(f / "m.onnx")], "embed", None, f / "m.onnx")),
+    "the model's own name": (
+        "EPB624",
+        "name of the model",
+        lambda f: asked([compiled(f / "m.onnx")], "rename", "n.onnx", f / "o/n.onnx"),
+    ),
+    "the name of external data": ("EPB624", "is external data", lambda f: asked([with_data(f)], "rename", "w.bin", f / "o")),
+    "a link in place": ("EPB624", "is a link", lambda f: asked([linked(f)], "embed")),
+    "a missing model": ("EPB600", "cannot be read", lambda f: asked([f / "gone.onnx"], "embed")),
+    "no model": ("EPB602", "not a whole ONNX file", lambda f: asked([taken(f, "x.onnx"), f / "x.onnx"], "embed")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused_in_one_sentence_and_nothing_is_touched(tmp_path: Path, name: str) -> None:
+    code, words, prepare = REFUSED[name]
+    request = prepare(tmp_path)
+    before = sorted(tmp_path.rglob("*")), files(tmp_path)
+    with pytest.raises(EpbuildError, match=words) as refused:
+        change(*request)
+    (problem,) = refused.value.problems
+    assert problem.code == code
+    assert "\n" not in problem.message
+    assert refused.value.exit_code == (2 if isinstance(refused.value, ChangeRefused) else 1)
+    assert (sorted(tmp_path.rglob("*")), files(tmp_path)) == before
+
+
+def test_a_missing_binary_is_told_as_what_it_is(tmp_path: Path) -> None:
+    model = compiled(tmp_path / "m.onnx", binary="m.bin", source=OPENVINO)
+    (tmp_path / "m.bin").unlink()
+    with pytest.raises(EpbuildError, match="does not exist") as refused:
+        change([model], "embed")
+    assert refused.value.problems[0].code == "EPB605"
+
+
+def test_a_model_over_two_gigabytes_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    model = compiled(tmp_path / "m.onnx", binary="m.bin")
+    with (tmp_path / "m.bin").open("wb") as file:
+        file.truncate(2**31 - 1)  # a hole: it takes no space
+    with pytest.raises(ChangeRefused, match="over 2 GiB") as refused:
+        change([model], "embed", None, tmp_path / "out")
+    assert refused.value.problems[0].code == "EPB623"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("packaging", ["embed", "rename"])
+def test_a_result_that_is_not_right_never_takes_the_place_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packaging: Packaging
+) -> None:
+    model = compiled(tmp_path / "m.onnx", binary="m.bin")
+    other = compiled(tmp_path / "other/m.onnx", binary="m.bin", node="another")
+    before = files(tmp_path)
+    module = importlib.import_module("epbuild.onnxfile.packaging")
+
+    def wrong(_source: Path, destination: Path, given: object) -> None:
+        getattr(importlib.import_module("epbuild.onnxfile"), "embed" if packaging == "embed" else "relink")(
+            other, destination, given
+        )
+
+    monkeypatch.setattr(module, "embed" if packaging == "embed" else "relink", wrong)
+    with pytest.raises(EpbuildError, match="nothing was changed") as failed:
+        change([model], packaging, None if packaging == "embed" else "n.bin")
+    assert failed.value.problems[0].code == "EPB629"
+    assert files(tmp_path) == before
+
+
+def test_a_full_disk_between_two_models_leaves_both_loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = shared_pair(tmp_path)
+    module = importlib.import_module("epbuild.onnxfile.packaging")
+    overwrite = module.overwrite
+
+    def failing(drafted: Path, folder: Path, name: str) -> None:
+        if name == "b.onnx":
+            raise OSError(28, "No space left on device")
+        overwrite(drafted, folder, name)
+
+    monkeypatch.setattr(module, "overwrite", failing)
+    with pytest.raises(OSError, match="No space"):
+        change([*pair], "rename", "n.bin")
+    assert [reference(model) for model in pair] == ["n.bin", "ab.bin"]
+    assert sorted(files(tmp_path)) == ["a.onnx", "ab.bin", "b.onnx", "n.bin"]

@@ -1,0 +1,74 @@
+"""Bytes of a model are replaced where it says, and every length that encloses them is right again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from onnx_models import context_node, if_node, model, parse, subgraph, two_level_model
+
+from epbuild.onnxfile import MalformedModel, read_header
+from epbuild.onnxfile.splice import Splice, context_paths, splice
+from epbuild.onnxfile.wire import WireReader, encode_varint
+
+
+def doc_string(text: str) -> bytes:
+    """A node's doc_string, as protobuf writes the field."""
+    return b"\x32" + encode_varint(len(text.encode())) + text.encode()
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=400), min_size=2, max_size=2))
+@example(["x" * 127, "x" * 128])
+@example(["x" * 16_380, ""])
+def test_what_is_inserted_into_nodes_of_any_depth_is_read_as_part_of_them(texts: list[str]) -> None:
+    import tempfile
+
+    proto = two_level_model()
+
+    def described(file: BinaryIO) -> list[Splice]:
+        nodes = list(context_paths(WireReader(file)))
+        return [Splice(node, node[-1].end, node[-1].end, doc_string(text)) for node, text in zip(nodes, texts, strict=True)]
+
+    with tempfile.TemporaryDirectory() as directory:
+        source, copy = Path(directory, "m.onnx"), Path(directory, "copy.onnx")
+        source.write_bytes(proto.SerializeToString())
+        splice(source, copy, described)
+        made = parse(copy.read_bytes())
+    proto.graph.node[0].doc_string = texts[0]
+    branch = next(attribute for attribute in proto.graph.node[1].attribute if attribute.name == "then_branch")
+    branch.g.node[1].doc_string = texts[1]
+    assert made == proto
+
+
+def test_nodes_are_found_in_the_order_of_the_header(tmp_path: Path) -> None:
+    inner = if_node(subgraph([context_node("deep")]), subgraph([context_node("other")]))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(
+        model([if_node(subgraph([inner, context_node("mid")]), subgraph([])), context_node("top")]).SerializeToString()
+    )
+    with path.open("rb") as file:
+        ends = [node[-1].end for node in context_paths(WireReader(file))]
+    assert [node.name for node in read_header(path).ep_context_nodes] == ["other", "deep", "mid", "top"]
+    assert len(ends) == 4
+    assert ends == sorted(ends)
+
+
+def test_a_file_that_is_not_there_or_a_failure_in_the_search_leaves_no_copy(tmp_path: Path) -> None:
+    source, copy = tmp_path / "m.onnx", tmp_path / "copy.onnx"
+    source.write_bytes(two_level_model().SerializeToString())
+
+    def from_nowhere(file: BinaryIO) -> list[Splice]:
+        node = next(context_paths(WireReader(file)))
+        return [Splice(node, node[-1].end, node[-1].end, tmp_path / "gone.bin")]
+
+    def failing(_: BinaryIO) -> list[Splice]:
+        raise MalformedModel("no")
+
+    with pytest.raises(FileNotFoundError):
+        splice(source, copy, from_nowhere)
+    with pytest.raises(MalformedModel):
+        splice(source, copy, failing)
+    assert list(tmp_path.iterdir()) == [source]
