@@ -1,0 +1,186 @@
+"""What fits this machine: each EP made known to ONNX Runtime, its devices, and what ONNX Runtime says of a compiled model on them."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .variants import Ep, OpenError, Variant
+
+if TYPE_CHECKING:
+    from onnxruntime import OrtEpDevice
+
+process_wide = threading.RLock()
+"""Held while what plugin EPs keep for the whole process is changed: registrations, and the contexts that sessions share."""
+
+_DEVICE_TYPES = ("NPU", "GPU", "CPU")
+"""What a model runs on where there is a choice."""
+_QNN = "QNNExecutionProvider"
+
+_OPTIMAL, _RECOMPILE, _UNKNOWN, _UNSUPPORTED = range(4)
+"""What ONNX Runtime says of a compiled model and a device, the best first."""
+_VERDICTS = {"EP_SUPPORTED_OPTIMAL": _OPTIMAL, "EP_SUPPORTED_PREFER_RECOMPILATION": _RECOMPILE, "EP_UNSUPPORTED": _UNSUPPORTED}
+
+_registered: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A variant that can be opened here, and how well it fits: the lower, the better."""
+
+    verdict: int
+    kind: int
+    """The rank of the type of the first EP's device."""
+    variant: Variant
+    devices: tuple[OrtEpDevice | None, ...]
+    """The device of each EP; None for an EP that is chosen by its name."""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.verdict, self.kind
+
+
+class _Unfit(Exception):
+    """Why a variant does not fit, as the rest of a sentence that begins with its target."""
+
+
+def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[OrtEpDevice] | None) -> Fit:
+    """The variant that fits best. Raises OpenError where none does, or where several may and nobody knows which."""
+    fits, misfits = [], []
+    for variant in variants:
+        try:
+            fits.append(_fit(onnxruntime, variant, devices))
+        except _Unfit as reason:
+            misfits.append(f"{variant.target} {reason}")
+    if not fits:
+        what = variants[0].group if len(variants) > 1 else variants[0].manifest
+        raise OpenError("EPB634", f"nothing of {what} fits this machine", *misfits)
+    best = min(fits, key=lambda fit: fit.rank)  # of equal ones the first, in the order of their paths
+    equal = [fit.variant.target for fit in fits if fit.rank == best.rank]
+    if best.verdict == _UNKNOWN and len(equal) > 1:
+        text = f"ONNX Runtime cannot tell which variant fits this machine: {', '.join(equal)}; name one (target=), or open its folder"
+        raise OpenError("EPB633", text)
+    return best
+
+
+def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None) -> Fit:
+    """How well a variant fits, and on which devices: by what ONNX Runtime says, then by the type of the device. Raises _Unfit."""
+    for file in variant.models.values():
+        if not file.is_file():
+            raise _Unfit(f"lacks its file {file}")
+    found = [_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
+    verdicts, kinds, chosen = zip(*found, strict=True)
+    # An EP that wrote nothing to be judged by, as the CPU EP, has no say.
+    heard = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
+    return Fit(max(heard, default=_UNKNOWN), kinds[0], variant, chosen)
+
+
+def _device(
+    onnxruntime: ModuleType, variant: Variant, ep: Ep, devices: Sequence[OrtEpDevice] | None
+) -> tuple[int, int, OrtEpDevice | None]:
+    """The device of one EP that fits best, after its verdict and the rank of its type. Raises _Unfit."""
+    offered = _offered(onnxruntime, ep, devices)
+    if not offered:
+        # Registering adds a plugin EP's name to the providers, whether or not it has a device.
+        if ep.module is None and ep.name in onnxruntime.get_available_providers() and ep.name not in _registered:
+            return _UNKNOWN, len(_DEVICE_TYPES), None
+        if ep.module is None:
+            raise _Unfit(f"needs {ep.name}, which onnxruntime {onnxruntime.__version__} does not have here")
+        raise _Unfit(f"needs a device for {ep.name}, which offers none" + (" of those given" if devices is not None else " here"))
+    asked = [device for device in offered if _is_asked_for(device, ep.device)]
+    if not asked:
+        raise _Unfit(f"needs a device of {ep.name} with {_wish(ep.device)}; it offers: {', '.join(map(_described, offered))}")
+    if variant.share_weights and variant.several and ep.name == _QNN:
+        # Measured with 2.7.0 on x86-64: the emulator ends the process with a segmentation fault.
+        asked = [device for device in asked if _type(device) != "CPU"]
+        if not asked:
+            raise _Unfit(
+                "has models that share weights, which need a Snapdragon: on other machines QNN crashes when it loads them"
+            )
+    ranked = [(_verdict(onnxruntime, variant, ep, device), _type_rank(device), device) for device in asked]
+    # A device that nobody can judge is no way around one that was judged unfit.
+    judged = [item for item in ranked if item[0] != _UNKNOWN]
+    best = min(judged or ranked, key=lambda item: item[:2])
+    if best[0] == _UNSUPPORTED:
+        refusing, texts = ", ".join(_described(item[2]) for item in judged), ", ".join(variant.compatibility[ep.name])
+        raise _Unfit(f"was compiled for other devices, as {ep.name} says of: {refusing} ({texts})")
+    return best
+
+
+def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | None) -> list[OrtEpDevice]:
+    """The devices of an EP; unless they were given, its plugin library is registered first if need be. Raises _Unfit."""
+    if devices is not None:
+        return [device for device in devices if device.ep_name == ep.name]
+    with process_wide:
+        offered = [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep.name]
+        if offered or ep.module is None or ep.name in _registered:
+            return offered
+        try:
+            library = importlib.import_module(ep.module).get_library_path()
+        except ImportError as error:
+            raise _Unfit(f"needs {ep.name} from the package {ep.package}, which cannot be imported: {error}") from error
+        try:
+            # Under the EP's own name: it becomes the name of the EP, by which the compiled model asks for it.
+            onnxruntime.register_execution_provider_library(ep.name, str(library))
+        except Exception as error:  # ORT's exceptions have no base of their own
+            raise _Unfit(f"needs {ep.name}, whose library cannot be registered: {error}") from error
+        _registered.add(ep.name)
+        return [device for device in onnxruntime.get_ep_devices() if device.ep_name == ep.name]
+
+
+def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDevice) -> int:
+    """What ONNX Runtime says of the models on a device; the worst of them where they differ."""
+    texts = variant.compatibility.get(ep.name, ())
+    ask = _compatibility_function(onnxruntime)
+    # Asked of anything but an NPU, QNN 2.7.0 knows nothing, and sometimes ends the process with a segmentation fault.
+    if ask is None or not texts or (ep.name == _QNN and _type(device) != "NPU"):
+        return _UNKNOWN
+    verdicts = []
+    for text in texts:
+        try:
+            verdicts.append(_VERDICTS.get(ask([device], text).name, _UNKNOWN))
+        except Exception:  # noqa: BLE001 - an EP that cannot judge raises whatever it likes
+            verdicts.append(_UNKNOWN)
+    return max(verdicts)
+
+
+def _compatibility_function(onnxruntime: ModuleType) -> Callable[..., Any] | None:
+    """ONNX Runtime's judge of compiled models; up to 1.31 it is not re-exported."""
+    for place in (onnxruntime, getattr(getattr(onnxruntime, "capi", None), "onnxruntime_pybind11_state", None)):
+        found: Callable[..., Any] | None = getattr(place, "get_model_compatibility_for_ep_devices", None)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_asked_for(device: OrtEpDevice, wish: Mapping[str, Any]) -> bool:
+    """Whether a device is what the recipe asked for; of a virtual one, no metadata is compared, since the real one is another device."""
+    metadata = {**dict(device.device.metadata), **dict(device.ep_metadata)}
+    asked = {} if wish.get("virtual") else wish.get("metadata") or {}
+    return (
+        (not wish.get("type") or _type(device) == str(wish["type"]).upper())
+        and (not wish.get("vendor") or device.device.vendor.lower() == str(wish["vendor"]).lower())
+        and all(metadata.get(name) == value for name, value in asked.items())
+    )
+
+
+def _wish(wish: Mapping[str, Any]) -> str:
+    parts = {**{name: wish.get(name) for name in ("type", "vendor")}, **(wish.get("metadata") or {})}
+    return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+
+
+def _described(device: OrtEpDevice) -> str:
+    return f"{_type(device)} from {device.device.vendor}"
+
+
+def _type(device: OrtEpDevice) -> str:
+    return str(device.device.type.name).upper()
+
+
+def _type_rank(device: OrtEpDevice) -> int:
+    kind = _type(device)
+    return _DEVICE_TYPES.index(kind) if kind in _DEVICE_TYPES else len(_DEVICE_TYPES)

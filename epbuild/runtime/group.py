@@ -1,0 +1,135 @@
+"""A group that is open: its sessions in order, with the options that were emitted, closed the last one first."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
+
+from .devices import Fit, choose, process_wide
+from .variants import OpenError, Variant, find_variants, select
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, OrtEpDevice, SessionOptions
+
+
+class Group(Mapping[str, "InferenceSession"]):
+    """The open sessions of a group, by the names of its models and in their order; closed with `close`, or as a context manager.
+
+    `variant` is what was chosen. Hold no session longer than its group: a session closes when nobody holds it any more.
+    """
+
+    def __init__(self, variant: Variant, sessions: dict[str, InferenceSession]) -> None:
+        self.variant = variant
+        self._sessions = sessions
+        self._closed = False
+
+    def __getitem__(self, model: str) -> InferenceSession:
+        if self._closed:
+            raise ValueError(f"the group {self.variant.group} is closed")
+        if model not in self._sessions:
+            raise KeyError(f"{model} (the group {self.variant.group} has: {', '.join(self._sessions)})")
+        return self._sessions[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the sessions, the last one first; a session that somebody still holds stays open, with a ResourceWarning."""
+        self._closed = True
+        with process_wide:
+            for model in _close(self._sessions):
+                message = (
+                    f"the session of the model {model} is still held, and so stays open after its group {self.variant.group}"
+                )
+                warnings.warn(message, ResourceWarning, stacklevel=2)
+
+
+def open_group(
+    path: str | os.PathLike[str],
+    *,
+    group: str | None = None,
+    target: str | None = None,
+    devices: Sequence[OrtEpDevice] | None = None,
+    configure: Callable[[str, SessionOptions], None] | None = None,
+) -> Group:
+    """Open the group that lies at `path`: a manifest, or a folder with one, or with those of several variants somewhere below it.
+
+    `group` and `target` name what is meant where a folder holds several. `devices` are those to choose from, of
+    `onnxruntime.get_ep_devices()`; by default all that there are, after the plugin EPs of the variants have been registered.
+    `configure` is called with each model's name and session options before its session is created, for what is the application's to say:
+    threads, logging, profiling.
+
+    Raises OpenError when nothing there fits this machine, when it cannot be told what does, or when a session cannot be created.
+    """
+    onnxruntime = _import_onnxruntime()
+    variants = select(find_variants(Path(path)), Path(path), group, target)
+    fit = choose(onnxruntime, variants, devices)
+    sessions: dict[str, InferenceSession] = {}
+    with process_wide:
+        try:
+            for model in fit.variant.models:
+                sessions[model] = _session(onnxruntime, fit, model, configure)
+        except BaseException:
+            _close(sessions)
+            raise
+    return Group(fit.variant, sessions)
+
+
+def _import_onnxruntime() -> ModuleType:
+    try:
+        onnxruntime = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise OpenError("EPB635", f"onnxruntime cannot be imported: {error}") from error
+    if not hasattr(onnxruntime, "register_execution_provider_library"):
+        raise OpenError("EPB635", f"onnxruntime {onnxruntime.__version__} is too old: it knows no plugin EPs")
+    return onnxruntime
+
+
+def _session(
+    onnxruntime: ModuleType, fit: Fit, model: str, configure: Callable[[str, SessionOptions], None] | None
+) -> InferenceSession:
+    variant, file = fit.variant, fit.variant.models[model]
+    options = onnxruntime.SessionOptions()
+    if configure is not None:
+        configure(model, options)
+    try:
+        for ep, device in zip(variant.eps, fit.devices, strict=True):
+            if device is None:
+                options.add_provider(ep.name, dict(ep.provider_options))
+            else:
+                options.add_provider_for_devices([device], dict(ep.provider_options))
+        for key, value in variant.session_options.items():
+            options.add_session_config_entry(key, value)
+        if variant.share_weights:
+            options.add_session_config_entry("ep.share_ep_contexts", "1")
+        # Without its fallback: that prints, tries the CPU EP, which cannot run a compiled model, and raises about that.
+        return onnxruntime.InferenceSession(str(file), sess_options=options, enable_fallback=0)
+    except Exception as error:  # ORT's exceptions have no base of their own
+        raise OpenError("EPB636", f"ONNX Runtime cannot open {file} for {variant.target}: {error}") from error
+
+
+def _close(sessions: dict[str, InferenceSession]) -> list[str]:
+    """Let go of the sessions, the last one first; the names of those that somebody else still holds."""
+    held = []
+    while sessions:
+        model, session = sessions.popitem()
+        alive = weakref.ref(session)
+        del session
+        if alive() is not None:
+            held.append(model)
+    return held

@@ -1,0 +1,171 @@
+"""What was emitted, as its manifests say: the variants of a group, each compiled for one target."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+PLUGINS = {
+    "onnxruntime-qnn": ("QNNExecutionProvider", "onnxruntime_qnn"),
+    "onnxruntime-ep-openvino": ("OpenVINOExecutionProvider", "onnxruntime_ep_openvino"),
+    "onnxruntime-ep-nv-tensorrt-rtx": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
+    "onnxruntime-ep-nv-tensorrt-rtx-cu12": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
+    "onnxruntime-ep-nv-tensorrt-rtx-cu13": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
+    "onnxruntime-ep-webgpu": ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu"),
+}
+"""The packages that ship plugin EPs: the EP, and the module that knows the library; for manifests that do not name the module."""
+
+_BUILT_IN = "onnxruntime"
+
+
+class OpenError(Exception):
+    """A group could not be opened: a sentence for people, with a line for each detail; epbuild's docs/errors.md explains the `code`."""
+
+    def __init__(self, code: str, text: str, *details: str) -> None:
+        super().__init__("\n  ".join((f"{text} [{code}]", *details)))
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Ep:
+    """An execution provider that a variant was compiled for."""
+
+    name: str
+    provider_options: Mapping[str, str]
+    module: str | None
+    """The Python module of the plugin package that ships it; None: it is built into onnxruntime, or nobody knows."""
+    package: str | None
+    """That package as it is asked of pip, such as `onnxruntime-qnn==2.7.0`."""
+    device: Mapping[str, Any]
+    """The `type`, `vendor` and `metadata` that the recipe asked for, where it did."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A group compiled for one target, as its manifest says."""
+
+    manifest: Path
+    group: str
+    target: str
+    eps: tuple[Ep, ...]
+    session_options: Mapping[str, str]
+    share_weights: bool
+    several: bool
+    """Whether there are several models, or one that was merged from several."""
+    models: Mapping[str, Path]
+    """The EPContext models by name, in the order of the group."""
+    compatibility: Mapping[str, tuple[str, ...]]
+    """What each EP wrote into the models to judge later whether they fit a device, by EP."""
+
+
+def find_variants(path: Path) -> list[Variant]:
+    """What was emitted at `path`, a manifest or a folder: its own manifest, else every one below it. Raises OpenError."""
+    if not path.is_dir():
+        return [_read(path, _document(path))]
+    own = path / MANIFEST
+    if own.is_file() and (document := _document(own, or_none=True)):
+        return [_read(own, document)]
+    found = [_read(manifest, document) for manifest in _manifests(path) if (document := _document(manifest, or_none=True))]
+    if not found:
+        raise OpenError("EPB632", f"there is no manifest of epbuild in {path}")
+    return found
+
+
+def _manifests(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".")
+        )  # a build prepares its output in a hidden folder
+        if MANIFEST in files:
+            yield Path(root) / MANIFEST
+
+
+def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
+    """What a manifest says; None, or else OpenError, when the file is somebody else's."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise OpenError("EPB632", f"there is no manifest at {path}") from None
+    except (OSError, ValueError) as error:
+        raise OpenError("EPB632", f"the manifest {path} cannot be read: {error}") from error
+    if not (isinstance(document, dict) and {"format", "group", "target", "models"} <= set(document)):
+        if or_none:
+            return None
+        raise OpenError("EPB632", f"{path} is not a manifest of epbuild")
+    if document["format"] != FORMAT:
+        text = f"the manifest {path} has the format {document['format']}, and this reader knows {FORMAT}: use the epbuild that wrote it"
+        raise OpenError("EPB632", text)
+    return document
+
+
+def _read(path: Path, document: Any) -> Variant:
+    try:
+        target, models = document["target"], document["models"]
+        distributions = document.get("toolchain", {}).get("distributions", {})
+        return Variant(
+            manifest=path,
+            group=str(document["group"]),
+            target=str(target["name"]),
+            eps=tuple(_ep(ep, distributions) for ep in target["eps"]),
+            session_options=_texts(target["session_options"]),
+            share_weights=bool(document["share_weights"]),
+            several=len(models) > 1 or any("merged" in model for model in models),
+            models={str(model["name"]): path.parent / _inside(str(model["file"])) for model in models},
+            compatibility=_compatibility(models),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise OpenError("EPB632", f"the manifest {path} is not whole: {type(error).__name__}: {error}") from error
+
+
+def _ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:
+    name = str(ep["ep"])
+    shipped = {PLUGINS[package][1]: package for package in distributions if PLUGINS.get(package, ("",))[0] == name}
+    module = ep.get("module") or next(iter(shipped), None)
+    package = shipped.get(module or "")
+    return Ep(
+        name=name,
+        provider_options=_texts(ep["provider_options"]),
+        module=None if module == _BUILT_IN else module,
+        package=f"{package}=={distributions[package]}" if package else module,
+        device=ep.get("device") or {},
+    )
+
+
+def _texts(found: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _inside(file: str) -> str:
+    windows = PureWindowsPath(file)  # Windows' rules see every absolute POSIX path too
+    if windows.drive or windows.root or ".." in windows.parts or not windows.parts:
+        raise ValueError(f"{file!r} is not a path below its folder")
+    return file
+
+
+def _compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, dict[str, None]] = {}
+    for model in models:
+        for ep, text in model.get("compatibility", {}).items():
+            found.setdefault(ep, {})[text] = None
+    return {ep: tuple(texts) for ep, texts in found.items()}
+
+
+def select(variants: list[Variant], path: Path, group: str | None, target: str | None) -> list[Variant]:
+    """The variants of one group, and of one target where one is named."""
+    groups = sorted({variant.group for variant in variants})
+    if group is None and len(groups) > 1:
+        raise OpenError("EPB633", f"{path} holds several groups: {', '.join(groups)}; name one (group=), or open its folder")
+    if group is not None and group not in groups:
+        raise OpenError("EPB633", f"{path} holds no group {group}; it holds: {', '.join(groups)}")
+    ours = [variant for variant in variants if variant.group == (group or groups[0])]
+    targets = sorted({variant.target for variant in ours})
+    if target is not None and target not in targets:
+        raise OpenError("EPB633", f"{path} holds nothing for the target {target}; it holds: {', '.join(targets)}")
+    return [variant for variant in ours if target in (None, variant.target)]

@@ -1,0 +1,102 @@
+"""An `onnxruntime` for `epbuild.runtime` to meet: devices, plugin packages and sessions that only remember what was asked of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+
+class Session:
+    """An InferenceSession that tells the log when it opens and when it is gone."""
+
+    def __init__(self, path: str, log: list[str]) -> None:
+        self._name, self._log = Path(path).stem, log
+        log.append(f"open {self._name}")
+
+    def __del__(self) -> None:
+        self._log.append(f"close {self._name}")
+
+
+class SessionOptions:
+    """Remembers what was set."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, str] = {}
+        self.providers: list[Any] = []
+
+    def add_provider(self, name: str, options: Mapping[str, str]) -> None:
+        self.providers.append((name, dict(options)))
+
+    def add_provider_for_devices(self, devices: list[Any], options: Mapping[str, str]) -> None:
+        self.providers.append(([(device.ep_name, device.device.type.name) for device in devices], dict(options)))
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        self.entries[key] = value
+
+
+class Machine:
+    """What this imagined machine has: built-in EPs, plugin packages with their devices, and a judge of compatibility."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        self.registered: list[tuple[str, str]] = []
+        self.options: list[SessionOptions] = []
+        self.devices: list[Any] = []
+        self.asked: list[tuple[str, str]] = []
+        self.judge: Callable[[Any, str], str] | None = None
+        self.broken: set[str] = set()
+        self._patch = monkeypatch
+        self._plugins: dict[str, list[Any]] = {}
+        self.module = ModuleType("onnxruntime")
+        vars(self.module).update(
+            __version__="1.99.0",
+            get_available_providers=lambda: ["BuiltInExecutionProvider", *(name for name, _ in self.registered)],
+            get_ep_devices=lambda: list(self.devices),
+            register_execution_provider_library=self._register,
+            SessionOptions=SessionOptions,
+            InferenceSession=self._open,
+        )
+        monkeypatch.setitem(sys.modules, "onnxruntime", self.module)
+        monkeypatch.setattr("epbuild.runtime.devices._registered", set())
+
+    def install(self, module: str, *devices: Any) -> None:
+        """A plugin package whose library offers these devices once it is registered."""
+        package = ModuleType(module)
+        library = f"/{module}/library.so"
+        vars(package)["get_library_path"] = lambda: library
+        self._plugins[library] = list(devices)
+        self._patch.setitem(sys.modules, module, package)
+
+    def knows_compatibility(self, judge: Callable[[Any, str], str]) -> None:
+        """Give onnxruntime its judge where 1.31 has it; `judge` gives a verdict's name."""
+
+        def ask(devices: list[Any], text: str) -> Any:
+            self.asked.append((devices[0].device.type.name, text))
+            return SimpleNamespace(name=judge(devices[0], text))
+
+        state = SimpleNamespace(get_model_compatibility_for_ep_devices=ask)
+        vars(self.module)["capi"] = SimpleNamespace(onnxruntime_pybind11_state=state)
+
+    def _register(self, name: str, library: str) -> None:
+        if any(name == known for known, _ in self.registered):
+            raise RuntimeError(f"EP library is already registered under {name}")
+        self.registered.append((name, library))
+        self.devices += self._plugins[library]
+
+    def _open(self, path: str, sess_options: SessionOptions, enable_fallback: int) -> Session:
+        assert enable_fallback == 0
+        if Path(path).stem in self.broken:
+            raise RuntimeError("[ONNXRuntimeError] : 10 : INVALID_GRAPH : Failed to get context binary info.")
+        self.options.append(sess_options)
+        return Session(path, self.log)
+
+
+def device(ep: str, kind: str, vendor: str = "Acme", **metadata: str) -> Any:
+    """An OrtEpDevice."""
+    hardware = SimpleNamespace(type=SimpleNamespace(name=kind), vendor=vendor, metadata={})
+    return SimpleNamespace(ep_name=ep, device=hardware, ep_metadata=metadata)

@@ -1,0 +1,376 @@
+"""`epbuild.runtime`: an application opens what was emitted, on the device that it was compiled for, or learns in a sentence why not."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from imagined_onnxruntime import Machine, device
+
+from epbuild import runtime
+from epbuild.catalog import entries_for, known_eps
+from epbuild.runtime import OpenError
+from epbuild.runtime.variants import PLUGINS
+
+QNN, OPENVINO = "QNNExecutionProvider", "OpenVINOExecutionProvider"
+NPU, EMULATOR = device(QNN, "NPU", "Qualcomm"), device(QNN, "CPU")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.fixture
+def snapdragon(machine: Machine) -> Machine:
+    """A machine with an NPU, and QNN's package installed."""
+    machine.install("onnxruntime_qnn", EMULATOR, NPU)
+    return machine
+
+
+def emit(folder: Path, name: str = "phone", /, *models: str, **changes: Any) -> Path:
+    """A folder as epbuild emits it, with empty models; `changes` are those of the manifest."""
+    folder.mkdir(parents=True)
+    names = models or ("relu",)
+    for model in names:
+        (folder / f"{model}_ctx.onnx").touch()
+    info = {changes.pop("judged_by", QNN): text} if (text := changes.pop("compatibility", None)) else {}
+    ep = {"ep": QNN, "provider_options": {"backend_type": "htp"}, **changes.pop("ep", {})}
+    document = {
+        "format": 1,
+        "group": "main",
+        "share_weights": False,
+        "target": {"name": name, "eps": [ep], "session_options": changes.pop("session_options", {})},
+        "toolchain": {"distributions": {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}},
+        "models": [{"name": model, "file": f"{model}_ctx.onnx", "compatibility": info} for model in names],
+        **changes,
+    }
+    (folder / "manifest.json").write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+def refused(*arguments: Any, code: str, **named: Any) -> str:
+    with pytest.raises(OpenError) as caught:
+        runtime.open(*arguments, **named)
+    assert caught.value.code == code
+    assert f"[{code}]" in str(caught.value)
+    return str(caught.value)
+
+
+def test_models_open_in_order_with_what_was_emitted_and_close_in_reverse(snapdragon: Machine, tmp_path: Path) -> None:
+    ep = {"provider_options": {"backend_type": "htp", "soc_model": "SM8750"}}
+    entries = {"session.disable_cpu_ep_fallback": "1"}
+    folder = emit(tmp_path / "out", "phone", "prefill", "decode", "tail", share_weights=True, ep=ep, session_options=entries)
+    with runtime.open(folder / "manifest.json") as group:
+        assert list(group) == ["prefill", "decode", "tail"]
+        assert group["decode"] is not group["prefill"]
+        assert group.variant.target == "phone"
+    assert snapdragon.registered == [(QNN, "/onnxruntime_qnn/library.so")]
+    assert snapdragon.log == [
+        *("open prefill_ctx", "open decode_ctx", "open tail_ctx"),
+        *("close tail_ctx", "close decode_ctx", "close prefill_ctx"),
+    ]
+    assert len(snapdragon.options) == 3
+    for options in snapdragon.options:
+        assert options.providers == [([(QNN, "NPU")], {"backend_type": "htp", "soc_model": "SM8750"})]
+        assert options.entries == {"session.disable_cpu_ep_fallback": "1", "ep.share_ep_contexts": "1"}
+
+
+def test_models_that_share_nothing_are_not_told_to_share(snapdragon: Machine, tmp_path: Path) -> None:
+    runtime.open(emit(tmp_path / "out")).close()
+    assert snapdragon.options[0].entries == {}
+
+
+def test_a_plugin_that_is_there_already_is_not_registered_again(snapdragon: Machine, tmp_path: Path) -> None:
+    folder = emit(tmp_path / "out")
+    for _ in range(2):
+        runtime.open(folder).close()
+    assert len(snapdragon.registered) == 1
+    snapdragon.registered.clear()
+    snapdragon.devices = [NPU]
+    runtime.open(folder).close()
+    assert snapdragon.registered == []
+
+
+def test_a_package_that_the_manifest_names_is_the_one_that_is_asked(machine: Machine, tmp_path: Path) -> None:
+    machine.install("acme_ep", device("AcmeExecutionProvider", "NPU"))
+    folder = emit(tmp_path / "out", ep={"ep": "AcmeExecutionProvider", "module": "acme_ep"})
+    runtime.open(folder).close()
+    assert machine.registered == [("AcmeExecutionProvider", "/acme_ep/library.so")]
+
+
+def test_an_ep_that_is_built_in_is_chosen_by_its_name(machine: Machine, tmp_path: Path) -> None:
+    for number, module in enumerate(({}, {"module": "onnxruntime"})):
+        ep = {"ep": "BuiltInExecutionProvider", "provider_options": {"device_type": "NPU"}, **module}
+        runtime.open(emit(tmp_path / str(number), ep=ep)).close()
+        assert machine.options[-1].providers == [("BuiltInExecutionProvider", {"device_type": "NPU"})]
+    assert machine.registered == []
+
+
+def test_the_variant_that_onnxruntime_finds_best_is_opened(snapdragon: Machine, tmp_path: Path) -> None:
+    verdicts = {
+        "old": "EP_SUPPORTED_PREFER_RECOMPILATION",
+        "mine": "EP_SUPPORTED_OPTIMAL",
+        "other": "EP_UNSUPPORTED",
+        "silent": "EP_NOT_APPLICABLE",
+    }
+    snapdragon.knows_compatibility(lambda _, text: verdicts[text])
+    for name in verdicts:
+        emit(tmp_path / name, f"phone-{name}", compatibility=name)
+    chosen = [("mine", "phone-mine"), ("old", "phone-old"), ("silent", "phone-silent")]
+    for name, target in chosen:
+        with runtime.open(tmp_path) as group:
+            assert group.variant.target == target
+        (tmp_path / name / "manifest.json").unlink()
+    text = refused(tmp_path, code="EPB634")
+    assert "was compiled for other devices, as QNNExecutionProvider says of: NPU from Qualcomm (other)" in text
+    assert {kind for kind, _ in snapdragon.asked} == {"NPU"}  # QNN crashes when it is asked of anything else
+
+
+def test_a_model_that_fits_worse_counts_for_its_whole_group(snapdragon: Machine, tmp_path: Path) -> None:
+    snapdragon.knows_compatibility(lambda _, text: text)
+    good, bad = "EP_SUPPORTED_OPTIMAL", "EP_UNSUPPORTED"
+    models = [{"name": name, "file": "relu_ctx.onnx", "compatibility": {QNN: info}} for name, info in (("a", good), ("b", bad))]
+    refused(emit(tmp_path / "out", models=models), code="EPB634")
+
+
+def test_an_ep_that_wrote_nothing_to_be_judged_by_has_no_say(snapdragon: Machine, tmp_path: Path) -> None:
+    snapdragon.devices.append(device("CPUExecutionProvider", "CPU"))
+    snapdragon.knows_compatibility(lambda _, text: text)
+    for name, verdict in (("a", "EP_SUPPORTED_PREFER_RECOMPILATION"), ("b", "EP_SUPPORTED_OPTIMAL")):
+        eps = [{"ep": QNN, "provider_options": {}}, {"ep": "CPUExecutionProvider", "provider_options": {}}]
+        emit(tmp_path / name, compatibility=verdict, target={"name": name, "eps": eps, "session_options": {}})
+    with runtime.open(tmp_path) as group:
+        assert group.variant.target == "b"
+    assert [provider[0] for provider in snapdragon.options[0].providers] == [[(QNN, "NPU")], [("CPUExecutionProvider", "CPU")]]
+
+
+def test_where_nobody_can_tell_which_variant_fits_none_is_guessed(machine: Machine, tmp_path: Path) -> None:
+    machine.install("onnxruntime_qnn", EMULATOR)
+    machine.knows_compatibility(lambda *_: pytest.fail("QNN crashes when it is asked of a CPU"))
+    for soc in ("SC8380XP", "SM8750"):
+        emit(tmp_path / soc, soc, compatibility=f"v2:{soc}")
+    text = refused(tmp_path, code="EPB633")
+    assert text.startswith("ONNX Runtime cannot tell which variant fits this machine: SC8380XP, SM8750; name one (target=)")
+    with runtime.open(tmp_path, target="SM8750") as group:
+        assert group.variant.manifest == tmp_path / "SM8750/manifest.json"
+    with runtime.open(tmp_path / "SC8380XP") as group:
+        assert group.variant.target == "SC8380XP"
+    assert "it holds: SC8380XP, SM8750" in refused(tmp_path, target="SM8650", code="EPB633")
+
+
+def test_an_npu_is_preferred_where_nothing_else_decides(machine: Machine, tmp_path: Path) -> None:
+    machine.devices = [device(OPENVINO, kind, "Intel") for kind in ("CPU", "GPU", "NPU")]
+    runtime.open(emit(tmp_path / "out", ep={"ep": OPENVINO})).close()
+    assert machine.options[-1].providers[0][0] == [(OPENVINO, "NPU")]
+
+
+def test_a_judge_that_fails_decides_nothing(machine: Machine, tmp_path: Path) -> None:
+    def judge(*_: Any) -> str:
+        raise RuntimeError("not on this device")
+
+    machine.devices = [device(OPENVINO, "CPU", "Intel")]
+    machine.knows_compatibility(judge)
+    runtime.open(emit(tmp_path / "out", ep={"ep": OPENVINO}, compatibility="{}", judged_by=OPENVINO)).close()
+    assert machine.asked == [("CPU", "{}")]
+    assert len(machine.options) == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "outcome"),
+    [
+        ({"type": "gpu"}, "GPU"),
+        ({"type": "npu", "vendor": "intel", "metadata": {"npu_platform": "4000"}}, "NPU"),
+        ({"type": "npu", "metadata": {"npu_platform": "5010"}, "virtual": True}, "NPU"),
+        ({"type": "npu", "metadata": {"npu_platform": "5010"}}, "type npu, npu_platform 5010; it offers: CPU from Intel"),
+        ({"vendor": "Other"}, "vendor Other; it offers: CPU from Intel, GPU from Intel, NPU from Intel"),
+    ],
+)
+def test_a_device_that_the_recipe_asked_for_is_the_one(machine: Machine, tmp_path: Path, wish: Any, outcome: str) -> None:
+    machine.devices = [device(OPENVINO, kind, "Intel") for kind in ("CPU", "GPU")]
+    machine.devices.append(device(OPENVINO, "NPU", "Intel", npu_platform="4000"))
+    folder = emit(tmp_path / "out", ep={"ep": OPENVINO, "device": wish})
+    if len(outcome) == 3:
+        runtime.open(folder).close()
+        assert machine.options[-1].providers[0][0] == [(OPENVINO, outcome)]
+    else:
+        assert outcome in refused(folder, code="EPB634")
+
+
+def test_devices_that_were_given_are_the_only_ones(snapdragon: Machine, tmp_path: Path) -> None:
+    folder = emit(tmp_path / "out")
+    runtime.open(folder, devices=[EMULATOR]).close()
+    assert snapdragon.options[-1].providers[0][0] == [(QNN, "CPU")]
+    assert "offers none of those given" in refused(folder, devices=[], code="EPB634")
+    assert snapdragon.registered == []
+
+
+def test_a_shared_context_that_would_crash_the_process_is_refused(machine: Machine, tmp_path: Path) -> None:
+    machine.install("onnxruntime_qnn", EMULATOR)
+    text = refused(emit(tmp_path / "out", "phone", "a", "b", share_weights=True), code="EPB634")
+    assert "phone has models that share weights, which need a Snapdragon" in text
+
+
+def test_a_shared_context_that_was_merged_into_one_model_is_refused_as_well(machine: Machine, tmp_path: Path) -> None:
+    machine.install("onnxruntime_qnn", EMULATOR)
+    model = {"name": "relu", "file": "relu_ctx.onnx", "compatibility": {}, "merged": [{"name": "a"}, {"name": "b"}]}
+    text = refused(emit(tmp_path / "out", "phone", share_weights=True, models=[model]), code="EPB634")
+    assert "phone has models that share weights, which need a Snapdragon" in text
+
+
+def test_what_each_variant_lacks_is_told(machine: Machine, tmp_path: Path) -> None:
+    emit(tmp_path / "1", "phone")
+    emit(tmp_path / "2", "laptop", ep={"ep": OPENVINO, "module": "onnxruntime_ep_openvino"})
+    emit(tmp_path / "3", "pc", ep={"ep": "TensorrtExecutionProvider"})
+    emit(tmp_path / "4", "half")
+    (tmp_path / "4/relu_ctx.onnx").unlink()
+    machine.install("onnxruntime_ep_openvino")
+    head, *rows = refused(tmp_path, code="EPB634").splitlines()
+    assert head == "nothing of main fits this machine [EPB634]"
+    assert rows[0].startswith(f"  phone needs {QNN} from the package onnxruntime-qnn==2.7.0, which cannot be imported: ")
+    assert rows[1:] == [
+        f"  laptop needs a device for {OPENVINO}, which offers none here",
+        "  pc needs TensorrtExecutionProvider, which onnxruntime 1.99.0 does not have here",
+        f"  half lacks its file {tmp_path / '4/relu_ctx.onnx'}",
+    ]
+
+
+def test_a_library_that_cannot_be_registered_is_told(snapdragon: Machine, tmp_path: Path) -> None:
+    snapdragon.registered.append((QNN, "by the application, without a device"))
+    assert "whose library cannot be registered: EP library is already" in refused(emit(tmp_path / "out"), code="EPB634")
+
+
+def test_a_model_that_does_not_open_closes_those_before_it(snapdragon: Machine, tmp_path: Path) -> None:
+    snapdragon.broken.add("c_ctx")
+    text = refused(emit(tmp_path / "out", "phone", "a", "b", "c"), code="EPB636")
+    assert "c_ctx.onnx for phone: [ONNXRuntimeError] : 10 : INVALID_GRAPH" in text
+    assert snapdragon.log == ["open a_ctx", "open b_ctx", "close b_ctx", "close a_ctx"]
+
+
+def test_a_session_that_is_held_longer_than_its_group_is_told(snapdragon: Machine, tmp_path: Path) -> None:
+    group = runtime.open(emit(tmp_path / "out", "phone", "a", "b"))
+    held = group["b"]
+    with pytest.warns(ResourceWarning, match="the session of the model b is still held"):
+        group.close()
+    assert snapdragon.log[-1] == "close a_ctx"
+    del held
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group.close()
+
+
+def test_a_name_that_is_not_there_and_a_group_that_is_closed_are_told(snapdragon: Machine, tmp_path: Path) -> None:
+    with (
+        runtime.open(emit(tmp_path / "out", "phone", "prefill", "decode")) as group,
+        pytest.raises(KeyError, match="the group main has: prefill, decode"),
+    ):
+        group["decoder"]
+    with pytest.raises(ValueError, match="the group main is closed"):
+        group["prefill"]
+
+
+def test_an_application_can_say_what_is_its_own_to_say(snapdragon: Machine, tmp_path: Path) -> None:
+    def configure(model: str, options: Any) -> None:
+        options.entries["session.intra_op.allow_spinning"] = "0"
+        options.name = model
+
+    runtime.open(emit(tmp_path / "out", "phone", "a", "b"), configure=configure).close()
+    assert [(vars(options)["name"], options.entries) for options in snapdragon.options] == [
+        (name, {"session.intra_op.allow_spinning": "0"}) for name in ("a", "b")
+    ]
+
+
+def test_groups_are_told_apart_and_what_is_not_ours_is_passed_over(snapdragon: Machine, tmp_path: Path) -> None:
+    emit(tmp_path / "one/phone", group="one")
+    emit(tmp_path / "two/phone", group="two")
+    emit(tmp_path / "two/.phone.epbuild-1f2e3d4c", group="being written")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/manifest.json").write_text('{"schema_version": "1.0"}', encoding="utf-8")
+    assert "holds several groups: one, two; name one (group=)" in refused(tmp_path, code="EPB633")
+    assert "holds no group three; it holds: one, two" in refused(tmp_path, group="three", code="EPB633")
+    with runtime.open(tmp_path, group="two") as group:
+        assert group.variant.group == "two"
+    assert "there is no manifest of epbuild in" in refused(tmp_path / "package", code="EPB632")
+    assert "is not a manifest of epbuild" in refused(tmp_path / "package/manifest.json", code="EPB632")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "there is no manifest at"),
+        ("{", "cannot be read: "),
+        ('{"format": 2, "group": "", "target": {}, "models": []}', "has the format 2, and this reader knows 1"),
+        ('{"format": 1, "group": "", "target": {}, "models": []}', "is not whole: KeyError: 'name'"),
+        ('{"format": 1, "group": "", "target": [], "models": []}', "is not whole: TypeError"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_is_told(machine: Machine, tmp_path: Path, content: str | None, told: str) -> None:
+    path = tmp_path / "manifest.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+        assert told in refused(tmp_path, code="EPB632")
+    assert told in refused(path, code="EPB632")
+
+
+@pytest.mark.parametrize("file", ["../relu_ctx.onnx", "/relu_ctx.onnx", "C:relu_ctx.onnx", "a\\..\\..\\relu.onnx", ""])
+def test_no_manifest_leads_out_of_its_folder(snapdragon: Machine, tmp_path: Path, file: str) -> None:
+    folder = emit(tmp_path / "out", models=[{"name": "relu", "file": file, "compatibility": {}}])
+    (tmp_path / "relu_ctx.onnx").touch()
+    assert "is not a path below its folder" in refused(folder, code="EPB632")
+
+
+def test_an_onnxruntime_without_plugin_eps_or_none_at_all_is_told(
+    snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = emit(tmp_path / "out")
+    del vars(snapdragon.module)["register_execution_provider_library"]
+    assert "onnxruntime 1.99.0 is too old" in refused(folder, code="EPB635")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "onnxruntime cannot be imported" in refused(folder, code="EPB635")
+
+
+def test_the_runtime_knows_the_packages_that_the_catalog_knows() -> None:
+    plugins = {
+        distribution: (packaging.ep, packaging.module)
+        for ep in known_eps()
+        for packaging in entries_for(ep)
+        if packaging.kind == "plugin"
+        for distribution in packaging.distributions
+    }
+    assert plugins == PLUGINS
+
+
+def test_the_runtime_can_be_copied_into_an_application_of_python_3_10(tmp_path: Path) -> None:
+    shutil.copytree(Path(runtime.__file__).parent, tmp_path / "copied", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (tmp_path / "copied").iterdir():
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
+        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
+        assert {name.partition(".")[0] for name in imported} <= {*sys.stdlib_module_names, "onnxruntime"}
+    script = "import sys, copied; print(sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
+    done = subprocess.run([sys.executable, "-S", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ast.literal_eval(done.stdout) == ["__main__", "copied"]
+
+
+def test_groups_that_open_at_once_register_their_plugin_once(snapdragon: Machine, tmp_path: Path) -> None:
+    folder = emit(tmp_path / "out")
+    with ThreadPoolExecutor(8) as threads:
+        for group in threads.map(lambda _: runtime.open(folder), range(32)):
+            group.close()
+    assert len(snapdragon.registered) == 1
+    assert len(snapdragon.options) == 32
+
+
+def test_a_group_that_was_forgotten_leaves_nothing_open(snapdragon: Machine, tmp_path: Path) -> None:
+    runtime.open(emit(tmp_path / "out"))
+    gc.collect()
+    assert snapdragon.log == ["open relu_ctx", "close relu_ctx"]
