@@ -7,21 +7,30 @@ from pathlib import Path
 import click
 
 from epbuild.cli import arguments
-from epbuild.report import print_inspection, print_json
-from epbuild.verify import inspect_model
+from epbuild.report import print_inspection, print_inspections, print_json
+from epbuild.verify import inspect_files, inspect_model
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE", nargs=-1, required=True, type=click.Path(path_type=Path))
 @arguments.json
-def inspect(file: Path, json: bool) -> int:
-    """Show the EPContext nodes of an ONNX FILE, what they refer to, what they were compiled for, and what runs outside the EP.
+def inspect(files: tuple[Path, ...], json: bool) -> int:
+    """Show the EPContext nodes of ONNX FILEs, what they refer to, what they were compiled for, and what runs outside the EP.
 
-    Exit code 1: a reference does not resolve.
+    Of several files, or a folder, also which of them share a file, and what that saves. Exit code 1: a reference does not resolve.
     """
-    found = inspect_model(file)
+    if len(files) == 1 and not files[0].is_dir():
+        found = inspect_model(files[0])
+        models = [found]
+        show = print_inspection
+    else:
+        found = inspect_files(files)
+        models = found["models"]
+        show = print_inspections
     if json:
         print_json(found)
     else:
-        print_inspection(found)
-    return 0 if all(not node["problem"] for node in found["ep_context_nodes"]) else 1
+        show(found)
+    problems = [model.get("problem") for model in models]
+    problems += [node["problem"] for model in models for node in model.get("ep_context_nodes", ())]
+    return 1 if any(problems) else 0

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
+from epbuild.late import late
 from epbuild.report.documents import JsonLines, plan_document, print_json, problem_document
-from epbuild.report.explanation import explanation_document, print_explanations
 from epbuild.report.problems import tell_count, tell_problems
 from epbuild.report.progress import LiveRows, PlainLines
-from epbuild.report.store import (
-    checking,
-    print_clean_sum,
-    print_cleaned,
-    print_stock,
-    print_tidied,
-    print_verification,
-    stock_document,
-    tidied_document,
-    verification_document,
-)
-from epbuild.report.text import print_inspection, print_line, print_plan
+from epbuild.report.text import print_line, print_plan
+
+if TYPE_CHECKING:
+    from epbuild.report.difference import comparison_document, print_comparison
+    from epbuild.report.explanation import explanation_document, print_explanations
+    from epbuild.report.findings import findings_document, print_findings
+    from epbuild.report.inspection import print_inspection, print_inspections
+    from epbuild.report.store import (
+        checking,
+        print_clean_sum,
+        print_cleaned,
+        print_stock,
+        print_tidied,
+        print_verification,
+        stock_document,
+        tidied_document,
+        verification_document,
+    )
 
 __all__ = [
     "checking",
+    "comparison_document",
     "explanation_document",
+    "findings_document",
     "plan_document",
     "print_clean_sum",
     "print_cleaned",
+    "print_comparison",
     "print_explanations",
+    "print_findings",
     "print_inspection",
+    "print_inspections",
     "print_json",
     "print_line",
     "print_plan",
@@ -43,6 +55,39 @@ __all__ = [
     "tidied_document",
     "verification_document",
 ]
+
+__getattr__ = late(
+    __name__,
+    {
+        "difference": (
+            "comparison_document",
+            "print_comparison",
+        ),
+        "explanation": (
+            "explanation_document",
+            "print_explanations",
+        ),
+        "findings": (
+            "findings_document",
+            "print_findings",
+        ),
+        "inspection": (
+            "print_inspection",
+            "print_inspections",
+        ),
+        "store": (
+            "checking",
+            "print_clean_sum",
+            "print_cleaned",
+            "print_stock",
+            "print_tidied",
+            "print_verification",
+            "stock_document",
+            "tidied_document",
+            "verification_document",
+        ),
+    },
+)
 
 
 def reporter(*, json: bool) -> JsonLines | LiveRows | PlainLines:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from epbuild.build import Explanation
-from epbuild.plan import shown
+from epbuild.differences import shown
 from epbuild.report.problems import coloured
 
 FORMAT = 1
@@ -63,7 +63,8 @@ def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
     inner = f"{margin}  "
     yield from _wrapped(_history(explanation), inner)
     if explanation.state != "current" and explanation.step.id != explanation.step.action:
-        yield from _wrapped(f"It is compiled in one process with all of {explanation.step.action}.", inner)
+        how = "done together with" if explanation.step.kind == "merge" else "compiled in one process with all of"
+        yield from _wrapped(f"It is {how} {explanation.step.action}.", inner)
     waits = {f"needs {cause.step.id}" for cause in explanation.causes}
     # A step that is done has no reasons; what had changed for it is still why the step that follows it has work to do.
     for reason in explanation.reasons or map(str, explanation.changes):
@@ -77,8 +78,8 @@ def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
 
 def _history(explanation: Explanation) -> str:
     """When the step was last done and with which key, and what that means now."""
-    emits = explanation.step.kind == "emit"
-    done = "emitted" if emits else "built"
+    emits = explanation.step.kind in ("merge", "emit")
+    done = "emitted" if explanation.step.kind == "emit" else "built"
     key = "" if explanation.key is None else shown(explanation.key)
     if explanation.built is None:
         text = f"It was never {done} here"

@@ -1,5 +1,8 @@
 """Checks artifacts: references, sources, targets, counts. Knows nothing of how they are built."""
 
+from typing import TYPE_CHECKING
+
+from epbuild.late import late
 from epbuild.verify.checks import (
     CompiledModel,
     Expected,
@@ -11,17 +14,70 @@ from epbuild.verify.checks import (
     check_shared_bytes,
     read_target,
 )
-from epbuild.verify.inspection import inspect_model
+from epbuild.verify.findings import Finding, Outcome
+from epbuild.verify.signature import signature
+
+if TYPE_CHECKING:
+    from epbuild.verify.artifact import Artifact, Model, NothingToVerify, find_artifacts
+    from epbuild.verify.difference import Comparison, Difference, compare
+    from epbuild.verify.inspection import inspect_files, inspect_model
+    from epbuild.verify.manifest import ListedFile, ListedModel, Manifest
+    from epbuild.verify.payload import Payload
+    from epbuild.verify.static import check_artifact
 
 __all__ = [
+    "Artifact",
+    "Comparison",
     "CompiledModel",
+    "Difference",
     "Expected",
     "ExpectedEp",
     "ExpectedModel",
+    "Finding",
+    "ListedFile",
+    "ListedModel",
+    "Manifest",
+    "Model",
+    "NothingToVerify",
+    "Outcome",
+    "Payload",
     "SharedBytes",
+    "check_artifact",
     "check_compiled",
     "check_expectations",
     "check_shared_bytes",
+    "compare",
+    "find_artifacts",
+    "inspect_files",
     "inspect_model",
     "read_target",
+    "signature",
 ]
+
+__getattr__ = late(
+    __name__,
+    {
+        "artifact": (
+            "Artifact",
+            "Model",
+            "NothingToVerify",
+            "find_artifacts",
+        ),
+        "difference": (
+            "Comparison",
+            "Difference",
+            "compare",
+        ),
+        "inspection": (
+            "inspect_files",
+            "inspect_model",
+        ),
+        "manifest": (
+            "ListedFile",
+            "ListedModel",
+            "Manifest",
+        ),
+        "payload": ("Payload",),
+        "static": ("check_artifact",),
+    },
+)

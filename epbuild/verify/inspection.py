@@ -1,91 +1,175 @@
-"""What is inside an EPContext model, as plain data: its nodes, their binaries and targets, and what is left for other EPs."""
+"""What is inside ONNX models, as plain data: EPContext nodes, their contexts and targets, what is left for other EPs, what is shared."""
 
 from __future__ import annotations
 
-import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from epbuild.catalog import entry, known_eps
 from epbuild.errors import Problem, VerifyError
-from epbuild.onnxfile import BadReference, EPContextNode, MalformedModel, ModelHeader, ValueInfo, read_header, resolve
+from epbuild.onnxfile import BadReference, EPContextNode, MalformedModel, ModelHeader, locate, read_header, resolve
 from epbuild.verify.checks import read_target
+from epbuild.verify.contexts import COMPATIBILITY, entry_of
+from epbuild.verify.payload import Payload
+from epbuild.verify.signature import signature
 
 FORMAT = 1
-_COMPATIBILITY = "ep_compatibility_info."
-# TensorProto.DataType, by number.
-_TYPES = (
-    "undefined", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "double", "uint32",
-    "uint64", "complex64", "complex128", "bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2",
-    "float8e5m2fnuz", "uint4", "int4", "float4e2m1",
-)  # fmt: skip
 
 
 def inspect_model(path: Path) -> dict[str, Any]:
     """The contents of an ONNX file, compiled or not. Raises VerifyError (EPB600, EPB602) when it cannot be read or is not whole."""
+    return _describe(path, _read(path), _Contexts())
+
+
+def inspect_files(paths: Iterable[Path]) -> dict[str, Any]:
+    """The contents of several ONNX files, and of those below folders, and which of them share a file.
+
+    A file that is no whole model is described by its `file` and `problem` alone. Raises VerifyError (EPB600) for a path that does not
+    exist or cannot be read, and where there is no model at all.
+    """
+    contexts = _Contexts()
+    found: list[dict[str, Any]] = []
+    models: list[tuple[Path, ModelHeader]] = []
+    for path in paths:
+        for file in _models_at(path):
+            try:
+                if path.is_dir():
+                    locate(path, file.relative_to(path).as_posix(), "model")
+                header = _read(file)
+            except BadReference as error:
+                found.append({"file": str(file), "problem": str(error)})
+            except VerifyError as error:
+                found.append({"file": str(file), "problem": error.problems[0].message})
+            else:
+                found.append(_describe(file, header, contexts))
+                models.append((file, header))
+    return {"format": FORMAT, "models": found, "shared": _shared(models)}
+
+
+@dataclass
+class _Contexts:
+    """Digests and targets of contexts, each read once however many models refer to it."""
+
+    _digests: dict[Payload, str] = field(default_factory=dict)
+    _targets: dict[tuple[Payload, str], str | None] = field(default_factory=dict)
+
+    def digest(self, payload: Payload) -> str:
+        if payload not in self._digests:
+            self._digests[payload] = payload.sha256()
+        return self._digests[payload]
+
+    def target(self, payload: Payload, source: str | None) -> str | None:
+        """What a context was made for, where the catalog knows how this EP writes it down."""
+        entry = entry_of(source)
+        if entry is None or entry.target_pattern is None:
+            return None
+        key = payload, entry.target_pattern
+        if key not in self._targets:
+            self._targets[key] = read_target(*key)
+        return self._targets[key]
+
+
+def _read(path: Path) -> ModelHeader:
     try:
-        header = read_header(path)
+        if path.exists() and not path.is_file():
+            raise VerifyError(Problem("EPB600", f"{path} is not a file"))
+        return read_header(path)
     except FileNotFoundError as error:
         raise VerifyError(Problem("EPB600", f"there is no file {path}")) from error
-    except OSError as error:
-        raise VerifyError(Problem("EPB600", f"{path} cannot be read: {error.strerror}")) from error
     except MalformedModel as error:
         raise VerifyError(Problem("EPB602", f"{path} is not a whole ONNX file: {error}")) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> VerifyError:
+    return VerifyError(Problem("EPB600", f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"))
+
+
+def _models_at(path: Path) -> Sequence[Path]:
+    """The models below a folder, or the file itself; folders that are links, or hidden, are not entered."""
+    if not path.is_dir():
+        return (path,)
+
+    def refuse(error: OSError) -> None:
+        raise _unreadable(path, error)
+
+    models = []
+    for root, folders, names in os.walk(path, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        models += [Path(root) / name for name in sorted(names) if name.endswith(".onnx")]
+    if not models:
+        raise VerifyError(Problem("EPB600", f"{path} holds no ONNX model"))
+    return models
+
+
+def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "file": str(path),
         "size": path.stat().st_size,
+        "ir_version": header.ir_version,
+        "producer": header.producer_name,
+        "opsets": dict(header.opsets),
         "graph": header.graph_name,
-        "inputs": [_value(value) for value in header.inputs],
-        "outputs": [_value(value) for value in header.outputs],
-        "ep_context_nodes": [_node(path, node) for node in header.ep_context_nodes],
+        **signature(header),
+        "ep_context_nodes": [_node(path, node, contexts) for node in header.ep_context_nodes],
         "other_operators": _others(header),
-        "external_data": list(header.external_locations),
+        "initializers": {
+            "count": len(header.initializers),
+            "inline_bytes": sum(initializer.inline_bytes for initializer in header.initializers),
+        },
+        "external_data": list(header.external_data),
         "compatibility": {
-            name.removeprefix(_COMPATIBILITY): value for name, value in header.metadata.items() if name.startswith(_COMPATIBILITY)
+            name.removeprefix(COMPATIBILITY): value for name, value in header.metadata.items() if name.startswith(COMPATIBILITY)
         },
     }
 
 
-def _node(path: Path, node: EPContextNode) -> dict[str, Any]:
+def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any]:
+    """A node with every attribute of the operator's schema, at its default where it is not written.
+
+    `written` has the types of those that are, which tells a default from a value, and names the EP's own attributes that `others` cannot
+    show.
+    """
     described: dict[str, Any] = {
         "name": node.name,
+        "subgraph": node.depth > 0,
         "source": node.source,
         "partition_name": node.partition_name,
         "main_context": node.main_context,
         "embed_mode": node.embed_mode,
         "ep_sdk_version": node.ep_sdk_version,
+        "onnx_model_filename": node.onnx_model_filename,
         "hardware_architecture": node.hardware_architecture,
         "notes": node.notes,
+        "max_size": node.max_size,
         "others": dict(node.others),
+        "written": dict(node.written),
         "reference": node.reference,
-        "size": node.payload[1] if node.payload else None,
+        "size": None,
         "sha256": None,
         "target": None,
         "problem": None,
     }
-    if node.reference is not None:
-        try:
-            binary = resolve(path, node)
-        except BadReference as error:
-            described["problem"] = str(error)
+    try:
+        if node.reference is not None:
+            payload = Payload.whole(resolve(path, node))
+        elif node.payload is not None:
+            payload = Payload(path, *node.payload)
         else:
-            described |= {"size": binary.stat().st_size, "sha256": _digest(binary), "target": _target(binary, node.source)}
-    elif node.main_context and not node.embed_mode:
-        described["problem"] = "the node holds no context and names none"
-    return described
-
-
-def _target(binary: Path, source: str | None) -> str | None:
-    """What the binary was made for, where the catalog knows how this EP writes it down."""
-    patterns = (found.target_pattern for found in map(entry, known_eps()) if source in found.sources)
-    pattern = next(patterns, None)
-    return read_target(binary, pattern) if pattern else None
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+            missing = "the node holds no context and names none" if node.main_context else None
+            return described | {"problem": missing}
+        size = {"size": payload.size}
+        if payload.size == 0:
+            return described | size | {"problem": "the context is empty" if node.main_context else None}
+        return described | size | {"sha256": contexts.digest(payload), "target": contexts.target(payload, node.source)}
+    except BadReference as error:
+        return described | {"problem": str(error)}
+    except OSError as error:
+        return described | {"problem": f"the context cannot be read: {error.strerror or error}"}
 
 
 def _others(header: ModelHeader) -> dict[str, int]:
@@ -98,6 +182,28 @@ def _others(header: ModelHeader) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _value(value: ValueInfo) -> dict[str, Any]:
-    kind = _TYPES[value.elem_type] if value.elem_type < len(_TYPES) else f"type {value.elem_type}"
-    return {"name": value.name, "type": kind, "shape": None if value.shape is None else list(value.shape)}
+def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[dict[str, Any]]:
+    """The files that several models refer to; `saved` are the bytes that a copy of its own for each of them would take more."""
+    users: dict[str, dict[str, None]] = {}
+    names: dict[str, Path] = {}
+    for path, header in models:
+        for file in _referred(path, header):
+            real = os.path.realpath(file)
+            names.setdefault(real, file)
+            users.setdefault(real, {})[str(path)] = None
+    shared = []
+    for real, found in users.items():
+        if len(found) > 1:
+            size = names[real].stat().st_size
+            shared.append({"file": str(names[real]), "size": size, "models": list(found), "saved": size * (len(found) - 1)})
+    return shared
+
+
+def _referred(path: Path, header: ModelHeader) -> Iterator[Path]:
+    """The context binaries and external data that a model refers to and that are there."""
+    for reference in (*(node.reference for node in header.ep_context_nodes), *header.external_data):
+        try:
+            if reference is not None:
+                yield locate(path.parent, reference)
+        except BadReference:
+            continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from epbuild.build import Survey
 from epbuild.build.status import ActionStatus, StepState
 from epbuild.errors import Position, Problem
 from epbuild.plan import Plan, Step
-from epbuild.report import print_inspection, print_plan, tell_problems
+from epbuild.report import print_plan, tell_problems
 
 HERE = Position("recipes/epbuild.yaml", 12, 5)
 PROBLEM = Problem("EPB110", "there is no target 'npuu'", HERE, "Did you mean 'npu'?")
@@ -150,76 +149,3 @@ def test_a_line_that_is_longer_is_not_broken_so_that_it_can_be_searched_for(caps
 
 def test_a_plan_in_a_pipe_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in "".join(shown(capsys, MIXED))
-
-
-NODE = {
-    "name": "QNNExecutionProvider_QNN_14116243529464461520_1_0",
-    "source": "QNNExecutionProvider",
-    "ep_sdk_version": "2.50.0.260704",
-    "target": "SC8380XP",
-    "main_context": 1,
-    "embed_mode": 0,
-    "problem": None,
-    "reference": "prefill_qnn.bin",
-    "size": 268_700_000,
-    "sha256": "ab" * 32,
-}
-FOUND: dict[str, Any] = {
-    "file": str(Path("dist") / "prefill_ctx.onnx"),
-    "size": 1234,
-    "inputs": [{"name": "x", "type": "float32", "shape": [1, None, "batch"]}, {"name": "z", "type": "int64", "shape": None}],
-    "outputs": [{"name": "y", "type": "float32", "shape": []}],
-    "ep_context_nodes": [
-        NODE,
-        {**NODE, "name": "second", "main_context": 0, "target": None, "ep_sdk_version": None},
-        {**NODE, "name": "third", "embed_mode": 1, "size": None, "target": None},
-        {**NODE, "name": "fourth", "problem": "it does not exist", "target": None},
-        {**NODE, "name": "fifth", "problem": "names none", "reference": None, "target": None},
-    ],
-    "other_operators": {"Relu": 2, "com.example::X": 1},
-    "compatibility": {"QNNExecutionProvider": "1;2;3"},
-    "external_data": ["w.bin", "v.bin"],
-}
-
-
-def inspected(capsys: pytest.CaptureFixture[str], **changes: Any) -> str:
-    print_inspection({**FOUND, **changes})
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 80
-    return out
-
-
-def test_an_inspection_fits_80_columns_with_a_whole_digest_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    out = inspected(capsys)
-    assert f" {'ab' * 32}\n" in out
-
-
-def test_an_inspection_tells_what_each_node_holds_and_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    squeezed = [" ".join(line.split()) for line in inspected(capsys).splitlines()]
-    for line in (
-        f"{FOUND['file']} (1.2 kB)",
-        "inputs x float32[1, ?, batch]",
-        "z int64[?]",
-        "outputs y float32[]",
-        f"EPContext {NODE['name']}",
-        "source QNNExecutionProvider, SDK 2.50.0.260704",
-        "compiled for SC8380XP",
-        "context prefill_qnn.bin (268.7 MB)",
-        "context in the node with main_context=1",
-        "context embedded, 0 bytes",
-        "problem it does not exist",
-        "context none",
-        "outside the EP 3 nodes: Relu x 2, com.example::X x 1",
-        "compatibility QNNExecutionProvider: 1;2;3",
-        "external data w.bin, v.bin",
-    ):
-        assert line in squeezed
-
-
-def test_an_inspection_of_a_fully_compiled_model_says_that_nothing_is_left_outside(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "outside the EP nothing" in " ".join(inspected(capsys, other_operators={}).split())
-
-
-def test_an_inspection_of_a_source_model_says_that_it_is_not_compiled(capsys: pytest.CaptureFixture[str]) -> None:
-    out = " ".join(inspected(capsys, ep_context_nodes=[]).split())
-    assert "not compiled 3 nodes, none of them an EPContext node" in out

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from compiled_models import BINARY, QNN, context_node, relu, save
+from onnx import helper
 
 from epbuild.errors import VerifyError
-from epbuild.verify import inspect_model
+from epbuild.verify import Payload, inspect_files, inspect_model
+
+needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 
 
 def test_a_whole_model_is_described_with_the_digest_and_the_target_of_its_binary(tmp_path: Path) -> None:
@@ -40,10 +44,80 @@ def test_a_reference_that_leads_nowhere_is_told_and_hides_nothing_else(tmp_path:
     assert second["problem"] is None
 
 
-def test_an_embedded_context_is_told_with_its_size(tmp_path: Path) -> None:
+def test_an_embedded_context_is_told_with_its_size_its_digest_and_its_target(tmp_path: Path) -> None:
     found = inspect_model(save(tmp_path / "m.onnx", context_node(None, embed_mode=1, ep_cache_context=BINARY)))
     [node] = found["ep_context_nodes"]
     assert (node["embed_mode"], node["size"], node["problem"]) == (1, len(BINARY), None)
+    assert (node["sha256"], node["target"]) == (hashlib.sha256(BINARY).hexdigest(), "SC8380XP")
+
+
+def test_every_attribute_is_told_and_a_default_from_a_value_that_was_written(tmp_path: Path) -> None:
+    bare = helper.make_node("EPContext", ["x"], ["y"], "n", domain="com.microsoft", own=[1.5], notes="n")
+    [node] = inspect_model(save(tmp_path / "m.onnx", bare))["ep_context_nodes"]
+    schema = {
+        "main_context": 1, "embed_mode": 1, "max_size": 0, "source": None, "partition_name": None, "ep_sdk_version": None, "notes": "n",
+        "onnx_model_filename": None, "hardware_architecture": None, "reference": None,
+    }  # fmt: skip
+    assert {name: node[name] for name in schema} == schema
+    assert node["written"] == {"own": "FLOATS", "notes": "STRING"}
+    assert node["problem"] == "the node holds no context and names none"
+
+
+def test_a_node_in_a_subgraph_is_found_and_told_as_that(tmp_path: Path) -> None:
+    inner = helper.make_graph([context_node(None, embed_mode=1, ep_cache_context=BINARY)], "then", [], [])
+    branch = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=helper.make_graph([relu()], "else", [], []))
+    found = inspect_model(save(tmp_path / "m.onnx", branch, context_node(None, main_context=0)))
+    assert [node["subgraph"] for node in found["ep_context_nodes"]] == [True, False]
+    assert found["ep_context_nodes"][0]["target"] == "SC8380XP"
+
+
+@needs_links
+def test_a_context_that_lies_outside_is_told_and_not_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(BINARY)
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "llm.bin").symlink_to(tmp_path / "secret")
+    [node] = inspect_model(save(tmp_path / "dist" / "m.onnx", context_node()))["ep_context_nodes"]
+    assert "is a link to a place outside" in node["problem"]
+    assert (node["size"], node["sha256"], node["target"]) == (None, None, None)
+
+
+def test_models_that_share_a_binary_or_data_are_told_with_the_bytes_of_the_copies_that_they_spare(tmp_path: Path) -> None:
+    (tmp_path / "llm.bin").write_bytes(BINARY)
+    (tmp_path / "w.data").write_bytes(bytes(100))
+    for name in ("a", "b", "c"):
+        save(
+            tmp_path / f"{name}.onnx",
+            context_node("./llm.bin" if name == "a" else "llm.bin"),
+            external="w.data" if name < "c" else None,
+        )
+    save(tmp_path / "sub" / "d.onnx", context_node("llm.bin"))
+    found = inspect_files([tmp_path])
+    assert [Path(model["file"]).name for model in found["models"]] == ["a.onnx", "b.onnx", "c.onnx", "d.onnx"]
+    shared = {Path(row["file"]).name: (len(row["models"]), row["size"], row["saved"]) for row in found["shared"]}
+    assert shared == {"llm.bin": (3, len(BINARY), 2 * len(BINARY)), "w.data": (2, 100, 100)}
+    json.dumps(found)
+
+
+def test_a_binary_that_many_models_share_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "llm.bin").write_bytes(BINARY)
+    for number in range(5):
+        save(tmp_path / f"{number}.onnx", context_node())
+    read: list[Path] = []
+    digest = Payload.sha256
+
+    def heard(payload: Payload) -> str:
+        read.append(payload.path)
+        return digest(payload)
+
+    monkeypatch.setattr(Payload, "sha256", heard)
+    inspect_files([tmp_path])
+    assert read == [tmp_path / "llm.bin"]
+
+
+def test_a_folder_without_a_model_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(VerifyError) as refused:
+        inspect_files([tmp_path])
+    assert refused.value.problems[0].code == "EPB600"
 
 
 def test_a_model_that_was_never_compiled_can_be_looked_at_too(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from epbuild.verify import (
     Expected,
     ExpectedEp,
     ExpectedModel,
+    Payload,
     SharedBytes,
     check_compiled,
     check_expectations,
@@ -289,7 +290,7 @@ def test_an_embedded_context_of_no_bytes_is_no_context(out: Path) -> None:
 
 
 def test_an_embedded_context_that_no_reader_can_take_is_refused(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "EMBED_LIMIT", 100)
+    monkeypatch.setattr(checks, "PROTOBUF_LIMIT", 100)
     for file in MODELS.values():
         save(out / file, context_node(None, embed_mode=1, ep_cache_context=BINARY * 10))
     found = problems(out, wanted(embed=True, one_binary=False))
@@ -353,9 +354,9 @@ def test_a_target_is_found_wherever_it_is_in_a_binary(
 ) -> None:
     binary = tmp_path_factory.getbasetemp() / "context.bin"
     binary.write_bytes(before + b"soc_type=SM8750;arch=79" + after)
-    assert read_target(binary, TARGET_PATTERN) == "SM8750"
+    assert read_target(Payload.whole(binary), TARGET_PATTERN) == "SM8750"
 
 
 def test_an_empty_binary_says_nothing_of_its_target(tmp_path: Path) -> None:
     (tmp_path / "empty.bin").write_bytes(b"")
-    assert read_target(tmp_path / "empty.bin", TARGET_PATTERN) is None
+    assert read_target(Payload.whole(tmp_path / "empty.bin"), TARGET_PATTERN) is None

@@ -1,0 +1,133 @@
+"""With what the models of an artifact are opened: the environment, the EPs with their devices and options, and the session's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from epbuild.build.trial_source import Sources
+from epbuild.build.trial_toolchain import entries_of, toolchain_at, toolchain_of
+from epbuild.build.trial_worker import Session
+from epbuild.catalog import BUILT_IN, Entry, Option, UnknownName, entries_for, find_option, find_session_key, known_eps
+from epbuild.plan import OptionFile, PlannedEp
+from epbuild.recipe import DeviceChoice
+from epbuild.store import toolchain_directory
+from epbuild.verify import Artifact
+
+DeviceType = Literal["cpu", "gpu", "npu"]
+
+
+class Impossible(Exception):
+    """The artifact cannot be tried with what is known of it; the text is a sentence that says why, and what would help."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user says of how an artifact is to be opened, over what its manifest says."""
+
+    interpreter: Path | None = None
+    device: DeviceType | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the first EP."""
+    timeout: float | None = None
+    """Seconds that one process may take; None: no limit."""
+
+
+def session_for(artifact: Artifact, wishes: Wishes, sources: Sources, say: Callable[[str], None]) -> Session:
+    """What to open the models of an artifact with. Raises Impossible, ToolchainError, and what reading the recipe raises."""
+    manifest = artifact.manifest
+    document = manifest.document if manifest is not None else None
+    planned = sources.eps(document)
+    asked: Mapping[str, Mapping[str, str]] = manifest.eps if manifest is not None else {ep: {} for ep in _eps_in(artifact)}
+    unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
+    if unknown:
+        raise Impossible(f"the catalog does not know {unknown[0]}; name the recipe whose catalog file does, with --recipe")
+    home = toolchain_directory()
+    if wishes.interpreter is not None:
+        packagings = [[planned[ep].entry] if ep in planned else entries_for(ep) for ep in asked]
+        own = [ep for ep in asked if ep in planned and planned[ep].library is not None]
+        needed = [packaging for ep, packaging in zip(asked, packagings, strict=True) if ep not in own]
+        environment, found = toolchain_at(wishes.interpreter, needed, home)
+        by_name = {entry.ep: entry for entry in found} | {ep: planned[ep].entry for ep in own}
+        entries = tuple(by_name[ep] for ep in asked)
+    elif document is not None:
+        toolchain = document["toolchain"]
+        entries = tuple(planned[ep].entry if ep in planned else entries_of([ep], toolchain["distributions"])[0] for ep in asked)
+        needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
+        environment = toolchain_of(toolchain, needed_entries, artifact.folder / "manifest.json", home, say)
+    else:
+        raise Impossible("nothing says which toolchain it was compiled with; name one that can load it with --interpreter")
+    target: Mapping[str, Any] = document["target"] if document is not None else {}
+    devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
+    planned_eps = [
+        _planned(entry, asked[entry.ep], planned.get(entry.ep), _device(wishes, planned.get(entry.ep), devices.get(entry.ep, {})))
+        for entry in entries
+    ]
+    eps = tuple(ep for ep, _ in planned_eps)
+    if eps and wishes.options:
+        eps = (replace(eps[0], provider_options={**eps[0].provider_options, **wishes.options}), *eps[1:])
+    options, without = _with_files(target.get("session_options", {}), find_session_key, {})
+    lacking = (*(name for _, names in planned_eps for name in names), *without)
+    return Session(environment, eps, options, target.get("environment", {}), wishes.timeout, lacking)
+
+
+def _eps_in(artifact: Artifact) -> list[str]:
+    """The EPs that the nodes of an artifact's models come from, each once; a source that nobody knows goes by its own name."""
+    sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
+    names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}
+    return list(dict.fromkeys(names.get(source, source) for source in sources))
+
+
+def _device(wishes: Wishes, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
+    """The device to open models on: a virtual one, for which they may have been compiled, only stands for it."""
+    if wishes.device is not None:
+        return DeviceChoice(type=wishes.device)
+    choice = (
+        planned.device
+        if planned is not None
+        else DeviceChoice(written.get("type"), written.get("vendor"), written.get("metadata") or {}, bool(written.get("virtual")))
+    )
+    return DeviceChoice(choice.type, choice.vendor) if choice.virtual else choice
+
+
+def _planned(
+    entry: Entry, options: Mapping[str, str], planned: PlannedEp | None, device: DeviceChoice
+) -> tuple[PlannedEp, list[str]]:
+    """An EP to open models with, and the options that it has to do without."""
+    files = planned.files if planned is not None else {}
+    kept, lacking = _with_files(options, lambda name: find_option(entry, name), files)
+    ep = PlannedEp(
+        entry=entry,
+        catalog=BUILT_IN.digest(entry),
+        device=device,
+        provider_options=kept,
+        files=files,
+        library=planned.library if planned is not None else None,
+        silent=frozenset(),
+    )
+    return ep, lacking
+
+
+def _with_files(
+    options: Mapping[str, str], find: Callable[[str], Option], files: Mapping[str, OptionFile]
+) -> tuple[dict[str, str], list[str]]:
+    """Options whose files are where they really are, and the names of those whose files nobody has.
+
+    A manifest names files as they were staged for the compile.
+    """
+    places = {file.staged: str(file.path.resolve()) for file in files.values()}
+    kept, lacking = {}, []
+    for name, value in options.items():
+        try:
+            option = find(name)
+        except UnknownName:
+            kept[name] = value
+            continue
+        named = option.files(value)
+        if all(file in places for file in named):
+            kept[name] = option.with_files(value, [places[file] for file in named])
+        else:
+            lacking.append(name)
+    return kept, lacking

@@ -1,0 +1,142 @@
+"""The source models that numbers are compared with: where they are, and whether they are those that the artifact was compiled from."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from epbuild.build.session import Request, read_plan
+from epbuild.onnxfile import BadReference, MalformedModel, ModelHeader, check_reference, read_header
+from epbuild.plan import Member, Plan, PlannedEp, SessionGroup
+
+_QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
+
+
+class NoSource(Exception):
+    """There is nothing to compare with; the text is a sentence that says why. `wrong`: there is one, and it is another model."""
+
+    def __init__(self, reason: str, *, wrong: bool = False) -> None:
+        super().__init__(reason)
+        self.wrong = wrong
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source model that is what the manifest says it was, as far as there is one."""
+
+    graph: Path
+    external: tuple[str, ...]
+    """Its external data files, by the locations that the graph names."""
+    header: ModelHeader
+    sizes: Mapping[str, int]
+    """Sizes of free dimensions, by name."""
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the model computes with quantised values."""
+        return any(name in _QUANTISING for _, name in self.header.operators)
+
+    def placed(self, scratch: Path) -> Path:
+        """The graph with its data beside it: where it is, or copied to `scratch` where they are links, which ONNX Runtime refuses."""
+        files = (self.graph, *(self.graph.parent / location for location in self.external))
+        if not any(path.is_symlink() for path in files):
+            return self.graph
+        for path in files:
+            target = scratch / path.relative_to(self.graph.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        return scratch / self.graph.name
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where source models are: named one by one, and in a recipe."""
+
+    named: Mapping[str, Path]
+    """Files by model; under the empty name, that of every other model."""
+    recipe: Path | None = None
+    settings: Sequence[str] = ()
+
+    @cached_property
+    def _plan(self) -> Plan | None:
+        return read_plan(Request(self.recipe, settings=tuple(self.settings)))[1] if self.recipe is not None else None
+
+    def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
+        """The session group of the recipe that an artifact came from; `member` chooses among those of a group that shares nothing."""
+        if self._plan is None or document is None:
+            return None
+        name, target = document["group"], document["target"]["name"]
+        for group in self._plan.session_groups.values():
+            if (group.group, group.target.name) == (name, target) and member in (None, *(item.name for item in group.members)):
+                return group
+        return None
+
+    def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
+        """The EPs as the recipe has them, by name: with the user's own libraries, devices and catalog."""
+        group = self.group(document)
+        return {ep.entry.ep: ep for ep in group.target.eps} if group is not None else {}
+
+    def find(self, name: str, document: Mapping[str, Any] | None) -> Source:
+        """The source of a model; raises NoSource, also when it is not what the manifest says that the model was compiled from."""
+        model = _listed(name, document)
+        if "merged" in model and not self.named.get(name):
+            members = ", ".join(item["name"] for item in model["merged"])
+            raise NoSource(f"it was merged from {members}; name one model that computes the same with --source {name}=FILE")
+        member = self._member(name, document)
+        graph = self.named.get(name) or self.named.get("") or (member.graph if member is not None and member.fetched else None)
+        if graph is None:
+            raise NoSource(self._missing(member, document))
+        try:
+            header = read_header(graph)
+            for location in header.external_locations:
+                check_reference(location)
+            digests = {location: _digest(graph.parent / location) for location in header.external_locations}
+            digest = _digest(graph)
+        except BadReference as error:
+            raise NoSource(f"the source model {graph} cannot be used: {error}", wrong=True) from error
+        except MalformedModel as error:
+            raise NoSource(f"the source model {graph} is not a whole ONNX file: {error}", wrong=True) from error
+        except OSError as error:
+            raise NoSource(
+                f"the source model's file {error.filename} cannot be read: {error.strerror or error}", wrong=True
+            ) from error
+        listed = model.get("source")
+        if listed is not None and listed["sha256"] != digest:
+            raise NoSource(
+                f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…", wrong=True
+            )
+        for location, expected in (listed["external_data"] if listed is not None else {}).items():
+            if digests.get(location) != expected:
+                raise NoSource(
+                    f"the external data {location} of the source model {graph} is not what it was compiled from", wrong=True
+                )
+        return Source(graph, header.external_locations, header, member.model.free_dimensions if member is not None else {})
+
+    def _member(self, name: str, document: Mapping[str, Any] | None) -> Member | None:
+        group = self.group(document, name)
+        return next((member for member in group.members if member.name == name), None) if group is not None else None
+
+    def _missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
+        if self.recipe is None:
+            return "its source model is not known; name the recipe with --recipe, or the model with --source"
+        if document is None:
+            return "it has no manifest that says which model of the recipe it was compiled from; name that with --source"
+        if member is None:
+            return f"{self.recipe} does not build it: {document['group']} for {document['target']['name']}"
+        return "its source model has not been fetched yet; `epbuild run` does that"
+
+
+def _listed(name: str, document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What a manifest says of a model; nothing without one."""
+    models = document["models"] if document is not None else ()
+    return next((model for model in models if model["name"] == name), {})
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,108 @@
+"""The environment in which an artifact is tried: the one that it was compiled in, one like it, or one that the user names."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from epbuild.catalog import BUILT_IN, Entry
+from epbuild.errors import Position, Problem, ToolchainError
+from epbuild.recipe import Toolchain, read_requirement
+from epbuild.toolchain import Environment, Requirements, prepare, ready
+
+_NAME = "verify"
+_RUNTIME = "onnxruntime"
+
+
+def toolchain_of(
+    document: Mapping[str, Any], entries: Sequence[Entry], where: Path, home: Path, say: Callable[[str], None]
+) -> Environment:
+    """An environment for what a manifest says of its toolchain.
+
+    The first choice is one that is there already and holds the same distributions on the same Python and platform; else one is made with
+    the same releases of ONNX Runtime and of the EPs' packages, and `say` told so, as that takes a while. Raises ToolchainError.
+    """
+    position = Position(str(where), 1, 1)
+    for toolchain in _there(document, position, home):
+        environment = _prepared(toolchain, where.parent, home, entries)
+        taken = environment.fingerprint
+        if all(getattr(taken, part) == document[part] for part in ("python", "platform", "distributions")):
+            return environment
+    packages = [*_pins(document["distributions"], entries)]
+    if not packages:
+        message = "the manifest names no release of ONNX Runtime to load the models with"
+        raise ToolchainError(Problem("EPB305", message, str(where), "Name an environment that has one: --interpreter."))
+    toolchain = _made_of(packages, _version(document), position)
+    if not ready(toolchain, where.parent, home):
+        say(f"making an environment with {', '.join(packages)}")
+    return _prepared(toolchain, where.parent, home, entries)
+
+
+def toolchain_at(interpreter: Path, packagings: Iterable[Sequence[Entry]], home: Path) -> tuple[Environment, tuple[Entry, ...]]:
+    """The environment of an interpreter, and the entry of each EP that it holds; `packagings` are the possible ones of each EP.
+
+    Raises ToolchainError when the interpreter does not run, or holds no packaging of an EP.
+    """
+    place = interpreter.absolute()
+    toolchain = Toolchain(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
+    first, *others = itertools.product(*packagings)
+    try:
+        return _prepared(toolchain, place.parent, home, first), first
+    except ToolchainError:
+        for entries in others:
+            with contextlib.suppress(ToolchainError):
+                return _prepared(toolchain, place.parent, home, entries), entries
+        raise
+
+
+def entries_of(eps: Iterable[str], distributions: Mapping[str, str]) -> tuple[Entry, ...]:
+    """The catalog's entry of each EP, in the packaging that the distributions bring; raises KeyError for an EP that it does not know."""
+    return tuple(BUILT_IN.entry(ep, distributions) for ep in eps)
+
+
+def _prepared(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entry]) -> Environment:
+    """The environment of a toolchain that stands in no recipe: what is wrong with it has a place, and no line there."""
+    try:
+        return prepare(toolchain, base, home, entries)
+    except ToolchainError as error:
+        raise ToolchainError(*(replace(problem, where=toolchain.where.file) for problem in error.problems)) from error
+
+
+def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[Toolchain]:
+    """The toolchains that have been made, and whose requirements this manifest's distributions would meet."""
+    for marker in sorted(home.glob("*/complete")):
+        try:
+            packages = [str(package) for package in json.loads(marker.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, TypeError):
+            continue
+        asked = map(read_requirement, packages)
+        if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in asked):
+            continue
+        for python in (None, _version(document)):
+            if Requirements(tuple(packages), python).digest() == marker.parent.name:
+                yield _made_of(packages, python, where)
+                break
+
+
+def _pins(distributions: Mapping[str, str], entries: Sequence[Entry]) -> Iterator[str]:
+    """ONNX Runtime, under whatever name it is packaged, and the packages of the EPs, each in the release of the manifest."""
+    wanted = {name for entry in entries for name in entry.distributions} | {_RUNTIME}
+    for name in sorted(wanted & distributions.keys()):
+        yield f"{name}=={distributions[name]}"
+
+
+def _made_of(packages: Sequence[str], python: str | None, where: Position) -> Toolchain:
+    return Toolchain(_NAME, where, python=python, packages=tuple(packages))
+
+
+def _version(document: Mapping[str, Any]) -> str | None:
+    """The Python of a manifest as a recipe would ask for it; None for the one that epbuild runs on."""
+    running = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
+    python = str(document["python"])
+    return None if python == running else python.rpartition("-")[2]

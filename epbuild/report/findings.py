@@ -1,0 +1,80 @@
+"""What a check of artifacts found, for people and for machines."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from epbuild.report.problems import coloured
+from epbuild.report.text import painted, printable
+from epbuild.verify import Finding, Outcome
+
+FORMAT = 1
+_WIDTH = 80
+_OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
+_COLOURS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
+_MOST_ALIKE = 3
+_MEASURED = frozenset({"load", "compatibility", "numbers"})
+
+
+def findings_document(path: Path, findings: Sequence[Finding]) -> dict[str, Any]:
+    """`verify --json`: every finding, and how many there are of each outcome."""
+    counts = Counter(finding.outcome for finding in findings)
+    return {
+        "format": FORMAT,
+        "path": path.as_posix(),
+        "counts": {outcome: counts[outcome] for outcome in _OUTCOMES},
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """One line for each check; below it what failed, whole, what was skipped, with the reason, and what was measured."""
+    colour = coloured(sys.stdout)
+    checks = list(dict.fromkeys(finding.check for finding in findings))
+    width = max(map(len, checks), default=0)
+    for check in checks:
+        found = [finding for finding in findings if finding.check == check]
+        counts = Counter(finding.outcome for finding in found)
+        shown = ", ".join(
+            painted(f"{counts[outcome]} {outcome}", _COLOURS[outcome], colour) for outcome in _OUTCOMES if counts[outcome]
+        )
+        sys.stdout.write(f"{check:<{width}}  {shown}\n")
+        for finding in found:
+            if finding.outcome == "failed":
+                _tell((finding.subject,), _sentences(finding))
+        # What passed and has something to say was measured: how it was, and on what, belongs to the result.
+        _tell_alike(
+            finding for finding in found if finding.outcome == "skipped" or (finding.outcome == "passed" and finding.message)
+        )
+    counts = Counter(finding.outcome for finding in findings)
+    sys.stdout.write(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_OUTCOMES) if counts[outcome]) + "\n")
+
+
+def _tell_alike(findings: Iterable[Finding]) -> None:
+    """What findings say, once for each sentence."""
+    reasons: dict[str, list[str]] = {}
+    for finding in findings:
+        reasons.setdefault(_sentences(finding), []).append(finding.subject)
+    for reason, subjects in reasons.items():
+        _tell(subjects, reason)
+
+
+def _sentences(finding: Finding) -> str:
+    code = f" [{finding.code}]" if finding.code else ""
+    return f"{finding.message}{f' {finding.hint}' if finding.hint else ''}{code}"
+
+
+def _tell(subjects: Sequence[str], text: str) -> None:
+    named = list(dict.fromkeys(subject for subject in subjects))
+    more = len(named) - _MOST_ALIKE
+    listed = ", ".join(named[:_MOST_ALIKE]) + (f" and {more} more" if more > 0 else "")
+    whole = printable(f"{listed}: {text}")
+    # Between words only, so that a name can be searched for.
+    for number, line in enumerate(textwrap.wrap(whole, _WIDTH - 4, break_long_words=False, break_on_hyphens=False)):
+        sys.stdout.write(f"{'  ' if number == 0 else '    '}{line}\n")

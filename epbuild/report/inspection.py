@@ -1,0 +1,153 @@
+"""What is inside ONNX models, for people: each model's nodes with their contexts, what is left outside the EP, what is shared."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from epbuild.report.problems import coloured
+from epbuild.report.text import painted, printable
+
+_WIDTH = 80
+_LABEL = 16
+_BOLD, _RED, _GREEN, _YELLOW, _PLAIN = "1", "31", "32", "33", ""
+_NUMBERS = ("main_context", "embed_mode", "max_size")
+_QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
+_WHY_QUANTIZING = (
+    "They turn the model's own inputs and outputs into quantized ones and back, on the CPU. An EP may have an option to compile them too "
+    "(QNN: offload_graph_io_quantization)."
+)
+_WHY = (
+    "The CPU, or another EP of the session, runs them: at each border tensors leave the accelerator and come back, which often costs more "
+    "than the nodes do. A session with session.disable_cpu_ep_fallback=1 refuses such a model."
+)
+
+_Line = tuple[str, str, str]
+
+
+def print_inspection(found: Mapping[str, Any]) -> None:
+    """What `inspect_model` found."""
+    colour = coloured(sys.stdout)
+    _heading(f"{found['file']} ({_size(found['size'])})", colour)
+    _write(_values(found), colour)
+    for node in found["ep_context_nodes"]:
+        sys.stdout.write("\n")
+        _heading(f"EPContext {node['name']}" + (" (in a subgraph)" if node["subgraph"] else ""), colour)
+        _write(_node(node), colour)
+    if found["ep_context_nodes"]:
+        sys.stdout.write("\n")
+    _write(_rest(found), colour)
+
+
+def print_inspections(found: Mapping[str, Any]) -> None:
+    """What `inspect_files` found."""
+    colour = coloured(sys.stdout)
+    for number, model in enumerate(found["models"]):
+        if number:
+            sys.stdout.write("\n")
+        if "problem" in model:
+            _heading(model["file"], colour)
+            _write([("problem", model["problem"], _RED)], colour)
+        else:
+            print_inspection(model)
+    for shared in found["shared"]:
+        sys.stdout.write("\n")
+        _heading(f"Shared: {shared['file']} ({_size(shared['size'])})", colour)
+        count = len(shared["models"])
+        saved = f"{_size(shared['saved'])}, against a copy of it for each of {count} models"
+        users = [("used by" if number == 0 else "", file, _PLAIN) for number, file in enumerate(shared["models"])]
+        _write([*users, ("saves", saved, _GREEN)], colour)
+
+
+def _values(found: Mapping[str, Any]) -> Iterator[_Line]:
+    for kind in ("inputs", "outputs"):
+        for number, value in enumerate(found[kind]):
+            shape = "?" if value["shape"] is None else ", ".join("?" if size is None else str(size) for size in value["shape"])
+            yield kind if number == 0 else "", f"{value['name']}  {value['type']}[{shape}]", _PLAIN
+
+
+def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
+    yield "source", f"{node['source'] or 'none'}" + (f", SDK {node['ep_sdk_version']}" if node["ep_sdk_version"] else ""), _PLAIN
+    if node["target"]:
+        yield "compiled for", node["target"], _GREEN
+    if node["reference"] is not None:
+        yield (
+            "context",
+            f"{node['reference'] or 'none'}" + (f" ({_size(node['size'])})" if node["size"] is not None else ""),
+            _PLAIN,
+        )
+    elif node["size"] or (node["main_context"] and node["size"] is not None):
+        yield "context", f"embedded, {_size(node['size'])}", _PLAIN
+    elif node["main_context"]:
+        yield "context", "none", _PLAIN
+    else:
+        yield "context", "in the node with main_context=1", _PLAIN
+    if node["sha256"]:
+        yield "sha256", node["sha256"], _PLAIN
+    if node["problem"]:
+        yield "problem", node["problem"], _RED
+    for label, name in (
+        ("partition", "partition_name"),
+        ("made from", "onnx_model_filename"),
+        ("architecture", "hardware_architecture"),
+        ("notes", "notes"),
+    ):
+        if node[name] and node[name] != node["name"]:
+            yield label, node[name], _PLAIN
+    numbers = [f"{name} {node[name]}" + ("" if name in node["written"] else " (default)") for name in _NUMBERS]
+    yield "attributes", ", ".join(numbers), _PLAIN
+    own = [f"{name} {value}" for name, value in node["others"].items()]
+    own += [f"{name} ({kind})" for name, kind in node["written"].items() if name not in node and name not in node["others"]]
+    own = [text for text in own if not text.startswith("ep_cache_context ")]
+    if own:
+        yield "the EP's own", ", ".join(own), _PLAIN
+
+
+def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
+    others = found["other_operators"]
+    count = sum(others.values())
+    listed = ", ".join(f"{name} x {number}" for name, number in others.items())
+    if not found["ep_context_nodes"]:
+        yield "not compiled", f"{_nodes(count)}, none of them an EPContext node: {listed}", _YELLOW
+    elif count:
+        yield "outside the EP", f"{_nodes(count)}: {listed}", _YELLOW
+        yield "", _WHY_QUANTIZING if others.keys() <= _QUANTIZING else _WHY, _PLAIN
+    else:
+        yield "outside the EP", "nothing", _GREEN
+    weights = found["initializers"]
+    if weights["count"]:
+        yield (
+            "weights left",
+            f"{weights['count']} initializers, {_size(weights['inline_bytes'])} of them in the model file",
+            _PLAIN,
+        )
+    for ep, text in found["compatibility"].items():
+        yield "compatibility", f"{ep}: {text}", _PLAIN
+    if found["external_data"]:
+        yield "external data", ", ".join(found["external_data"]), _PLAIN
+
+
+def _heading(text: str, colour: bool) -> None:
+    sys.stdout.write(painted(printable(text), _BOLD, colour) + "\n")
+
+
+def _write(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
+    """Lines with a label in a column of its own; a text breaks between words only, so that a name can be searched for."""
+    for label, text, style in lines:
+        parts = textwrap.wrap(printable(text), _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False) or [""]
+        for number, part in enumerate(parts):
+            shown = painted(part, style, colour) if style else part
+            # One space at the left: with it, a SHA-256 just fits into 80 columns.
+            sys.stdout.write(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip() + "\n")
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+def _size(number: int) -> str:
+    from rich.filesize import decimal
+
+    return decimal(number)

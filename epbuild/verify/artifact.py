@@ -1,0 +1,185 @@
+"""What a path holds to verify: emitted folders with their manifests, folders of models that somebody else made, or one model.
+
+Nothing outside the path that was given is looked at: links to other folders are not entered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from epbuild.errors import Problem, VerifyError
+from epbuild.onnxfile import BadReference, EPContextNode, MalformedModel, ModelHeader, locate, read_header, resolve
+from epbuild.verify.manifest import NAME, BadManifest, Manifest, read_manifest
+from epbuild.verify.payload import Payload
+
+_MODEL = ".onnx"
+
+
+class NothingToVerify(VerifyError):
+    """The path does not exist, cannot be read, or holds nothing that can be verified (EPB600): a mistake on the command line."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Model:
+    """An ONNX model of an artifact; `file` is its POSIX path below the artifact's folder.
+
+    One that was asked for by its name may be a link to a place elsewhere; one that was found, or that a manifest lists, may not.
+    """
+
+    folder: Path
+    file: str
+    asked_for: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where the model is."""
+        return self.folder / self.file
+
+    @cached_property
+    def header(self) -> ModelHeader | str:
+        """What the model says of itself, or a sentence that says why that cannot be read."""
+        try:
+            return read_header(self.path if self.asked_for else locate(self.folder, self.file, "model"))
+        except BadReference as error:
+            return str(error)
+        except MalformedModel as error:
+            return f"{self.file} is not a whole ONNX file: {error}."
+        except OSError as error:
+            return f"{self.file} cannot be read: {error.strerror or error}."
+
+    @property
+    def nodes(self) -> tuple[EPContextNode, ...]:
+        """The model's EPContext nodes; none where it cannot be read."""
+        return () if isinstance(self.header, str) else self.header.ep_context_nodes
+
+    def payload(self, node: EPContextNode) -> Payload | None:
+        """The context that a node holds or refers to; None where it has none, or none that can be had."""
+        try:
+            if node.payload is not None:
+                return Payload(self.path, *node.payload)
+            return Payload.whole(resolve(self.path, node)) if node.reference is not None else None
+        except (BadReference, OSError):
+            return None
+
+    def binary(self, node: EPContextNode) -> str | None:
+        """The POSIX path below the artifact's folder of the binary that a node refers to, whether it is there or not."""
+        if node.reference is None:
+            return None
+        return str(PurePosixPath(self.file).parent / node.reference)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Models that belong together in one folder, with what their manifest says.
+
+    `place` is the folder as seen from the path that was asked for: empty, or a POSIX path that ends in a slash. `flaw` says why there
+    is a manifest that cannot be used. `whole` tells a folder, of which all is looked at, from a model that was asked for alone.
+    """
+
+    folder: Path
+    models: tuple[Model, ...]
+    place: str = ""
+    manifest: Manifest | None = None
+    flaw: str | None = None
+    whole: bool = True
+    inner: frozenset[str] = field(default_factory=frozenset)
+    """Folders below this one that are artifacts of their own."""
+
+    def shown(self, name: str) -> str:
+        """A file of the artifact as a finding names it."""
+        return f"{self.place}{name}"
+
+    @property
+    def title(self) -> str:
+        """The folder as a finding names it."""
+        return self.place or "."
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether there is a manifest, usable or not."""
+        return self.manifest is not None or self.flaw is not None
+
+    def files(self) -> Iterator[str]:
+        """Every file below the folder, as POSIX paths in order, less those of inner artifacts and of hidden folders. Raises OSError."""
+        return (name for name in _files(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner))
+
+
+def find_artifacts(path: Path) -> tuple[Artifact, ...]:
+    """What there is to verify at `path`: a folder, a manifest or a model. Raises NothingToVerify."""
+    try:
+        if path.is_dir():
+            return _in_folder(path)
+        if not path.is_file():
+            raise _nothing(f"there is no file or folder {path}")
+    except (OSError, ValueError) as error:
+        raise _nothing(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if path.suffix != ".json":
+        return (Artifact(path.parent, (Model(path.parent, path.name, asked_for=True),), whole=False),)
+    found = _with_manifest(path.parent, "", path.name)
+    if found is None:
+        raise _nothing(f"{path} is not a manifest of epbuild's")
+    return (found,)
+
+
+def _in_folder(folder: Path) -> tuple[Artifact, ...]:
+    listed = list(_files(folder))
+    places = [name[: -len(NAME)] for name in listed if name == NAME or name.endswith(f"/{NAME}")]
+    emitted = {place: found for place in places if (found := _with_manifest(folder / place, place, NAME)) is not None}
+    loose: dict[str, list[str]] = {}
+    for name in listed:
+        if name.endswith(_MODEL) and not any(name.startswith(place) for place in emitted):
+            parent, _, file = name.rpartition("/")
+            loose.setdefault(f"{parent}/" if parent else "", []).append(file)
+    artifacts = [_without(found, emitted) for found in emitted.values()]
+    artifacts += [Artifact(folder / place, _models(folder / place, names), place) for place, names in loose.items()]
+    if not artifacts:
+        raise _nothing(f"{folder} holds no manifest and no ONNX model")
+    return tuple(sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.place).parts))
+
+
+def _with_manifest(folder: Path, place: str, name: str) -> Artifact | None:
+    """A folder with its manifest; None where the file is no manifest of epbuild's."""
+    flaw = None
+    try:
+        manifest = read_manifest(locate(folder, name))
+        if manifest is None:
+            return None
+    except (BadManifest, BadReference) as error:
+        manifest, flaw = None, str(error)
+    except OSError as error:
+        manifest, flaw = None, f"it cannot be read: {error.strerror or error}"
+    if manifest is not None:
+        return Artifact(folder, _models(folder, (model.file for model in manifest.models)), place, manifest)
+    return Artifact(folder, _models(folder, (name for name in _files(folder) if name.endswith(_MODEL))), place, None, flaw)
+
+
+def _without(outer: Artifact, emitted: Iterable[str]) -> Artifact:
+    """An artifact that knows which of the others are below it."""
+    inner = frozenset(place[len(outer.place) : -1] for place in emitted if place != outer.place and place.startswith(outer.place))
+    return Artifact(outer.folder, outer.models, outer.place, outer.manifest, outer.flaw, outer.whole, inner)
+
+
+def _models(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
+    return tuple(Model(folder, name) for name in names)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Every file below a folder, as POSIX paths in order; hidden folders, and links to folders, are not entered. Raises OSError."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = Path(root).relative_to(folder)
+        yield from ((here / name).as_posix() for name in sorted(names))
+
+
+def _nothing(message: str) -> NothingToVerify:
+    return NothingToVerify(Problem("EPB600", message))

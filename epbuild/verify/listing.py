@@ -1,0 +1,82 @@
+"""The files of an artifact against its manifest: is each there, whole and unchanged, and does nothing stand beside them unlisted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from epbuild.onnxfile import BadReference, MissingReference, locate
+from epbuild.verify.artifact import Artifact
+from epbuild.verify.findings import Finding
+from epbuild.verify.manifest import NAME, ListedFile
+from epbuild.verify.payload import Payload
+
+_AGAIN = "Emit or copy it again."
+
+
+def check_manifest(artifact: Artifact) -> Iterator[Finding]:
+    """Whether there is a manifest, and it can be used."""
+    name = artifact.shown(NAME)
+    if artifact.flaw is not None:
+        yield Finding("manifest", name, "failed", f"The manifest cannot be used: {artifact.flaw}.", "EPB612", _AGAIN)
+    elif artifact.manifest is not None:
+        yield Finding("manifest", name, "passed")
+    elif artifact.whole:
+        message = "There is no manifest of epbuild's, so nothing says what these files should be."
+        yield Finding("manifest", artifact.title, "skipped", message)
+    else:
+        message = "One model was asked for; its folder is checked with its manifest."
+        yield Finding("manifest", artifact.title, "skipped", message)
+
+
+def check_files(artifact: Artifact) -> Iterator[Finding]:
+    """Whether every file that the manifest lists is there, inside the folder; and which others are."""
+    manifest = artifact.manifest
+    if manifest is None:
+        return
+    for listed in manifest.files.values():
+        yield _check_presence(artifact, listed)
+    try:
+        others = [name for name in artifact.files() if name not in manifest.files and name != NAME]
+    except OSError as error:
+        message = f"A folder cannot be read: {error.strerror or error}."
+        yield Finding("files", artifact.title, "failed", message, "EPB600")
+        return
+    for name in others:
+        message = "The manifest does not list it, so nothing says what it should be."
+        yield Finding("files", artifact.shown(name), "skipped", message)
+
+
+def check_digests(artifact: Artifact) -> Iterator[Finding]:
+    """Whether every listed file has the size and the content that it was emitted with; what is missing is not told again."""
+    manifest = artifact.manifest
+    for listed in manifest.files.values() if manifest is not None else ():
+        try:
+            payload = Payload.whole(locate(artifact.folder, listed.path))
+        except (BadReference, OSError):
+            continue
+        name = artifact.shown(listed.path)
+        if payload.size != listed.size:
+            message = f"It has {payload.size:,} bytes; the manifest says {listed.size:,}."
+            yield Finding("digests", name, "failed", message, "EPB613", _AGAIN)
+            continue
+        try:
+            found = payload.sha256()
+        except OSError as error:
+            yield Finding("digests", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
+            continue
+        if found != listed.sha256:
+            message = f"Its content was changed: it has the SHA-256 {found[:12]}…; the manifest says {listed.sha256[:12]}…."
+            yield Finding("digests", name, "failed", message, "EPB613", _AGAIN)
+        else:
+            yield Finding("digests", name, "passed")
+
+
+def _check_presence(artifact: Artifact, listed: ListedFile) -> Finding:
+    name = artifact.shown(listed.path)
+    try:
+        locate(artifact.folder, listed.path)
+    except MissingReference:
+        return Finding("files", name, "failed", "The manifest lists it, and it is not there.", "EPB615", _AGAIN)
+    except BadReference as error:
+        return Finding("files", name, "failed", str(error), "EPB615", _AGAIN)
+    return Finding("files", name, "passed")

@@ -1,0 +1,140 @@
+"""Reads a manifest for a check: what an artifact's folder should hold, and what it was compiled from and for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from epbuild.onnxfile import BadReference, check_reference
+from epbuild.schemas import schema
+
+NAME = "manifest.json"
+_FORMAT = 1
+_MOST_BYTES = 8 << 20
+_LONGEST_QUOTE = 120
+_SINCE_THEN = {"inputs", "outputs"}
+
+
+class BadManifest(ValueError):
+    """The manifest cannot be used; the text is a sentence that says why."""
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file that was emitted: its POSIX path below the manifest's folder, what it is, its bytes and their digest."""
+
+    path: str
+    role: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """An EPContext model that was emitted, and what is known of its source model, or of those of the models that it was merged from.
+
+    `inputs` and `outputs` are the source's: name, type and shape of each, in order; None where the manifest does not say, or there is no
+    one source.
+    """
+
+    name: str
+    file: str
+    source_data: frozenset[str]
+    inputs: tuple[Mapping[str, Any], ...] | None
+    outputs: tuple[Mapping[str, Any], ...] | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a manifest says; `eps` are the target's, in order, with the options that ONNX Runtime was given."""
+
+    group: str
+    share_weights: bool
+    eps: Mapping[str, Mapping[str, str]]
+    models: tuple[ListedModel, ...]
+    files: Mapping[str, ListedFile]
+    document: Mapping[str, Any]
+    """All of it, as it is written."""
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """The manifest in a file; None where the file is one of another program. Raises BadManifest, and OSError where it cannot be read."""
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise BadManifest("it is larger than any manifest")
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadManifest(f"it is not JSON: {_short(error)}") from error
+    if not isinstance(document, dict) or not {"format", "group", "files"} & document.keys():
+        return None
+    if document.get("format") != _FORMAT:
+        raise BadManifest(f"its format is {_short(document.get('format'))}, and this epbuild reads {_FORMAT}")
+    _check_schema(document)
+    files = [ListedFile(item["path"], item["role"], item["size"], item["sha256"]) for item in document["files"]]
+    models = tuple(_model(item) for item in document["models"])
+    for place in (*(item.path for item in files), *(model.file for model in models)):
+        try:
+            check_reference(place)
+        except BadReference as error:
+            raise BadManifest(f"it lists a file that is not below its folder: {_short(error)}") from error
+    for model in models:
+        if not any((item.path, item.role) == (model.file, "model") for item in files):
+            raise BadManifest(f"it has the model '{_short(model.name)}', whose file is not among its files")
+    target = document["target"]
+    return Manifest(
+        group=document["group"],
+        share_weights=document["share_weights"],
+        eps={ep["ep"]: ep["provider_options"] for ep in target["eps"]},
+        models=models,
+        files={item.path: item for item in files},
+        document=document,
+    )
+
+
+def _check_schema(document: Mapping[str, Any]) -> None:
+    for error in _validator().iter_errors(document):
+        # A key that is new since this epbuild does no harm: the format's number would change if it did. Nor does one that is new in it.
+        newer = error.validator == "additionalProperties"
+        older = error.validator == "required" and set(error.validator_value) - error.instance.keys() <= _SINCE_THEN
+        if not newer and not older:
+            raise BadManifest(f"{error.json_path} is not as a manifest has it: {_short(error.message)}")
+
+
+@cache
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(schema("manifest"))
+
+
+def _model(item: Mapping[str, Any]) -> ListedModel:
+    source = item.get("source", {})
+    return ListedModel(
+        name=item["name"],
+        file=item["file"],
+        source_data=frozenset(location for each in sources_of(item).values() for location in _data(each)),
+        inputs=tuple(source["inputs"]) if "inputs" in source else None,
+        outputs=tuple(source["outputs"]) if "outputs" in source else None,
+    )
+
+
+def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What a manifest says of a model's source, by the model's name; of a merged one, of the source of each of its members."""
+    listed = [model] if "source" in model else model["merged"]
+    return {item["name"]: item["source"] for item in listed}
+
+
+def _data(source: Mapping[str, Any]) -> Collection[str]:
+    """The external data that a model was compiled with: its source's own, or the weights file of its group."""
+    return [source["weights_file"]] if "weights_file" in source else source["external_data"]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"

@@ -1,0 +1,58 @@
+"""What a compiled context says of itself: bytes of a file, a context binary's or those embedded in a model, read as a stream."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_CHUNK = 1 << 20
+_LONGEST_MATCH = 4096
+
+
+@dataclass(frozen=True)
+class Payload:
+    """`size` bytes of the file `path` from `start` on. Reading them raises OSError."""
+
+    path: Path
+    start: int
+    size: int
+
+    @classmethod
+    def whole(cls, path: Path) -> Payload:
+        """All that a file holds."""
+        return cls(path, 0, path.stat().st_size)
+
+    def sha256(self) -> str:
+        """The digest of the bytes."""
+        digest = hashlib.sha256()
+        for chunk in self._chunks():
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def matches(self, pattern: bytes) -> Iterator[re.Match[bytes]]:
+        """What matches a regular expression, in order; a match must not be longer than 4096 bytes."""
+        # Not a memory map: a context may be larger than the memory that there is for it.
+        compiled = re.compile(pattern)
+        held = b""
+        left = self.size
+        for chunk in self._chunks():
+            held += chunk
+            left -= len(chunk)
+            # One that begins near the end may go on in the next chunk.
+            sure = len(held) if left == 0 else max(0, len(held) - _LONGEST_MATCH)
+            for match in compiled.finditer(held):
+                if match.start() >= sure:
+                    break
+                yield match
+            held = held[sure:]
+
+    def _chunks(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            left = self.size
+            while left and (chunk := file.read(min(_CHUNK, left))):
+                left -= len(chunk)
+                yield chunk

@@ -1,0 +1,85 @@
+"""The inputs and outputs of a model as plain data, and whether a compiled model still has those of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from epbuild.onnxfile import ModelHeader, ValueInfo
+from epbuild.verify.artifact import Artifact
+from epbuild.verify.findings import Finding
+
+# TensorProto.DataType, by number, as ONNX Runtime and numpy spell them.
+_TYPES = (
+    "undefined", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "double", "uint32",
+    "uint64", "complex64", "complex128", "bfloat16", "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4", "int4",
+    "float4e2m1", "float8e8m0", "uint2", "int2", "float6e2m3", "float6e3m2",
+)  # fmt: skip
+
+Value = Mapping[str, Any]
+
+
+def signature(header: ModelHeader) -> dict[str, list[dict[str, Any]]]:
+    """The `inputs` and `outputs` of a model: the name, type and shape of each.
+
+    A dimension is a size, a symbol's name, or None; a shape is None where even the rank is unknown.
+    """
+    return {"inputs": [_value(value) for value in header.inputs], "outputs": [_value(value) for value in header.outputs]}
+
+
+def check_signature(artifact: Artifact) -> Iterator[Finding]:
+    """Whether each model has the inputs and outputs of its source; a dimension that the source leaves open may have become a size."""
+    listed = {model.file: model for model in artifact.manifest.models} if artifact.manifest is not None else {}
+    for model in artifact.models:
+        header = model.header
+        if isinstance(header, str) or not header.is_compiled:
+            continue
+        name = artifact.shown(model.file)
+        source = listed.get(model.file)
+        if source is None or source.inputs is None or source.outputs is None:
+            message = "Nothing says what the inputs and outputs of its source are."
+            yield Finding("signature", name, "skipped", message)
+            continue
+        found = signature(header)
+        flaws = [
+            *_differences("input", source.inputs, found["inputs"]),
+            *_differences("output", source.outputs, found["outputs"]),
+        ]
+        for flaw in flaws:
+            yield Finding("signature", name, "failed", flaw, "EPB617")
+        if not flaws:
+            yield Finding("signature", name, "passed")
+
+
+def _differences(kind: str, source: Sequence[Value], compiled: Sequence[Value]) -> Iterator[str]:
+    wanted = {str(value["name"]): value for value in source}
+    found = {str(value["name"]): value for value in compiled}
+    yield from (f"The source's {kind} '{name}' is missing." for name in wanted if name not in found)
+    yield from (f"The {kind} '{name}' is not one of the source's." for name in found if name not in wanted)
+    for name, value in wanted.items():
+        if name not in found:
+            continue
+        if value["type"] != found[name]["type"]:
+            yield f"The {kind} '{name}' is {found[name]['type']}; in the source it is {value['type']}."
+        if not _fits(value["shape"], found[name]["shape"]):
+            yield f"The {kind} '{name}' has the shape {_text(found[name]['shape'])}; in the source it is {_text(value['shape'])}."
+    if wanted.keys() == found.keys() and list(wanted) != list(found):
+        yield f"The {kind}s are in another order: {', '.join(found)}; in the source it is {', '.join(wanted)}."
+
+
+def _fits(source: Any, compiled: Any) -> bool:
+    """Whether a compiled value's shape is the source's, with sizes where the source has symbols or says nothing."""
+    if not isinstance(source, list):
+        return source is None
+    if not isinstance(compiled, list) or len(source) != len(compiled):
+        return False
+    return all(not isinstance(size, int) or size == made for size, made in zip(source, compiled, strict=True))
+
+
+def _text(shape: Any) -> str:
+    return "unknown" if shape is None else str(shape).replace("None", "?").replace("'", "")
+
+
+def _value(value: ValueInfo) -> dict[str, Any]:
+    kind = _TYPES[value.elem_type] if 0 <= value.elem_type < len(_TYPES) else f"type {value.elem_type}"
+    return {"name": value.name, "type": kind, "shape": None if value.shape is None else list(value.shape)}

@@ -1,0 +1,126 @@
+"""Compiled models in one fresh process: `python -I load.py request.json`, with a scratch directory as current directory.
+
+Their sessions are opened first to last, run where the request has inputs for them, and closed last to first; each thing is told before it
+is tried, so that a crash leaves behind what it came from. Pipes, lifeline, registration and devices are those of `compile.py`.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import json
+import os
+import sys
+import time
+from typing import Any
+
+_VERBOSE = 0
+
+
+def beside(name: str) -> Any:
+    """A script of this folder as a module: an isolated Python does not look for modules here."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
+    specification = importlib.util.spec_from_file_location(f"epbuild_{name}", path)
+    module = importlib.util.module_from_spec(specification)  # type: ignore[arg-type]
+    specification.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+compiling = beside("compile")
+
+
+def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], channel: Any) -> None:
+    """Whether the EP's device takes a model, by what the EP itself wrote into the model; told as ORT's answer or its refusal to answer."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+
+    written = model["compatibility"].get(ep["name"])
+    if written is None:
+        return
+    if device is None:
+        answer, reason = None, "ONNX Runtime asks plugin EPs only"
+    elif not hasattr(runtime, "get_model_compatibility_for_ep_devices"):
+        answer, reason = None, "this onnxruntime has no way to ask"
+    else:
+        try:
+            answer, reason = runtime.get_model_compatibility_for_ep_devices([device], written).name, ""
+        except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
+            answer, reason = None, str(error)
+    channel.send("compatibility", model=model["name"], ep=ep["name"], answer=answer, reason=reason)
+
+
+def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any], devices: list[Any]) -> Any:
+    """A session for a model, on the EPs of the request; on the CPU EP where it names none. Raises whatever ORT raises."""
+    options = compiling.session_options(onnxruntime, request, model, devices)
+    providers = [] if request["eps"] else ["CPUExecutionProvider"]
+    # With ORT's fallback, an EP that fails is told as one that the session does not have.
+    return onnxruntime.InferenceSession(model["file"], sess_options=options, providers=providers, enable_fallback=0)
+
+
+def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:
+    """Run a session on the arrays of one file, write those that come out to another, in order, and return their names."""
+    import numpy
+
+    with numpy.load(inputs["file"], allow_pickle=False) as arrays:
+        values = {name: arrays[f"arr_{number}"] for number, name in enumerate(inputs["names"])}
+    # ONNX Runtime takes texts as objects, which the file cannot hold.
+    feeds = {name: value.astype(object) if value.dtype.kind == "U" else value for name, value in values.items()}
+    names = [output.name for output in session.get_outputs()]
+    results = session.run(names, feeds)
+    for name, result in zip(names, results):  # noqa: B905 - older interpreters
+        if not isinstance(result, numpy.ndarray):
+            raise compiling.Unfit(f"the output '{name}' is not a tensor")
+    numpy.savez(outputs, *[result.astype(str) if result.dtype.kind == "O" else result for result in results])
+    return names
+
+
+def load_models(request: dict[str, Any], channel: Any) -> None:
+    """Open, run and close, telling of each; the first failure ends it."""
+    import onnxruntime
+
+    if request["verbose"]:
+        onnxruntime.set_default_logger_severity(_VERBOSE)  # the logger that EPs use for what their backends say
+    channel.send("started", onnxruntime=onnxruntime.__version__)
+    models = request["models"]
+    devices = [compiling.open_ep(onnxruntime, ep, channel) for ep in request["eps"]]
+    for model in models:
+        for ep, device in zip(request["eps"], devices):  # noqa: B905
+            ask_compatibility(ep, device, model, channel)
+    sessions = []
+    for model in models:
+        channel.send("opening", model=model["name"])
+        begin = time.monotonic()
+        sessions.append(open_session(onnxruntime, request, model, devices))
+        channel.send("opened", model=model["name"], seconds=round(time.monotonic() - begin, 3))
+    for model, session in zip(models, sessions):  # noqa: B905
+        for number, inputs in enumerate(model["inputs"]):
+            channel.send("running", model=model["name"], run=number)
+            names = run(session, inputs, inputs["outputs"])
+            channel.send("ran", model=model["name"], run=number, outputs=names)
+        del session  # the list alone keeps it open
+    for model in reversed(models):
+        channel.send("closing", model=model["name"])
+        sessions.pop()
+        gc.collect()
+
+
+def main(arguments: list[str]) -> int:
+    """The process, from the request to the exit status."""
+    channel = compiling.Channel()
+    compiling.follow_parent()
+    with open(arguments[0], encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more
+        request = json.load(file)
+    try:
+        load_models(request, channel)
+    except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
+        kind = "unfit" if isinstance(error, (compiling.Unfit, ImportError, MemoryError)) else "error"
+        channel.send("failed", kind=kind, type=type(error).__name__, message=str(error))
+        return int(compiling.FAILED)
+    channel.send("finished", peak_memory=compiling.peak_memory())
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stderr.flush()
+    # As in compile.py: an EP that aborts in its destructors has nothing to do with whether its models load and run.
+    os._exit(status)

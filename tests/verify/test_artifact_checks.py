@@ -1,0 +1,439 @@
+"""What a user may rely on from `verify`: whatever bytes can tell is told before any EP sees a file, by name, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiled_models import (
+    BINARY,
+    GRAPHS,
+    OPENVINO,
+    QNN,
+    SHARED,
+    SIGNATURE,
+    compatible,
+    context_node,
+    emitted,
+    list_files,
+    relu,
+    save,
+)
+
+from epbuild.verify import Finding, check_artifact, find_artifacts
+
+CHECKS = (
+    "manifest", "files", "digests", "model", "schema", "references", "source data", "source", "target", "partitions", "sharing",
+    "signature",
+)  # fmt: skip
+
+needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return emitted(tmp_path / "dist")
+
+
+def findings(path: Path) -> list[Finding]:
+    return [finding for artifact in find_artifacts(path) for finding in check_artifact(artifact)]
+
+
+def failures(path: Path) -> set[tuple[str, str, str | None]]:
+    """The check, the subject and the code of everything that failed."""
+    failed = [finding for finding in findings(path) if finding.outcome == "failed"]
+    assert all(finding.message.endswith(".") and finding.code for finding in failed)
+    return {(finding.check, finding.subject, finding.code) for finding in failed}
+
+
+def test_a_whole_artifact_passes_every_check(folder: Path) -> None:
+    found = findings(folder)
+    assert {finding.outcome for finding in found} == {"passed"}
+    assert tuple(dict.fromkeys(finding.check for finding in found)) == CHECKS
+
+
+def test_the_manifest_may_be_named_itself(folder: Path) -> None:
+    assert findings(folder / "manifest.json") == findings(folder)
+
+
+def test_one_model_alone_is_checked_as_far_as_it_goes_without_a_manifest(folder: Path) -> None:
+    found = findings(folder / "decode_ctx.onnx")
+    assert {finding.check for finding in found if finding.outcome == "passed"} >= {"model", "schema", "references", "source"}
+    assert {finding.check for finding in found if finding.outcome == "skipped"} == {"manifest", "signature"}
+    assert not [finding for finding in found if finding.outcome == "failed"]
+
+
+def test_findings_come_one_by_one_and_not_when_all_is_done(folder: Path) -> None:
+    [artifact] = find_artifacts(folder)
+    coming = check_artifact(artifact)
+    assert isinstance(coming, Iterator)
+    assert next(coming).check == "manifest"
+    (folder / "llm.bin").unlink()
+    assert any(finding.code == "EPB615" for finding in coming)
+
+
+def binary(content: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / "llm.bin").write_bytes(content)
+
+
+def decode(*nodes: Any, **options: Any) -> Callable[[Path], object]:
+    return lambda folder: save(folder / "decode_ctx.onnx", *nodes, **options)
+
+
+def node(reference: str | None = "llm.bin", **changes: Any) -> Any:
+    return context_node(reference, **{"partition_name": GRAPHS["decode"], **changes})
+
+
+def flipped(at: int) -> bytes:
+    return SHARED[:at] + bytes([SHARED[at] ^ 1]) + SHARED[at + 1 :]
+
+
+def without(made: Any, name: str) -> Any:
+    kept = [attribute for attribute in made.attribute if attribute.name != name]
+    del made.attribute[:]
+    made.attribute.extend(kept)
+    return made
+
+
+MODEL, BIN = "decode_ctx.onnx", "llm.bin"
+DIGEST: set[tuple[str, str, str | None]] = {("digests", BIN, "EPB613")}
+
+FAULTS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]]]] = {
+    "a missing binary": (
+        lambda folder: (folder / BIN).unlink(),
+        {("files", BIN, "EPB615"), ("references", MODEL, "EPB605"), ("references", "prefill_ctx.onnx", "EPB605")},
+    ),
+    "an empty binary": (
+        binary(b""),
+        DIGEST | {("references", MODEL, "EPB605"), ("references", "prefill_ctx.onnx", "EPB605")},
+    ),
+    "a truncated binary": (binary(SHARED[: len(SHARED) // 2]), DIGEST),
+    "a binary without its last byte": (binary(SHARED[:-1]), DIGEST),
+    "another model's binary": (
+        binary(BINARY + b"QNNExecutionProvider_99_1_0"),
+        DIGEST | {("partitions", MODEL, "EPB618"), ("partitions", "prefill_ctx.onnx", "EPB618")},
+    ),
+    "a random binary": (binary(bytes(range(256)) * 4), DIGEST),
+    "one bit flipped at the start": (binary(flipped(0)), DIGEST),
+    "one bit flipped among the weights": (binary(flipped(len(SHARED) - 100)), DIGEST),
+    "64 weight bytes zeroed": (binary(SHARED[:-100] + bytes(64) + SHARED[-36:]), DIGEST),
+    "a binary for another target": (
+        binary(SHARED.replace(b"SC8380XP", b"SM8750")),
+        DIGEST | {("target", BIN, "EPB608")},
+    ),
+    "a truncated model": (
+        lambda folder: (folder / MODEL).write_bytes((folder / MODEL).read_bytes()[:-4]),
+        {("digests", MODEL, "EPB613"), ("model", MODEL, "EPB602"), ("sharing", "decoder", "EPB607")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_a_file_is_found_by_its_manifest_and_by_whatever_else_can_tell(folder: Path, name: str) -> None:
+    spoil, expected = FAULTS[name]
+    spoil(folder)
+    assert failures(folder) == expected
+
+
+EDITS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None]], str]] = {
+    "a reference upwards": (
+        decode(node("../llm.bin")),
+        {("references", MODEL, "EPB605"), ("sharing", "decoder", "EPB607")},
+        "has '..'",
+    ),
+    "a reference down and up": (
+        decode(node("b/../llm.bin")),
+        {("references", MODEL, "EPB605"), ("sharing", "decoder", "EPB607")},
+        "'..'",
+    ),
+    "an absolute reference": (
+        decode(node("/opt/llm.bin")),
+        {("references", MODEL, "EPB605"), ("sharing", "decoder", "EPB607")},
+        "is an absolute path",
+    ),
+    "a Windows reference": (
+        decode(node("bin\\llm.bin")),
+        {("references", MODEL, "EPB605"), ("sharing", "decoder", "EPB607")},
+        "has a backslash",
+    ),
+    "an empty reference": (
+        decode(node("")),
+        {("schema", MODEL, "EPB614"), ("references", MODEL, "EPB605"), ("sharing", "decoder", "EPB607")},
+        "is missing or empty",
+    ),
+    "no reference": (
+        decode(node(None)),
+        {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
+        "no context: ep_cache_context is missing or empty",
+    ),
+    "another EP's source": (decode(node(source=OPENVINO)), {("source", MODEL, "EPB604")}, f"comes from '{OPENVINO}'"),
+    "an unknown source": (decode(node(source="qnn")), {("source", MODEL, "EPB604")}, "comes from 'qnn'"),
+    "no source": (decode(without(node(), "source")), {("source", MODEL, "EPB604")}, "has no source"),
+    "main_context 0 on the only node": (
+        decode(node(main_context=0)),
+        {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
+        "no node of 'QNNExecutionProvider' has main_context 1",
+    ),
+    "a context where there must be none": (
+        decode(node(), node(main_context=0)),
+        {("schema", MODEL, "EPB614")},
+        "main_context 0 and a context of its own",
+    ),
+    "main_context 2": (decode(node(main_context=2)), {("schema", MODEL, "EPB614")}, "main_context 2, which must be 0 or 1"),
+    "embed_mode 7": (
+        decode(node(embed_mode=7)),
+        {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
+        "embed_mode 7, which must be 0 or 1",
+    ),
+    "no embed_mode, which means 1": (
+        decode(without(node(), "embed_mode")),
+        {("schema", MODEL, "EPB614"), ("sharing", "decoder", "EPB607")},
+        "the name of a file, llm.bin: its embed_mode must be 0",
+    ),
+    "an attribute of another type": (
+        decode(node(max_size="big")),
+        {("schema", MODEL, "EPB614")},
+        "max_size with the type STRING, which must be INT",
+    ),
+    "an edited partition": (
+        decode(node(partition_name="QNNExecutionProvider_24_1_0")),
+        {("partitions", MODEL, "EPB618")},
+        "its context holds QNNExecutionProvider_17_1_0 and not that",
+    ),
+    "a compatibility string for another target": (
+        decode(node(), metadata={f"ep_compatibility_info.{QNN}": compatible("69")}),
+        {("target", MODEL, "EPB608")},
+        "is for SM8750, not for SC8380XP",
+    ),
+    "a model that was not compiled": (
+        decode(relu()),
+        {("model", MODEL, "EPB603"), ("sharing", "decoder", "EPB607")},
+        "nothing of it was compiled",
+    ),
+    "external data that is missing": (
+        decode(node(), external="w.data"),
+        {("references", MODEL, "EPB605")},
+        "The external data file 'w.data' does not exist.",
+    ),
+    "external data elsewhere": (decode(node(), external="../w.data"), {("references", MODEL, "EPB605")}, "has '..'"),
+    "an embedded context in a sharing group": (
+        decode(node(None, embed_mode=1, ep_cache_context=SHARED)),
+        {("sharing", "decoder", "EPB607")},
+        "decode_ctx.onnx refers to none",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_fault_in_a_model_is_found_even_if_it_was_emitted_so(folder: Path, name: str) -> None:
+    (folder.parent / "llm.bin").write_bytes(SHARED)
+    (folder.parent / "w.data").write_bytes(b"weights")
+    spoil, expected, words = EDITS[name]
+    spoil(folder)
+    list_files(folder)
+    assert failures(folder) == expected
+    assert any(words in finding.message for finding in findings(folder) if finding.outcome == "failed")
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_the_same_fault_is_found_in_a_model_that_somebody_else_made(folder: Path, name: str) -> None:
+    spoil, expected, _ = EDITS[name]
+    (folder / "manifest.json").unlink()
+    spoil(folder)
+    # Without a manifest nothing says what was asked for, nor which models share weights.
+    beyond = {"another EP's source", "an unknown source"}
+    left = set() if name in beyond else {row for row in expected if row[0] not in {"sharing", "model"}}
+    if name == "a compatibility string for another target":
+        left = {("target", BIN, "EPB608")}
+    assert failures(folder) == left
+
+
+def test_a_binary_for_another_target_than_its_model_names_is_found_without_a_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    binary(SHARED.replace(b"SC8380XP", b"SM8750"))(folder)
+    assert failures(folder / MODEL) == {("target", BIN, "EPB608")}
+    assert any(
+        "compiled for SM8750, not for SC8380XP, as decode_ctx.onnx says." in found.message for found in findings(folder / MODEL)
+    )
+
+
+@needs_links
+@pytest.mark.parametrize("target", ["file", "folder"])
+def test_a_link_that_leads_out_is_not_followed_however_good_its_content_is(folder: Path, target: str) -> None:
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    (folder / BIN).rename(elsewhere / BIN)
+    if target == "file":
+        (folder / BIN).symlink_to(elsewhere / BIN)
+        reference = BIN
+    else:
+        (folder / "linked").symlink_to(elsewhere)
+        reference = f"linked/{BIN}"
+        decode(node(reference))(folder)
+    found = failures(folder)
+    assert ("references", MODEL, "EPB605") in found
+    assert ("files", BIN, "EPB615") in found
+    assert any("is a link to a place outside" in finding.message for finding in findings(folder))
+    assert not any(finding.check == "target" and finding.subject == reference for finding in findings(folder))
+
+
+@needs_links
+def test_a_model_that_is_a_link_to_a_place_outside_is_not_read(folder: Path) -> None:
+    (folder / MODEL).rename(folder.parent / MODEL)
+    (folder / MODEL).symlink_to(folder.parent / MODEL)
+    assert {("files", MODEL, "EPB615"), ("model", MODEL, "EPB602")} <= failures(folder)
+
+
+@needs_links
+def test_a_link_that_stays_inside_is_followed(folder: Path) -> None:
+    (folder / "bin").mkdir()
+    (folder / BIN).rename(folder / "bin" / BIN)
+    (folder / BIN).symlink_to(Path("bin") / BIN)
+    assert failures(folder) == set()
+
+
+def test_models_of_one_group_with_a_binary_each_are_no_sharing_group(folder: Path) -> None:
+    decode(node("other.bin"))(folder)
+    (folder / "other.bin").write_bytes(SHARED)
+    list_files(folder)
+    assert failures(folder) == {("sharing", "decoder", "EPB607")}
+    list_files(folder, share=False)
+    assert failures(folder) == set()
+
+
+def test_a_binary_that_two_unshared_models_refer_to_is_told(folder: Path) -> None:
+    list_files(folder, share=False)
+    assert failures(folder) == {("sharing", BIN, "EPB607")}
+
+
+def test_a_file_that_nobody_lists_is_told_and_is_no_failure(folder: Path) -> None:
+    (folder / "README.txt").write_text("mine", encoding="utf-8")
+    [skipped] = [finding for finding in findings(folder) if finding.outcome == "skipped"]
+    assert (skipped.check, skipped.subject) == ("files", "README.txt")
+    assert failures(folder) == set()
+
+
+def test_a_file_that_a_model_needs_and_the_manifest_does_not_list_is_a_failure(folder: Path) -> None:
+    list_files(folder, leave_out=[BIN])
+    assert failures(folder) == {("references", MODEL, "EPB605"), ("references", "prefill_ctx.onnx", "EPB605")}
+
+
+def test_external_data_of_the_source_must_have_been_emitted(folder: Path) -> None:
+    decode(node(), external="w.data")(folder)
+    (folder / "w.data").write_bytes(b"weights")
+    data = {**SIGNATURE, "external_data": {"w.data": "ef" * 32}}
+    list_files(folder, source=data, leave_out=["w.data"])
+    assert failures(folder) == {("source data", MODEL, "EPB616"), ("references", MODEL, "EPB605")}
+    list_files(folder, source=data)
+    assert failures(folder) == set()
+
+
+def test_external_data_that_is_too_short_for_its_tensors_is_found_without_a_manifest(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    save(model, node(), external="w.data", extent=(64, 16))
+    (tmp_path / BIN).write_bytes(SHARED)
+    (tmp_path / "w.data").write_bytes(bytes(80))
+    assert failures(model) == set()
+    (tmp_path / "w.data").write_bytes(bytes(79))
+    assert failures(model) == {("references", "m.onnx", "EPB605")}
+
+
+def test_models_that_share_weights_through_the_sources_data_need_that_data(tmp_path: Path) -> None:
+    for name in GRAPHS:
+        save(tmp_path / f"{name}_ctx.onnx", context_node(f"{name}.bin", source=OPENVINO))
+        (tmp_path / f"{name}.bin").write_bytes(b"blob")
+    (tmp_path / "w.data").write_bytes(b"weights")
+    eps = [{"ep": OPENVINO, "provider_options": {}}]
+    data = {**SIGNATURE, "external_data": {"w.data": "ef" * 32}}
+    list_files(tmp_path, eps=eps, source=data)
+    assert failures(tmp_path) == set()
+    list_files(tmp_path, eps=eps, source=data, leave_out=["w.data"])
+    assert failures(tmp_path) == {("sharing", "w.data", "EPB616")}
+    # They were compiled with another file in place of the source's own.
+    (tmp_path / "group.weights.bin").write_bytes(b"weights")
+    replaced = {**data, "weights_file": "group.weights.bin"}
+    list_files(tmp_path, eps=eps, source=replaced, leave_out=["w.data"])
+    assert failures(tmp_path) == set()
+    list_files(tmp_path, eps=eps, source=replaced, leave_out=["group.weights.bin"])
+    assert failures(tmp_path) == {("sharing", "group.weights.bin", "EPB616")}
+
+
+SIGNATURES: dict[str, tuple[dict[str, Any], str]] = {
+    "another name": ({"name": "z"}, "The source's input 'z' is missing."),
+    "another type": ({"type": "int64"}, "The input 'x' is float32; in the source it is int64."),
+    "another size": ({"shape": [5, None, "n"]}, "has the shape [4, ?, n]; in the source it is [5, ?, n]"),
+    "another rank": ({"shape": [4, None]}, "in the source it is [4, ?]"),
+    "a size that is open now": ({"shape": [4, 7, "n"]}, "in the source it is [4, 7, n]"),
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_an_input_that_is_not_the_sources_is_told(folder: Path, name: str) -> None:
+    changes, words = SIGNATURES[name]
+    list_files(folder, source={**SIGNATURE, "inputs": [{**SIGNATURE["inputs"][0], **changes}]})
+    assert failures(folder) == {("signature", MODEL, "EPB617"), ("signature", "prefill_ctx.onnx", "EPB617")}
+    assert any(words in finding.message for finding in findings(folder))
+
+
+def test_an_open_dimension_of_the_source_may_have_become_a_size(folder: Path) -> None:
+    for shape in (["batch", None, "n"], None):
+        list_files(folder, source={**SIGNATURE, "inputs": [{**SIGNATURE["inputs"][0], "shape": shape}]})
+        assert failures(folder) == set()
+
+
+def test_a_manifest_that_says_nothing_of_the_source_leaves_the_signature_unchecked(folder: Path) -> None:
+    list_files(folder, source={})
+    assert {finding.outcome for finding in findings(folder) if finding.check == "signature"} == {"skipped"}
+
+
+def test_a_target_is_compared_in_whatever_spelling_the_manifest_has_it(folder: Path) -> None:
+    for soc, wrong in {"60": set(), "sc8380xp": set(), "SM8750": {("target", BIN, "EPB608")}}.items():
+        list_files(folder, eps=[{"ep": QNN, "provider_options": {"soc_model": soc}}])
+        assert {row for row in failures(folder) if row[1] == BIN} == wrong
+
+
+def test_an_ep_that_the_catalog_does_not_know_is_held_to_its_name(folder: Path) -> None:
+    decode(node(source="AcmeExecutionProvider"))(folder)
+    list_files(folder, eps=[{"ep": "AcmeExecutionProvider", "provider_options": {"speed": "11"}}])
+    assert failures(folder) == {("source", "prefill_ctx.onnx", "EPB604")}
+
+
+def test_an_embedded_context_is_read_where_it_is(tmp_path: Path) -> None:
+    model = save(tmp_path / "m_ctx.onnx", node(None, embed_mode=1, ep_cache_context=SHARED))
+    assert failures(model) == set()
+    list_files(tmp_path, share=False, models=["m"], eps=[{"ep": QNN, "provider_options": {"soc_model": "SM8750"}}])
+    assert failures(tmp_path) == {("target", "m_ctx.onnx", "EPB608")}
+    save(model, node(None, embed_mode=1, ep_cache_context=BINARY + b"QNNExecutionProvider_17_1_0"))
+    assert failures(model) == {("partitions", "m_ctx.onnx", "EPB618")}
+
+
+def test_a_node_whose_context_is_embedded_in_another_may_hold_an_empty_one(tmp_path: Path) -> None:
+    """As OpenVINO writes it."""
+    second = context_node(None, embed_mode=1, main_context=0, ep_cache_context=b"", partition_name=GRAPHS["prefill"])
+    model = save(tmp_path / "m.onnx", node(None, embed_mode=1, ep_cache_context=SHARED), second)
+    assert failures(model) == set()
+    assert [finding.outcome for finding in findings(model) if finding.check == "partitions"] == ["passed", "passed"]
+
+
+def test_a_context_that_names_no_graphs_at_all_is_no_failure(tmp_path: Path) -> None:
+    model = save(tmp_path / "m.onnx", node())
+    (tmp_path / BIN).write_bytes(BINARY)
+    assert failures(model) == set()
+    assert {finding.outcome for finding in findings(model) if finding.check == "partitions"} == {"skipped"}
+
+
+@pytest.mark.parametrize("graph", ["1", "graph_1", "1_0"])
+def test_a_graph_whose_name_is_hardly_more_than_a_number_is_not_mistaken_for_another(tmp_path: Path, graph: str) -> None:
+    model = save(tmp_path / "m.onnx", node(partition_name=graph))
+    (tmp_path / BIN).write_bytes(BINARY + b" 27 graph_2 2_0")
+    assert failures(model) == set()
+
+
+@pytest.mark.skipif(sys.platform == "win32" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_a_failure_and_no_crash(folder: Path) -> None:
+    (folder / BIN).chmod(0)
+    assert ("digests", BIN, "EPB600") in failures(folder)

@@ -1,0 +1,94 @@
+"""What is read out of a context, wherever in a file it lies and however large it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from compiled_models import QNN, SHARED
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import AttributeProto, helper
+
+from epbuild.onnxfile.wire import encode_varint
+from epbuild.verify import Payload, payload
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("payload") / "file.bin"
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    content=st.lists(st.sampled_from([b"soc=", b"SM8750", b";", b"x", b"123", b"=="]), max_size=40).map(b"".join),
+    start=st.integers(0, 20),
+    chunk=st.integers(1, 64),
+)
+def test_nothing_is_overlooked_where_two_chunks_meet(file: Path, content: bytes, start: int, chunk: int) -> None:
+    """Matches are those of the whole, as long as none is longer than what is held between two chunks."""
+    pattern = rb"soc=[A-Z0-9]{1,12}(?=;)"
+    file.write_bytes(bytes(start) + content + b"soc=AFTER;")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payload, "_CHUNK", chunk)
+        patch.setattr(payload, "_LONGEST_MATCH", 32)
+        found = [match[0] for match in Payload(file, start, len(content)).matches(pattern)]
+    assert found == re.findall(pattern, content)
+
+
+def test_a_digest_is_that_of_the_range_alone(file: Path) -> None:
+    file.write_bytes(b"before" + SHARED + b"after")
+    assert Payload(file, 6, len(SHARED)).sha256() == hashlib.sha256(SHARED).hexdigest()
+
+
+SCRIPT = """
+import json, resource, sys
+from pathlib import Path
+from epbuild.verify import check_artifact, find_artifacts, inspect_model
+model = Path(sys.argv[1])
+[node] = inspect_model(model)["ep_context_nodes"]
+failed = [f.code for artifact in find_artifacts(model) for f in check_artifact(artifact) if f.outcome == "failed"]
+print(json.dumps([node["size"], node["target"], node["sha256"], failed, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+
+def open_ended(number: int, head: bytes, left: int) -> bytes:
+    """A field of a message up to where `left` bytes are missing, which end it."""
+    return encode_varint(number << 3 | 2) + encode_varint(len(head) + left) + head
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is measured as Linux tells it")
+def test_a_single_file_of_nearly_two_gigabytes_is_read_in_300_megabytes(tmp_path: Path) -> None:
+    """A sparse file: one embedded context of 1.9 GB that says at its very end what it was compiled for."""
+    size, marker = 1_900_000_000, b"soc_type=SM8750;arch=79"
+    node = helper.make_node("EPContext", ["x"], ["y"], "context", domain="com.microsoft", source=QNN).SerializeToString()
+    attribute = AttributeProto(name="ep_cache_context", type=AttributeProto.STRING).SerializeToString()
+    head = open_ended(4, b"", size)
+    for number, before in ((5, attribute), (1, node), (7, b"")):
+        head = open_ended(number, before + head, size)
+    model = tmp_path / "large.onnx"
+    with model.open("wb") as file:
+        file.write(head)
+        file.seek(size - len(marker), os.SEEK_CUR)
+        file.write(marker)
+    expected = hashlib.sha256()
+    with model.open("rb") as file:
+        file.seek(len(head))
+        while chunk := file.read(1 << 20):
+            expected.update(chunk)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SCRIPT, str(model)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    found, target, digest, failed, peak = json.loads(done.stdout)
+    assert (found, target, digest, failed) == (size, "SM8750", expected.hexdigest(), [])
+    assert peak < 300_000_000
