@@ -1,6 +1,7 @@
 """Decides what is out of date and why, schedules actions, runs them, publishes. Says what happens as events, and never prints."""
 
-from epbuild.build.cleaning import Forgotten, check_idle, clean, remove_workspace
+from typing import TYPE_CHECKING
+
 from epbuild.build.events import (
     Event,
     Fetched,
@@ -18,12 +19,16 @@ from epbuild.build.events import (
     Warned,
     shown_path,
 )
-from epbuild.build.explain import Explanation, explain
 from epbuild.build.logs import logged_steps, read_log
 from epbuild.build.removal import Cleaned
 from epbuild.build.session import Request, read_plan, run, survey, workspace_of
 from epbuild.build.status import StepStatus, Survey
-from epbuild.build.upkeep import Damage, Stock, Tidied, Verification, stock, tidy, verify
+from epbuild.late import late
+
+if TYPE_CHECKING:
+    from epbuild.build.cleaning import Forgotten, check_idle, clean, remove_workspace
+    from epbuild.build.explanation import Explanation, explain
+    from epbuild.build.upkeep import Damage, Stock, Tidied, Verification, stock, tidy, verify
 
 __all__ = [
     "Cleaned",
@@ -65,3 +70,28 @@ __all__ = [
     "verify",
     "workspace_of",
 ]
+
+__getattr__ = late(
+    __name__,
+    {
+        "cleaning": (
+            "Forgotten",
+            "check_idle",
+            "clean",
+            "remove_workspace",
+        ),
+        "explanation": (
+            "Explanation",
+            "explain",
+        ),
+        "upkeep": (
+            "Damage",
+            "Stock",
+            "Tidied",
+            "Verification",
+            "stock",
+            "tidy",
+            "verify",
+        ),
+    },
+)

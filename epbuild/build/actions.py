@@ -87,7 +87,7 @@ class Actions:
         current = [ident for ident, status in self._found.emissions.items() if status.state == "current"]
         self._clear_away({self._plan.emissions[ident].directory: self._plan.emissions[ident] for ident in current})
         for ident in current:
-            self._ended(StepFinished(ident, "current", 0.0))
+            self._stands(self._plan.emissions[ident])
 
     def cost(self, action: str) -> float:
         """How long an action will take, in seconds: as long as last time, else by the size of its models; emitting comes cheap."""
@@ -203,21 +203,29 @@ class Actions:
 
     def _lay_out(self, emission: Emission) -> None:
         begin = time.monotonic()
-        self._tell(StepStarted(emission.id, "laying out"))
+        self._tell(StepStarted(emission.steps[0], "laying out"))
         with self._alone(emission.id, emission.id, self._workspace.directory, lease_name(emission)):
             before = self._workspace.step(emission.id)
             files = before.result["files"] if before else {}
             key = action_key(self._document(emission))
             if before is not None and before.action_key == key and not self._surveyor.damage(emission.directory, files):
                 # Another build has done it since this one looked.
-                self._ended(StepFinished(emission.id, "current", 0.0))
+                self._stands(emission)
                 return
             files = self._emit(emission, files)
             document = self._document(emission)
             self._outputs.record(emission.id, emission.directory, files)
             self._workspace.record_steps([_record(emission.id, action_key(document), document, {"files": files})])
         size = sum(file["size"] for file in files.values())
+        if emission.merging is not None:
+            merged = files[emission.models[emission.merging.name]]["size"]
+            self._ended(StepFinished(emission.merging.step, "built", 0.0, f"{len(emission.merging.members)} models", merged))
         self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, shown_path(emission.directory), size))
+
+    def _stands(self, emission: Emission) -> None:
+        """Take note that an emission is in place, with what it merged."""
+        for step in emission.steps:
+            self._ended(StepFinished(step, "current", 0.0))
 
     def _clear_away(self, current: Mapping[Path, Emission]) -> None:
         """Remove what killed builds left beside outputs that are in place, and so are not laid out again, unless a build is at it now."""
@@ -233,10 +241,14 @@ class Actions:
 
     def _emit(self, emission: Emission, before: Mapping[str, Any]) -> dict[str, Any]:
         """Write the files; what the store has lost is made again, once."""
+
+        def say(text: str) -> None:
+            self._tell(StepOutput(emission.steps[0], text))
+
         for attempt in range(1, _ATTEMPTS + 1):
             made = [self._made[ident] for ident in emission.session_groups]
             try:
-                return emit(emission, made, self._recipe.name, self._store, before.keys(), self._surveyor.digests)
+                return emit(emission, made, self._recipe.name, self._store, before.keys(), self._surveyor.digests, say)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
@@ -285,6 +297,9 @@ def _note(group: SessionGroup, result: Mapping[str, Any], member: str | None) ->
         if group.min_shared_ratio is not None:
             found = shared_bytes(result)
             note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
+        if "shared_initializers" in result:
+            stored, total = (result["shared_initializers"][name] for name in ("stored_bytes", "total_bytes"))
+            note += f", weights shared in ONNX: {stored:,} bytes instead of {total:,}"
         return note, size
     nodes, others = len(models[0]["nodes"]), models[0]["fallback_nodes"]
     return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size

@@ -21,7 +21,7 @@ _QNN_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\
 _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
 # Said on every Linux host, about nothing that went wrong.
 _NOISE = re.compile(r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE")
-_OUT_OF_MEMORY = re.compile(
+OUT_OF_MEMORY = re.compile(
     r"bad_alloc|MemoryError|[Oo]ut of memory|Cannot allocate memory|QNN_COMMON_ERROR_MEM_ALLOC|OpenBLAS error: Memory allocation"
     r"|can't start new thread"
 )
@@ -30,7 +30,7 @@ _MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
 _NEARLY = 0.75
 _CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
 # SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
-_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
+FROM_OUTSIDE = frozenset({1, 2, 9, 15})
 _FOR_MEMORY = ("by the kernel for lack of memory", _MORE_MEMORY)
 _BY_SOMEBODY = ("from outside", f"If nobody did that, it was likely for lack of memory. {_MORE_MEMORY}")
 _WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
@@ -46,7 +46,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
     words = last_words(ending.tail)
     quote = f" The EP said: {words}" if words else ""
     hint = f"The whole log: {log}."
-    raised = _tidy(str(last["message"])) or str(last["type"]) if last.get("event") == "failed" else None
+    raised = tidy(str(last["message"])) or str(last["type"]) if last.get("event") == "failed" else None
     finished = f"at its exit, after it had compiled every model for {group.target.name}"
     moment = finished if last.get("event") == "finished" else f"while {subject}"
     if ending.how == "timed out" and raised is None:
@@ -56,13 +56,13 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
         share = f"at {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map here (`ulimit -v`)"
         cure = "Raise that limit: an EP that meets it may blame the model."
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {share}: {raised}.{quote}", step, f"{cure} {hint}"))
-    if _OUT_OF_MEMORY.search("\n".join(ending.tail) if raised is None else raised):
+    if OUT_OF_MEMORY.search("\n".join(ending.tail) if raised is None else raised):
         reason = "" if raised is None else f": {raised}"
         message = f"the worker ran out of memory {moment}{reason}.{quote}"
         return EnvironmentFailure(Problem("EPB404", message, step, f"{_MORE_MEMORY} {hint}"))
-    if raised is None and -ending.status in _FROM_OUTSIDE:
+    if raised is None and -ending.status in FROM_OUTSIDE:
         by_whom, cure = _FOR_MEMORY if ending.out_of_memory else _BY_SOMEBODY
-        message = f"the worker was ended {by_whom} ({_signal(-ending.status)}) {moment}.{quote}"
+        message = f"the worker was ended {by_whom} ({signal_name(-ending.status)}) {moment}.{quote}"
         return EnvironmentFailure(Problem("EPB404", message, step, f"{cure} {hint}"))
     limitation = _limitation(group, ending)
     if limitation is not None:
@@ -75,7 +75,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
             room = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
             return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {raised}.{quote}", step, f"{room} {hint}"))
         return BuildError(Problem("EPB401", f"{subject} failed: {raised}.{quote}", step, hint))
-    return BuildError(Problem("EPB402", f"the worker {_end(ending.status)} {moment}.{quote}", step, hint))
+    return BuildError(Problem("EPB402", f"the worker {ended(ending.status)} {moment}.{quote}", step, hint))
 
 
 def _limitation(group: SessionGroup, ending: Ending) -> tuple[str, Limitation] | None:
@@ -101,7 +101,7 @@ def last_words(lines: Sequence[str]) -> str:
             ranks[rank].append(text)
     chosen = next((found for found in (ranks[0], ranks[1], ranks[2]) if found), [])
     quoted = list(dict.fromkeys(chosen))[-_QUOTED:]
-    return " | ".join(_tidy(text)[:_LONGEST_QUOTE] for text in quoted)
+    return " | ".join(tidy(text)[:_LONGEST_QUOTE] for text in quoted)
 
 
 def readable(line: str) -> str:
@@ -122,7 +122,7 @@ def _severity(line: str) -> tuple[str, int]:
     return line, 0 if _ERROR_WORDS.search(line) else 2
 
 
-def _tidy(message: str) -> str:
+def tidy(message: str) -> str:
     """An ORT message on one line, without its boilerplate and without a full stop at the end."""
     text = " ".join(message.split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : ", "", text)
@@ -142,16 +142,16 @@ def _subject(group: SessionGroup, step: str) -> str:
     return f"compiling '{name}' for {group.target.name}"
 
 
-def _signal(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-def _end(status: int) -> str:
+def ended(status: int) -> str:
     if status < 0:
-        return f"crashed ({_signal(-status)})"
+        return f"crashed ({signal_name(-status)})"
     if status in _WINDOWS_CRASHES:
         return f"crashed ({_WINDOWS_CRASHES[status]})"
     return f"ended with status {status}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from epbuild import __version__
+from epbuild.build.merging import MergedModel, draft_names, merge, merged_key, settings_of
 from epbuild.emit import (
     ManifestFile,
     ManifestModel,
@@ -26,10 +27,10 @@ from epbuild.emit import (
 )
 from epbuild.errors import StoreError
 from epbuild.onnxfile import relink
-from epbuild.plan import MANIFEST, Emission, PlannedTarget, SessionGroup
+from epbuild.plan import MANIFEST, Emission, Merging, PlannedEp, PlannedTarget, SessionGroup
 from epbuild.store import BlobStore, Digests
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -56,27 +57,46 @@ def emission_document(emission: Emission, made: Sequence[Made], recipe: str) -> 
         "session_options": dict(emission.target.session_options),
         "environment": dict(emission.target.environment),
         "unchecked": list(emission.target.unchecked),
+        **({"merge": settings_of(emission.merging)} if emission.merging is not None else {}),
     }
 
 
 def emit(
-    emission: Emission, made: Sequence[Made], recipe: str, store: BlobStore, before: Collection[str], digests: Digests
+    emission: Emission,
+    made: Sequence[Made],
+    recipe: str,
+    store: BlobStore,
+    before: Collection[str],
+    digests: Digests,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Write the directory; returns each file's digest and size by its path. A file that is there already as it has to be stays that file.
 
-    `before` are the files that the last emission here wrote. Raises BuildError when something of the user's is in the way,
-    EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again.
+    `before` are the files that the last emission here wrote; `say` is told how models were merged. Raises BuildError when something of
+    the user's is in the way, or the models cannot be merged, EnvironmentFailure when the place cannot be written, MissingBlob or
+    DamagedBlob when an artifact has to be made again.
     """
     models = [model for item in made for model in _stored_models(item)]
-    placed = arrange(models, emission.models, emission.binaries, MANIFEST, emission.id)
+    merging = emission.merging
+    names = emission.models if merging is None else draft_names(emission, merging)
+    placed = arrange(models, names, emission.binaries, MANIFEST, emission.id)
     ours = _ours(before)
     with prepare(emission.directory, ours, emission.id) as staged:
         files = [_place(item, staged, store, digests, emission.directory / item.path) for item in placed]
+        if merging is None:
+            listed = _models(emission, made, placed)
+        else:
+            with digests.relinking(_same(files, staged, emission.directory)):
+                merged = merge(emission, merging, staged, say)
+            listed = [_merged_model(emission, merging, made, merged)]
+            drafts = frozenset(names.values())
+            files = [file for file in files if file.path not in drafts]
+            files.append(_merged_file(emission.models[merging.name], staged, digests, emission.directory))
+            files.sort(key=lambda file: PurePosixPath(file.path).parts)
         manifest = staged / MANIFEST
-        manifest.write_bytes(_manifest(emission, made, recipe, placed, files))
+        manifest.write_bytes(_manifest(emission, made, recipe, listed, files))
         files.append(ManifestFile(MANIFEST, "manifest", manifest.stat().st_size, digests.of(manifest)))
-        same = [there for item in placed if _is_same(there := emission.directory / item.path, staged / item.path)]
-        with digests.relinking(same):
+        with digests.relinking(_same(files, staged, emission.directory)):
             swap_in(staged, emission.directory, ours, emission.id)
     return {file.path: {"digest": file.sha256, "size": file.size} for file in files}
 
@@ -125,6 +145,17 @@ def _stays(there: Path, path: Path, digest: str, digests: Digests) -> bool:
     return True
 
 
+def _merged_file(path: str, staged: Path, digests: Digests, directory: Path) -> ManifestFile:
+    found = ManifestFile(path, "model", (staged / path).stat().st_size, digests.of(staged / path))
+    _stays(directory / path, staged / path, found.sha256, digests)
+    return found
+
+
+def _same(files: Sequence[ManifestFile], staged: Path, directory: Path) -> list[Path]:
+    """The files of the output that are in the new tree as they are."""
+    return [there for file in files if _is_same(there := directory / file.path, staged / file.path)]
+
+
 def _is_same(there: Path, path: Path) -> bool:
     return there.is_file() and there.samefile(path)
 
@@ -147,10 +178,9 @@ def _digests(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _manifest(
-    emission: Emission, made: Sequence[Made], recipe: str, placed: Sequence[Placed], files: Sequence[ManifestFile]
+    emission: Emission, made: Sequence[Made], recipe: str, models: Sequence[ManifestModel], files: Sequence[ManifestFile]
 ) -> bytes:
     target = emission.target
-    references = {item.path: item.renames for item in placed}
     toolchain = made[0].document["toolchain"]
     return render(
         recipe=recipe,
@@ -158,36 +188,72 @@ def _manifest(
         share_weights=made[0].group.share,
         target=_target(target),
         toolchain={name: toolchain[name] for name in ("python", "platform", "distributions")},
-        models=[
-            ManifestModel(
-                name=model["member"],
-                file=emission.models[model["member"]],
-                action_key=item.key,
-                source=_source(item.document, model["member"]),
-                nodes=[_relinked(node, references[emission.models[model["member"]]]) for node in model["nodes"]],
-                fallback_nodes=model["fallback_nodes"],
-                compatibility=model["compatibility"],
-            )
-            for item in made
-            for model in item.result["models"]
-        ],
+        models=models,
         files=files,
+    )
+
+
+def _models(emission: Emission, made: Sequence[Made], placed: Sequence[Placed]) -> list[ManifestModel]:
+    references = {item.path: item.renames for item in placed}
+    return [
+        ManifestModel(
+            name=model["member"],
+            file=emission.models[model["member"]],
+            action_key=item.key,
+            source=_source(item.document, model),
+            nodes=[_relinked(node, references[emission.models[model["member"]]]) for node in model["nodes"]],
+            fallback_nodes=model["fallback_nodes"],
+            compatibility=model["compatibility"],
+        )
+        for item in made
+        for model in item.result["models"]
+    ]
+
+
+def _merged_model(emission: Emission, merging: Merging, made: Sequence[Made], merged: MergedModel) -> ManifestModel:
+    members = [(item, model) for item in made for model in item.result["models"]]
+    return ManifestModel(
+        name=merging.name,
+        file=emission.models[merging.name],
+        action_key=merged_key(merging, {model["member"]: item.key for item, model in members}),
+        source=None,
+        nodes=merged.nodes,
+        fallback_nodes=sum(model["fallback_nodes"] for _, model in members),
+        compatibility=merged.compatibility,
+        merged=[
+            {"name": model["member"], "action_key": item.key, "source": _source(item.document, model)} for item, model in members
+        ],
     )
 
 
 def _target(target: PlannedTarget) -> dict[str, Any]:
     return {
         "name": target.name,
-        "eps": [{"ep": ep.entry.ep, "provider_options": dict(ep.provider_options)} for ep in target.eps],
+        "eps": [_ep(ep) for ep in target.eps],
         "session_options": dict(target.session_options),
         "environment": dict(target.environment),
         "unchecked_options": list(target.unchecked),
     }
 
 
-def _source(document: Mapping[str, Any], member: str) -> dict[str, Any]:
-    found = next(item for item in document["members"] if item["name"] == member)
-    return {"sha256": found["graph"], "external_data": found["external"]}
+def _ep(ep: PlannedEp) -> dict[str, Any]:
+    device = ep.device
+    return {
+        "ep": ep.entry.ep,
+        "module": ep.entry.module,
+        "device": {
+            "type": device.type,
+            "vendor": device.vendor,
+            "metadata": dict(device.metadata),
+            "virtual": device.virtual,
+        },
+        "provider_options": dict(ep.provider_options),
+    }
+
+
+def _source(document: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    found = next(item for item in document["members"] if item["name"] == model["member"])
+    return {"sha256": found["graph"], "external_data": found["external"], **model["source"]}
 
 
 def _relinked(node: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:

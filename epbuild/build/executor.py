@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,17 @@ from epbuild.build.diagnosis import diagnose, last_words, readable
 from epbuild.build.events import Listener, StepOutput, StepStarted
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.errors import BuildError, EnvironmentFailure, Problem, VerifyError
-from epbuild.onnxfile import EPContextNode
+from epbuild.onnxfile import EPContextNode, MalformedModel, SharedInitializers, read_header, share_initializers
 from epbuild.plan import Member, PlannedEp, SessionGroup
 from epbuild.store import BlobStore, Cancelled
 from epbuild.toolchain import Environment
-from epbuild.verify import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled
+from epbuild.verify import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled, signature
 
 REQUEST_FORMAT = 2
 _WORKER = Path(__file__).parent.parent / "worker" / "compile.py"
 _INPUT = "in"
 _OUTPUT = "out"
-_COMPATIBILITY = "ep_compatibility_info."
+COMPATIBILITY = "ep_compatibility_info."
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,11 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     it cannot be stored, Cancelled when the build is being stopped.
     """
     begin = time.monotonic()
-    models, ending = _make(group, execution)
-    return _result(models, execution, ending, time.monotonic() - begin)
+    models, shared, ending = _make(group, execution)
+    # What the sources take and give: whoever has only the artifacts can then tell that it is still so.
+    signatures = {member.name: signature(read_header(member.graph)) for member in group.members}
+    result = _result(models, signatures, execution, ending, time.monotonic() - begin)
+    return result if shared is None else _with_shared(result, group, shared)
 
 
 def measure(group: SessionGroup, execution: Execution) -> int:
@@ -68,14 +71,14 @@ def measure(group: SessionGroup, execution: Execution) -> int:
 
     Raises what `execute` does.
     """
-    models, _ = _make(group, execution)
+    models, _, _ = _make(group, execution)
     names = {name for model in models for name in (*model.binaries, *model.data)}
     return sum((execution.staging / _OUTPUT / name).stat().st_size for name in names)
 
 
-def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledModel, ...], Ending]:
+def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledModel, ...], SharedInitializers | None, Ending]:
     """Leave the group's artifacts, checked, in the staging directory."""
-    _stage(group, execution)
+    shared = _stage(group, execution)
     ending = _compile(group, execution)
     if ending.how == "cancelled":
         raise Cancelled(group.id)
@@ -89,12 +92,12 @@ def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledMode
     )
     execution.recheck()
     _unstage(group, execution)
-    return models, ending
+    return models, shared, ending
 
 
 def _staged(group: SessionGroup) -> Iterator[tuple[Path, str]]:
-    """Every file that a session group reads, and its name in the staging directory."""
-    for member in group.members:
+    """Every file that a session group reads as it is, and its name in the staging directory."""
+    for member in group.members if group.weights_file is None else ():
         yield member.graph, member.source
         for location, path in member.external.items():
             yield path, f"{member.source.rpartition('/')[0]}/{location}"
@@ -102,12 +105,16 @@ def _staged(group: SessionGroup) -> Iterator[tuple[Path, str]]:
         yield file.path, file.staged
 
 
-def _stage(group: SessionGroup, execution: Execution) -> None:
-    """Lay the inputs out under their stable names, as hard links where the file system can: ORT refuses files reached through symlinks."""
+def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | None:
+    """Lay the inputs out under their stable names, as hard links where the file system can: ORT refuses files reached through symlinks.
+
+    Returns what it came to where the sources were given one weights file.
+    """
     (execution.staging / _OUTPUT).mkdir()
     try:
         for path, name in _staged(group):
             _link(path, execution.staging / name, execution)
+        shared = _share_initializers(group, execution.staging)
         request = json.dumps(_request(group), indent=1, sort_keys=True)
         (execution.staging / "request.json").write_text(request, encoding="utf-8")
     except OSError as error:
@@ -115,6 +122,19 @@ def _stage(group: SessionGroup, execution: Execution) -> None:
         raise EnvironmentFailure(
             Problem("EPB412", message, group.id, "Check the space and the permissions of the recipe's folder.")
         ) from error
+    return shared
+
+
+def _share_initializers(group: SessionGroup, staging: Path) -> SharedInitializers | None:
+    """Write the sources with one weights file beside each of them, where the group asks for it."""
+    if group.weights_file is None or group.initializer_threshold is None:
+        return None
+    try:
+        models = {staging / member.source: member.graph for member in group.members}
+        return share_initializers(models, group.weights_file, group.initializer_threshold)
+    except MalformedModel as error:
+        message = f"the initializers cannot be written into one file: {error}"
+        raise BuildError(Problem("EPB418", message, group.id, "Export or copy the model again.")) from error
 
 
 def _unstage(group: SessionGroup, execution: Execution) -> None:
@@ -142,14 +162,14 @@ def _link(path: Path, staged: Path, execution: Execution) -> None:
 def _request(group: SessionGroup) -> dict[str, Any]:
     return {
         "format": REQUEST_FORMAT,
-        "eps": [_ep_request(ep) for ep in group.target.eps],
+        "eps": [ep_request(ep) for ep in group.target.eps],
         "session_options": dict(group.target.session_options),
         "share": group.share,
         "members": [_member_request(member) for member in group.members],
     }
 
 
-def _ep_request(ep: PlannedEp) -> dict[str, Any]:
+def ep_request(ep: PlannedEp) -> dict[str, Any]:
     return {
         "name": ep.entry.ep,
         "kind": ep.entry.kind,
@@ -227,14 +247,18 @@ def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[st
     shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
     if not shared and member.compile.initializers != "source":
         return ()
-    for location, path in member.external.items():
+    external = member.external
+    if group.weights_file is not None:
+        weights = (staging / member.source).parent / group.weights_file
+        external = {group.weights_file: weights} if weights.exists() else {}
+    for location, path in external.items():
         target = (staging / member.output).parent / location
         if target.exists() and not filecmp.cmp(path, target, shallow=False):
             message = f"the external data {location} of '{member.name}' has the name of something that the EP wrote"
             raise BuildError(Problem("EPB417", message, group.id, "Give the data, or the model, another name."))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path.resolve(), target)
-    return tuple(member.external) if shared else ()
+    return tuple(external) if shared else ()
 
 
 def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[CompiledModel, ...]:
@@ -265,7 +289,9 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
         raise VerifyError(*error.problems, said) from error
 
 
-def _result(models: tuple[CompiledModel, ...], execution: Execution, ending: Ending, seconds: float) -> dict[str, Any]:
+def _result(
+    models: tuple[CompiledModel, ...], signatures: Mapping[str, Any], execution: Execution, ending: Ending, seconds: float
+) -> dict[str, Any]:
     folder = execution.staging / _OUTPUT
     names = dict.fromkeys(name for model in models for name in (model.file, *model.binaries, *model.data))
     blobs = {name: execution.store.add(folder / name) for name in names}
@@ -276,15 +302,16 @@ def _result(models: tuple[CompiledModel, ...], execution: Execution, ending: End
         "models": [
             {
                 "member": model.member,
+                "source": signatures[model.member],
                 "file": model.file,
                 "binaries": dict(model.binaries),
                 "data": list(model.data),
-                "nodes": [_node(node) for node in model.nodes],
+                "nodes": [node_document(node) for node in model.nodes],
                 "fallback_nodes": model.fallback_nodes,
                 "compatibility": {
-                    name.removeprefix(_COMPATIBILITY): value
+                    name.removeprefix(COMPATIBILITY): value
                     for name, value in model.metadata.items()
-                    if name.startswith(_COMPATIBILITY)
+                    if name.startswith(COMPATIBILITY)
                 },
             }
             for model in models
@@ -298,7 +325,15 @@ def _result(models: tuple[CompiledModel, ...], execution: Execution, ending: End
     }
 
 
-def _node(node: EPContextNode) -> dict[str, Any]:
+def _with_shared(result: dict[str, Any], group: SessionGroup, shared: SharedInitializers) -> dict[str, Any]:
+    """The result of a group whose members were compiled with one weights file: what that saved, and its name with each source."""
+    if shared.stored_bytes:
+        models = [{**model, "source": {**model["source"], "weights_file": group.weights_file}} for model in result["models"]]
+        result = {**result, "models": models}
+    return {**result, "shared_initializers": asdict(shared)}
+
+
+def node_document(node: EPContextNode) -> dict[str, Any]:
     """An EPContext node as records and manifests hold it: attributes that are absent, or at the schema's default, are left out."""
     attributes = {
         "partition_name": node.partition_name,

@@ -23,15 +23,19 @@ class ManifestFile:
 
 @dataclass(frozen=True)
 class ManifestModel:
-    """One emitted EPContext model: where it came from and what is in it. `nodes` and `source` are plain data, as in the record."""
+    """One emitted EPContext model: where it came from and what is in it. `nodes` and `source` are plain data, as in the record.
+
+    A model that was merged has no source of its own; `merged` has the name, the action key and the source of each of its members.
+    """
 
     name: str
     file: str
     action_key: str
-    source: Mapping[str, Any]
+    source: Mapping[str, Any] | None
     nodes: Sequence[Mapping[str, Any]]
     fallback_nodes: int
     compatibility: Mapping[str, str]
+    merged: Sequence[Mapping[str, Any]] = ()
 
 
 def render(
@@ -57,7 +61,8 @@ def render(
                 "name": model.name,
                 "file": model.file,
                 "action_key": model.action_key,
-                "source": dict(model.source),
+                **({"source": dict(model.source)} if model.source is not None else {}),
+                **({"merged": [dict(member) for member in model.merged]} if model.merged else {}),
                 "ep_context_nodes": [dict(node) for node in model.nodes],
                 "fallback_nodes": model.fallback_nodes,
                 "compatibility": dict(model.compatibility),

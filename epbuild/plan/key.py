@@ -7,21 +7,20 @@ never holds an absolute path, a time, a host name, or the order of the recipe's 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from epbuild.canonical import canonical_json
 from epbuild.catalog import session_keys
+from epbuild.differences import Kind, Place, changed_facts, facts, shown
 from epbuild.plan.steps import Member, PlannedEp, SessionGroup
 
 FORMAT = 2
-CONTRACT = 1
+CONTRACT = 2
 """Raised when the worker or the session group contract changes what a compile writes."""
 
-_DIGEST_LENGTH = 64
-_SHOWN_DIGITS = 8
 _ORDERS = {"members": "member order", "eps": "EP order"}
 """The lists whose items go by their names, and what their order is called."""
 _WHOLE = {*_ORDERS, "made"}
@@ -35,8 +34,8 @@ class Change:
     An order is a fact as well: its values are the names. So is an item that came or went as a whole: its value is a table.
     """
 
-    kind: Literal["added", "removed", "changed"]
-    place: tuple[str, ...]
+    kind: Kind
+    place: Place
     old: Any
     new: Any
 
@@ -63,6 +62,7 @@ def key_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Ma
         "contract": CONTRACT,
         "members": [_member(member, digests) for member in group.members],
         "share_weights": group.share,
+        **_shared_initializers(group),
         "eps": [_ep(ep, digests) for ep in target.eps],
         "session_options": _loud(target.session_options, target.silent),
         "session_files": {name: digests[file.path] for name, file in target.session_files.items() if name not in target.silent},
@@ -70,6 +70,12 @@ def key_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Ma
         "catalog": {"session": session_keys().revision},
         "toolchain": toolchain,
     }
+
+
+def _shared_initializers(group: SessionGroup) -> dict[str, Any]:
+    if group.weights_file is None:
+        return {}
+    return {"share_initializers": {"file": group.weights_file, "threshold": group.initializer_threshold}}
 
 
 def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
@@ -115,24 +121,6 @@ def action_key(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(document).encode()).hexdigest()
 
 
-def facts(document: Any, place: tuple[str, ...] = (), whole: Set[tuple[str, ...]] = frozenset()) -> dict[tuple[str, ...], Any]:
-    """Every leaf of a document by its place; the members of a list go by their name where they have one.
-
-    What lies at a place in `whole` counts as a leaf.
-    """
-    if isinstance(document, Mapping) and place not in whole:
-        children = [(str(name), value) for name, value in document.items()]
-    elif isinstance(document, list) and place not in whole:
-        children = [(_name_of(item, str(number)), item) for number, item in enumerate(document)]
-    else:
-        return {place: document}
-    return {leaf: value for name, child in children for leaf, value in facts(child, (*place, name), whole).items()}
-
-
-def _name_of(item: Any, otherwise: str) -> str:
-    return str(item.get("name", otherwise)) if isinstance(item, Mapping) else otherwise
-
-
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Why two keys differ: a sentence for each of the `changes`."""
     return [str(change) for change in changes(old, new)]
@@ -140,16 +128,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Every fact in which two documents differ, each once; none exactly when their keys are the same."""
-    lone = _items(old) ^ _items(new)
-    before, after = facts(old, whole=lone), facts(new, whole=lone)
-    found: list[Change] = []
-    for place in dict.fromkeys((*before, *after)):
-        if place not in after:
-            found.append(Change("removed", place, before[place], None))
-        elif place not in before:
-            found.append(Change("added", place, None, after[place]))
-        elif before[place] != after[place]:
-            found.append(Change("changed", place, before[place], after[place]))
+    found = [Change(*fact) for fact in changed_facts(old, new, whole=_items(old) ^ _items(new))]
     for part in _ORDERS:
         orders = [[item["name"] for item in document.get(part, [])] for document in (old, new)]
         common = set(orders[0]) & set(orders[1])
@@ -158,12 +137,12 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     return found
 
 
-def _items(document: Mapping[str, Any]) -> set[tuple[str, ...]]:
+def _items(document: Mapping[str, Any]) -> set[Place]:
     """The places of the items that are told as one when they come or go."""
     return {place[:2] for place in facts(document) if place[0] in _WHOLE}
 
 
-def _subject(place: tuple[str, ...]) -> str:
+def _subject(place: Place) -> str:
     match place:
         case (part,) if part in _ORDERS:
             return _ORDERS[part]
@@ -214,17 +193,6 @@ def _subject(place: tuple[str, ...]) -> str:
         case ("made", step, "artifacts", name):
             return f"{name} from {step}"
     return " ".join(place).replace("_", " ")
-
-
-def shown(value: Any) -> str:
-    """A value of a document as it is told to people: of a digest, the first digits."""
-    if isinstance(value, str) and len(value) == _DIGEST_LENGTH and all(digit in "0123456789abcdef" for digit in value):
-        return value[:_SHOWN_DIGITS]
-    if isinstance(value, list):
-        return ", ".join(shown(item) for item in value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "nothing" if value is None else str(value)
 
 
 def _loud(options: Mapping[str, str], silent: frozenset[str]) -> dict[str, str]:

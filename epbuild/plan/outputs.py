@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from epbuild.errors import Position, Problem
-from epbuild.plan.steps import Emission, PlannedTarget, SessionGroup
+from epbuild.plan.steps import Emission, Merging, PlannedTarget, SessionGroup
 from epbuild.recipe import Group, Output, TemplateError, substitute
 
 MANIFEST = "manifest.json"
@@ -22,6 +22,7 @@ def plan_emission(
     group: Group,
     target: PlannedTarget,
     groups: Sequence[SessionGroup],
+    merging: Merging | None,
     root: Path,
     problems: list[Problem],
 ) -> Emission | None:
@@ -37,13 +38,20 @@ def plan_emission(
     models: dict[str, str] = {}
     binaries: dict[str, dict[str, str]] = {}
     taken: dict[str, str] = {MANIFEST: "the manifest"}
+    if merging is not None:
+        merged = {**names, "model": merging.name, "first_model": merging.members[0], "ep": main.ep, "ep.short": main.short}
+        models[merging.name] = _relative(output.model, merged, output.model_where, problems)
+        _take(taken, models[merging.name], f"the merged model '{merging.name}'", output.model_where, problems)
     for session in groups:
         for member in session.members:
             first = session.members[0].name if session.share and target.one_binary else member.name
             mine = {**names, "model": member.name, "first_model": first}
-            path = _relative(output.model, {**mine, "ep": main.ep, "ep.short": main.short}, output.model_where, problems)
-            models[member.name] = path
-            _take(taken, path, f"the model '{member.name}'", output.model_where, problems)
+            if merging is not None:
+                path = models[merging.name]
+            else:
+                path = _relative(output.model, {**mine, "ep": main.ep, "ep.short": main.short}, output.model_where, problems)
+                models[member.name] = path
+                _take(taken, path, f"the model '{member.name}'", output.model_where, problems)
             if member.external_file:
                 beside = posixpath.join(posixpath.dirname(path), member.external_file)
                 _take(taken, beside, f"the external initializers of '{member.name}'", group.where, problems)
@@ -71,6 +79,7 @@ def plan_emission(
         models=models,
         binaries=binaries,
         where=output.path_where,
+        merging=merging,
     )
 
 

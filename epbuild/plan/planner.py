@@ -10,10 +10,11 @@ from pathlib import Path, PureWindowsPath
 from epbuild.catalog import BadCatalog, Catalog
 from epbuild.errors import PlanError, Problem, nearest
 from epbuild.onnxfile import ModelHeader
+from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, plan_emission
 from epbuild.plan.sources import Locate, SourceModel, find_source
-from epbuild.plan.steps import Emission, Member, Plan, PlannedTarget, SessionGroup, Step
+from epbuild.plan.steps import Emission, Member, Merging, Plan, PlannedTarget, SessionGroup, Step
 from epbuild.recipe import Group, GroupMember, Recipe
 
 
@@ -91,6 +92,7 @@ class _Work:
 
     def add_group(self, group: Group) -> None:
         self._check_members(group)
+        merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
         for reference in group.targets:
             target = self.targets.get(reference.name)
             if target is None:
@@ -102,9 +104,14 @@ class _Work:
                     )
                     for reason in sharing_refusals(target)
                 ]
-            self._add_steps(group, target)
+            if merging is not None or group.merge is None:
+                self._add_steps(group, target, merging)
 
     def _check_members(self, group: Group) -> None:
+        if group.share_initializers and len(group.members) == 1:
+            message = f"the group '{group.name}' has one model: there is no other for it to share initializers with"
+            hint = "Name the models to share with, or leave share_initializers out."
+            self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
         seen: set[str] = set()
         for member in group.members:
             name, settings = member.model.name, member.compile
@@ -128,7 +135,7 @@ class _Work:
                 message = f"the models of '{group.name}' would write their external initializers into one file, '{external}'"
                 self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
 
-    def _add_steps(self, group: Group, target: PlannedTarget) -> None:
+    def _add_steps(self, group: Group, target: PlannedTarget, merging: Merging | None) -> None:
         place = f"{group.name}/{target.name}"
         members = list({member.model.name: member for member in group.members}.values())
         compiles = [f"compile:{place}/{member.model.name}" for member in members]
@@ -144,14 +151,21 @@ class _Work:
                 self.steps.append(Step(ident, "compile", (), ident))
             sessions = compiles
         counts: dict[str, int] = {}
-        for output in self.recipe.outputs:
+        for index, output in enumerate(self.recipe.outputs):
             counts[output.layout] = number = counts.get(output.layout, 0) + 1
             ident = f"emit:{place}/{output.layout}" + (f"-{number}" if number > 1 else "")
             groups = [self.groups[session] for session in sessions]
-            emission = plan_emission(output, ident, group, target, groups, self.recipe.directory, self.problems)
-            if emission is not None:
-                self.emissions[ident] = emission
-                self.steps.append(Step(ident, "emit", tuple(sessions), ident))
+            # Every output has files of its own names to merge.
+            mine = replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
+            emission = plan_emission(output, ident, group, target, groups, mine, self.recipe.directory, self.problems)
+            if emission is None:
+                continue
+            self.emissions[ident] = emission
+            needs = tuple(sessions)
+            if mine is not None:
+                self.steps.append(Step(mine.step, "merge", needs, ident))
+                needs = (mine.step,)
+            self.steps.append(Step(ident, "emit", needs, ident))
 
     def _add_session(
         self, ident: str, group: Group, target: PlannedTarget, members: Sequence[GroupMember], steps: tuple[str, ...]
@@ -170,6 +184,7 @@ class _Work:
             timeout=group.timeout,
             memory=group.memory,
             steps=steps,
+            initializer_threshold=group.share_initializers.threshold if group.share_initializers else None,
         )
 
     def resolve(self, actions: set[str], locate: Locate) -> None:

@@ -4,6 +4,8 @@
                                    ├─ share:decoder/phone ── emit:decoder/phone/directory
     compile:decoder/phone/decode ──┘
 
+Where the models of a group become one, merge:decoder/phone stands before the emission, and is done with it.
+
 An action (the unit of caching and scheduling) is one session group or one emission; it goes by the id of its last step.
 """
 
@@ -16,9 +18,10 @@ from typing import Literal
 
 from epbuild.catalog import Entry
 from epbuild.errors import Position, Problem
+from epbuild.onnxfile import Connection
 from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain, substitute
 
-StepKind = Literal["compile", "share", "emit"]
+StepKind = Literal["compile", "share", "merge", "emit"]
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,7 @@ class PlannedEp:
     @property
     def binary_target(self) -> str | None:
         """What the context binary should say that it was made for, where the catalog knows how to ask; else None."""
-        asked = self.provider_options.get(self.entry.target_option or "", "")
-        unknown = asked if asked and not asked.isdigit() and "," not in asked else None
-        return self.entry.binary_target(self.provider_options) or unknown
+        return self.entry.binary_target(self.provider_options)
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,13 @@ class SessionGroup:
     timeout: float | None
     memory: int | None
     steps: tuple[str, ...]
+    initializer_threshold: int | None = None
+    """The size in bytes from which the members' initializers lie in one weights file when they share; None: there is none."""
+
+    @property
+    def weights_file(self) -> str | None:
+        """The name of the members' one weights file, beside each of them; EPs that share through it write it down. None: none."""
+        return f"{self.group}.weights.bin" if self.share and self.initializer_threshold is not None else None
 
     @property
     def min_shared_ratio(self) -> float | None:
@@ -170,6 +178,20 @@ class SessionGroup:
 
 
 @dataclass(frozen=True)
+class Merging:
+    """How the compiled models of a group become one: in the order of `members`, whose numbers the connections have."""
+
+    name: str
+    members: tuple[str, ...]
+    prefixes: Mapping[str, str]
+    """What goes before the names in a model, by member; an empty text for nothing."""
+    connections: tuple[Connection, ...] | None
+    """None: an output feeds the inputs of its name in later models."""
+    step: str = ""
+    """The id of its step; every emission has one of its own."""
+
+
+@dataclass(frozen=True)
 class Emission:
     """One output for one group and target: which compiled models go where. Names are POSIX paths below `directory`."""
 
@@ -180,10 +202,16 @@ class Emission:
     directory: Path
     session_groups: tuple[str, ...]
     models: Mapping[str, str]
-    """The EPContext model's name, by member."""
+    """The EPContext model's name, by member; of members that are merged, by the merged model."""
     binaries: Mapping[str, Mapping[str, str]]
     """The context binary's name, by member and then by the EP that makes it; members that share one have the same name here."""
     where: Position
+    merging: Merging | None = None
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps that it does: its own, after that of merging where it merges."""
+        return (self.id,) if self.merging is None else (self.merging.step, self.id)
 
 
 @dataclass(frozen=True)

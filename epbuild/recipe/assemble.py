@@ -18,6 +18,8 @@ from epbuild.recipe.model import (
     Expectation,
     Group,
     GroupMember,
+    InitializerSharing,
+    Merge,
     ModelSource,
     Output,
     Recipe,
@@ -30,7 +32,7 @@ from epbuild.recipe.model import (
 from epbuild.recipe.overrides import Override
 from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.requirement import read_requirement
-from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, merged, without
+from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, SequenceNode, merged, without
 from epbuild.recipe.template import OUTPUT_NAMES, Names, TemplateError, render, substitute
 
 MAX_EXPANDED = 500_000
@@ -296,9 +298,36 @@ class _Assembler:
             members=self._members(fields),
             targets=self._matched(fields, targets),
             share_weights=fields.flag("share_weights"),
+            share_initializers=self._initializer_sharing(fields),
             timeout=timeout,
             memory=memory,
+            merge=self._merge(fields.mapping("merge")) if "merge" in fields.entries else None,
         )
+
+    def _merge(self, fields: Fields) -> Merge:
+        name = fields.text("name") or ""
+        if name and (problem := name_problem(name, fields.where_of("name"))):
+            self.problems.append(problem)
+        connect, prefixes = fields.mapping("connect"), fields.mapping("prefixes")
+        return Merge(
+            name=name,
+            where=fields.where,
+            connect=tuple(_connections(connect)) if "connect" in fields.entries else None,
+            prefixes={
+                member: Setting(prefixes.text(member, may_be_empty=True) or "", entry.node.where, entry.name_where)
+                for member, entry in prefixes.entries.items()
+            },
+        )
+
+    def _initializer_sharing(self, group: Fields) -> InitializerSharing | None:
+        entry = group.entries.get("share_initializers")
+        if entry is None:
+            return None
+        where = entry.node.where
+        if not isinstance(entry.node, MappingNode):
+            return InitializerSharing(where) if group.flag("share_initializers") else None
+        threshold = group.mapping("share_initializers").whole("threshold")
+        return InitializerSharing(where, InitializerSharing.threshold if threshold is None else threshold)
 
     def _members(self, group: Fields) -> tuple[GroupMember, ...]:
         """A group's members in order. A glob stands for the models that no other entry names, each at the first glob that matches it."""
@@ -403,6 +432,15 @@ class _Assembler:
 
 def _settings(fields: Fields, key: str) -> dict[str, Setting]:
     return {name: Setting(value, entry.node.where, entry.name_where) for name, (value, entry) in fields.scalars(key).items()}
+
+
+def _connections(fields: Fields) -> Iterator[tuple[Reference, Reference]]:
+    """Each output with each of the inputs that it feeds: one, or a list of them."""
+    for output, entry in fields.entries.items():
+        several = isinstance(entry.node, SequenceNode)
+        for value, where in fields.texts(output) if several else [(fields.text(output), entry.node.where)]:
+            if value is not None:
+                yield Reference(output, entry.name_where), Reference(value, where)
 
 
 def _device(fields: Fields) -> DeviceChoice:

@@ -153,12 +153,32 @@ class Expectation:
 
 
 @dataclass(frozen=True)
+class InitializerSharing:
+    """That the members of a sharing group are compiled with one weights file: initializers from `threshold` bytes on lie there."""
+
+    where: Position
+    threshold: int = 1024
+
+
+@dataclass(frozen=True)
 class GroupMember:
     """A model in a group, with the group's settings or its own in their place."""
 
     model: Reference
     compile: CompileSettings
     expect: Expectation
+
+
+@dataclass(frozen=True)
+class Merge:
+    """How a group's compiled models become one. What it says of the members is text still: the planner looks them up."""
+
+    name: str
+    where: Position
+    connect: tuple[tuple[Reference, Reference], ...] | None = None
+    """Outputs and the inputs that they feed, each as `model.value`; None: an output feeds the inputs of its name in later models."""
+    prefixes: Mapping[str, Setting] = field(default_factory=dict)
+    """What goes before the names in a model, by member."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +190,13 @@ class Group:
     members: tuple[GroupMember, ...]
     targets: tuple[Reference, ...]
     share_weights: bool
+    share_initializers: InitializerSharing | None = None
+    """For a group that shares weights; None: each source keeps its initializers where they are."""
     timeout: float | None = None
     """Seconds that one session group may take; None: no limit."""
     memory: int | None = None
     """Bytes of memory that one session group is expected to need; None: it is estimated."""
+    merge: Merge | None = None
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,14 @@ def rendered(*, reverse: bool = False) -> bytes:
                 name=name,
                 file=f"{name}.onnx",
                 action_key=DIGEST,
-                source=shuffled({"sha256": DIGEST, "external_data": {"w.bin": DIGEST}}),
+                source=shuffled(
+                    {
+                        "sha256": DIGEST,
+                        "external_data": {"w.bin": DIGEST},
+                        "inputs": [{"name": "x", "type": "float32", "shape": [1, "n", None]}],
+                        "outputs": [],
+                    }
+                ),
                 nodes=[shuffled(node) for node in nodes],
                 fallback_nodes=0,
                 compatibility={"QNNExecutionProvider": "1;2;3"},

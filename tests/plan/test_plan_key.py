@@ -209,6 +209,19 @@ def test_sharing_is_part_of_what_is_compiled(workshop: Path) -> None:
     assert found == ["share weights changed: true -> false"]
 
 
+def test_one_weights_file_is_part_of_what_is_compiled_and_so_are_its_name_and_what_goes_there(workshop: Path) -> None:
+    one = edited(RECIPE, ("    share_weights: true\n", "    share_weights: true\n    share_initializers: true\n"))
+    assert changed(workshop, RECIPE, one) == [
+        "share initializers file added: decoder.weights.bin",
+        "share initializers threshold added: 1024",
+    ]
+    more = edited(one, ("share_initializers: true", "share_initializers: {threshold: 64}"))
+    assert changed(workshop, one, more) == ["share initializers threshold changed: 1024 -> 64"]
+    renamed = edited(one, ("  decoder:\n", "  llm:\n"))
+    found = changed(workshop, one, renamed, now="share:llm/phone")
+    assert found == ["share initializers file changed: decoder.weights.bin -> llm.weights.bin"]
+
+
 def test_embedding_is_part_of_what_is_compiled(workshop: Path) -> None:
     embedding = edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {embed: true}\n"))
     found = changed(workshop, RECIPE, embedding, "compile:vision/cpu/prefill")

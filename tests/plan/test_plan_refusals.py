@@ -285,6 +285,12 @@ def test_a_list_of_socs_is_fine_where_nothing_is_shared(workshop: Path) -> None:
     assert problems_of(workshop, text) == ()
 
 
+def test_one_model_has_no_other_to_share_initializers_with(workshop: Path) -> None:
+    lines = f"    share_weights: true\n    share_initializers: {MARK}true\n"
+    text = edited(RECIPE, ("[prefill, decode]", "[prefill]"), ("    share_weights: true\n", lines))
+    check(workshop, text, ("EPB238", "the group 'decoder' has one model: there is no other"))
+
+
 def test_a_model_cannot_be_in_a_group_twice(workshop: Path) -> None:
     text = edited(RECIPE, ("[prefill, decode]", f"[prefill, decode, {MARK}prefill]"))
     check(workshop, text, ("EPB232", "the group 'decoder' names the model 'prefill' twice"))

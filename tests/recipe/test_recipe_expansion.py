@@ -126,6 +126,23 @@ def test_what_a_sharing_group_must_save_is_asked_whatever_a_member_expects_of_it
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "threshold"),
+    [("true", 1024), ("{}", 1024), ("{threshold: 9}", 9), ("false", None)],
+)
+def test_a_sharing_group_has_one_weights_file_from_the_size_that_is_given(
+    tmp_path: Path, text: str, threshold: int | None
+) -> None:
+    sharing = only_group(
+        tmp_path, "[prefill, head]", f"\n    share_weights: true\n    share_initializers: {text}"
+    ).share_initializers
+    assert (sharing and sharing.threshold) == threshold
+
+
+def test_a_group_that_shares_nothing_may_say_that_it_shares_no_initializers(tmp_path: Path) -> None:
+    assert only_group(tmp_path, "[prefill, head]", "\n    share_initializers: false").share_initializers is None
+
+
 def test_a_model_says_its_dimensions_and_how_it_is_read(tmp_path: Path) -> None:
     model = (
         "{path: p.onnx, read: bytes, free_dimensions: {by_name: {seq: '${vars.quality}', n: 2}, by_denotation: {DATA_BATCH: 1}}}"

@@ -74,8 +74,10 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "members": members,
         "targets": [{"name": target} for target in targets],
         "share_weights": False,
+        "share_initializers": None,
         "timeout": None,
         "memory": None,
+        "merge": None,
     } | more
 
 
@@ -266,6 +268,25 @@ def test_a_wrong_claim_of_validity_costs_clarity_but_never_a_traceback(tmp_path:
         path.write_text(MINIMAL.replace(old, new), encoding="utf-8")
         with pytest.raises(RecipeError):
             load(path, is_known_valid=lambda _: True)
+
+
+def test_a_merge_is_read_as_it_is_written(tmp_path: Path) -> None:
+    settings = '{name: "${group}-whole", connect: {a.y: b.x, a.z: [b.u, c.u]}, prefixes: {a: "${vars.quality}_", b: ""}}'
+    recipe = load_text(tmp_path, MINIMAL.replace("targets: [npu]", f"targets: [npu]\n    merge: {settings}"))
+    found = recipe.groups["decoder"].merge
+    assert found is not None
+    assert found.connect is not None
+    assert found.name == "decoder-whole"
+    assert [(output.name, value.name) for output, value in found.connect] == [("a.y", "b.x"), ("a.z", "b.u"), ("a.z", "c.u")]
+    assert {name: prefix.value for name, prefix in found.prefixes.items()} == {"a": "3_", "b": ""}
+
+
+@pytest.mark.parametrize(("text", "expected"), [("{name: m}", None), ("{name: m, connect: {}}", ())])
+def test_a_merge_without_connections_is_not_one_that_connects_nothing(tmp_path: Path, text: str, expected: object) -> None:
+    recipe = load_text(tmp_path, MINIMAL.replace("targets: [npu]", f"targets: [npu]\n    merge: {text}"))
+    found = recipe.groups["decoder"].merge
+    assert found is not None
+    assert found.connect == expected
 
 
 def test_a_build_with_nothing_to_do_does_not_pay_for_the_validator(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""Merging as it is planned: which members become one model, and which output feeds which input, as far as the recipe alone tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epbuild.errors import Problem, nearest
+from epbuild.onnxfile import Connection
+from epbuild.plan.steps import Merging
+from epbuild.recipe import Group, Merge, Reference
+
+
+def plan_merging(group: Group, merge: Merge, problems: list[Problem]) -> Merging | None:
+    """How the members of `group` become one model, or None when that cannot be; what is wrong is added to `problems`.
+
+    Whether the models have the outputs and inputs that are named shows when they are merged.
+    """
+    members = list(dict.fromkeys(member.model.name for member in group.members))
+    found = len(problems)
+    if len(members) < 2:
+        message = f"the group '{group.name}' has {len(members)} model, and there is nothing to merge it with"
+        problems.append(Problem("EPB234", message, merge.where, "Name at least two models."))
+    for name, prefix in merge.prefixes.items():
+        if name not in members:
+            problems.append(_unknown(f"'{name}' is not a model", group, members, Reference(name, prefix.name_where)))
+    connections = None
+    if merge.connect is not None:
+        connections = [_connection(group, members, *ends, problems) for ends in merge.connect]
+        _check_fed_once(merge, connections, problems)
+    if len(problems) > found:
+        return None
+    return Merging(
+        name=merge.name,
+        members=tuple(members),
+        prefixes={name: str(merge.prefixes[name].value) if name in merge.prefixes else "" for name in members},
+        connections=None if connections is None else tuple(made for made in connections if made is not None),
+    )
+
+
+def _connection(
+    group: Group, members: Sequence[str], output: Reference, value: Reference, problems: list[Problem]
+) -> Connection | None:
+    ends = [_end(group, members, end, problems) for end in (output, value)]
+    if ends[0] is None or ends[1] is None:
+        return None
+    made = Connection(*ends[0], *ends[1])
+    if made.source < made.target:
+        return made
+    message = f"'{output.name}' cannot feed '{value.name}': '{members[made.target]}' does not come after '{members[made.source]}'"
+    problems.append(Problem("EPB235", message, value.where, "Name the group's models in the order in which they run."))
+    return None
+
+
+def _end(group: Group, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
+    """The member, by number, and its value that `model.value` means. Both may have dots: the longest name of a member counts."""
+    if not end.name.partition(".")[2]:
+        problems.append(Problem("EPB235", f"'{end.name}' is not of the form model.value", end.where))
+        return None
+    fitting = [name for name in members if end.name.startswith(f"{name}.") and len(end.name) > len(name) + 1]
+    if not fitting:
+        problems.append(_unknown(f"'{end.name}' does not begin with a model", group, members, end))
+        return None
+    name = max(fitting, key=len)
+    return members.index(name), end.name[len(name) + 1 :]
+
+
+def _check_fed_once(merge: Merge, connections: Sequence[Connection | None], problems: list[Problem]) -> None:
+    fed = set()
+    for (_, value), made in zip(merge.connect or (), connections, strict=True):
+        if made is None:
+            continue
+        if (made.target, made.input) in fed:
+            problems.append(Problem("EPB235", f"'{value.name}' is connected twice", value.where, "One output feeds an input."))
+        fed.add((made.target, made.input))
+
+
+def _unknown(what: str, group: Group, members: Sequence[str], reference: Reference) -> Problem:
+    name = reference.name.partition(".")[0]
+    hint = nearest(name, members) or f"It has {', '.join(members)}."
+    return Problem("EPB234", f"{what} of the group '{group.name}'", reference.where, hint)

@@ -1,0 +1,126 @@
+"""What a plan makes of a group's `merge`: one model in each output, and a step that says so; what cannot be merged is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
+
+from epbuild.onnxfile import Connection
+from epbuild.plan import Step
+
+SHARED = "share:decoder/phone"
+MERGE = "merge:decoder/phone"
+EMIT = "emit:decoder/phone/directory"
+SETTINGS = "    share_weights: true\n"
+OUTPUT = "path: dist/${group}/${target}\n"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    write_models(tmp_path)
+    return tmp_path
+
+
+def merging(text: str) -> str:
+    """The recipe whose group `decoder` is merged as `text` says."""
+    return edited(RECIPE, (SETTINGS, f"{SETTINGS}    merge: {text}\n"))
+
+
+def test_merging_is_a_step_of_the_emission_between_the_compile_and_the_emit_step(workshop: Path) -> None:
+    plan = plan_of(workshop, merging("{name: llm}"))
+    steps = [step for step in plan.steps if "decoder" in step.id]
+    assert steps[-2:] == [Step(MERGE, "merge", (SHARED,), EMIT), Step(EMIT, "emit", (MERGE,), EMIT)]
+    assert plan.emissions[EMIT].steps == (MERGE, EMIT)
+    assert plan.emissions["emit:vision/cpu/directory"].steps == ("emit:vision/cpu/directory",)
+
+
+@pytest.mark.parametrize("glob", ["merge:*", "emit:decoder/*"])
+def test_either_step_brings_the_other_and_all_that_they_need(workshop: Path, glob: str) -> None:
+    plan = plan_of(workshop, merging("{name: llm}"), [glob])
+    assert [step.id for step in plan.steps] == [
+        "compile:decoder/phone/prefill",
+        "compile:decoder/phone/decode",
+        SHARED,
+        MERGE,
+        EMIT,
+    ]
+
+
+def test_the_merged_model_takes_the_place_of_the_models_and_has_its_own_name_in_the_template(workshop: Path) -> None:
+    text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: ${model}.${first_model}.onnx\n"))
+    emission = plan_of(workshop, text).emissions[EMIT]
+    assert emission.models == {"llm": "llm.prefill.onnx"}
+    assert emission.binaries == {name: {"QNNExecutionProvider": "prefill_qnn.bin"} for name in ("prefill", "decode")}
+
+
+def test_one_name_for_the_model_is_enough_where_all_models_become_one(workshop: Path) -> None:
+    text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: model.onnx\n"), ("[classifier, prefill]", "[classifier]"))
+    assert plan_of(workshop, text).emissions[EMIT].models == {"llm": "model.onnx"}
+
+
+def test_every_output_merges_with_a_step_of_its_own(workshop: Path) -> None:
+    text = merging("{name: llm}") + "  - layout: directory\n    path: other/${group}/${target}\n"
+    plan = plan_of(workshop, text)
+    assert [step.id for step in plan.steps if step.kind == "merge"] == [MERGE, f"{MERGE}/2"]
+    assert plan.emissions[f"{EMIT}-2"].steps == (f"{MERGE}/2", f"{EMIT}-2")
+
+
+def test_connections_and_prefixes_go_by_member_in_the_order_of_the_group(workshop: Path) -> None:
+    found = plan_of(workshop, merging("{name: llm, connect: {prefill.a.b: [decode.x, decode.y]}, prefixes: {decode: d_}}"))
+    made = found.emissions[EMIT].merging
+    assert made is not None
+    assert made.connections == (Connection(0, "a.b", 1, "x"), Connection(0, "a.b", 1, "y"))
+    assert (made.members, made.prefixes) == (("prefill", "decode"), {"prefill": "", "decode": "d_"})
+
+
+def test_no_connections_is_not_the_same_as_those_that_names_make(workshop: Path) -> None:
+    for text, expected in [("{name: llm}", None), ("{name: llm, connect: {}}", ())]:
+        made = plan_of(workshop, merging(text)).emissions[EMIT].merging
+        assert made is not None
+        assert made.connections == expected
+
+
+def test_a_model_whose_name_begins_with_anothers_is_meant_where_all_of_its_name_is_written(workshop: Path) -> None:
+    text = edited(
+        merging("{name: llm, connect: {prefill.y: prefill.v2.x}}"), ("models: [prefill, decode]", "models: [prefill, prefill.v2]")
+    )
+    text = edited(text, ("  classifier: models", "  prefill.v2: models/decode.onnx\n  classifier: models"))
+    made = plan_of(workshop, text).emissions[EMIT].merging
+    assert made is not None
+    assert made.connections == (Connection(0, "y", 1, "x"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("{name: llm, prefixes: {‸decod: d_}}", "EPB234", "'decod' is not a model of the group 'decoder'. Did you mean 'decode'?"),
+        ("{name: llm, prefixes: {‸classifier: c_}}", "EPB234", "is not a model of the group 'decoder'. It has prefill, decode."),
+        ("{name: llm, connect: {‸prefil.y: decode.x}}", "EPB234", "Did you mean 'prefill'?"),
+        ("{name: llm, connect: {prefill.y: ‸classifier.x}}", "EPB234", "'classifier.x' does not begin with a model of the group"),
+        ("{name: llm, connect: {‸prefill: decode.x}}", "EPB235", "'prefill' is not of the form model.value"),
+        ("{name: llm, connect: {prefill.y: ‸decode.}}", "EPB235", "'decode.' is not of the form model.value"),
+        ("{name: llm, connect: {decode.y: ‸prefill.x}}", "EPB235", "'prefill' does not come after 'decode'"),
+        ("{name: llm, connect: {prefill.y: ‸prefill.x}}", "EPB235", "'prefill' does not come after 'prefill'"),
+        ("{name: llm, connect: {prefill.y: decode.x, prefill.z: ‸decode.x}}", "EPB235", "'decode.x' is connected twice"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_the_group_is_told_where_it_stands(workshop: Path, text: str, code: str, words: str) -> None:
+    assert MARK in text
+    recipe, marks = places(merging(text))
+    found = problems_of(workshop, recipe)
+    assert told(found) == [(code, *mark) for mark in marks]
+    assert words in found[0].text
+
+
+def test_one_model_is_not_merged_with_nothing_and_the_rest_of_the_plan_is_not_blamed(workshop: Path) -> None:
+    recipe, marks = places(edited(merging(f"{MARK}{{name: llm}}"), ("models: [prefill, decode]", "models: [prefill]")))
+    assert told(problems_of(workshop, recipe)) == [("EPB234", *mark) for mark in marks]
+
+
+def test_the_merged_model_does_not_take_the_name_of_a_context_binary(workshop: Path) -> None:
+    text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: ${model}.bin\n    context_binary: ${first_model}.bin\n"))
+    text = edited(text, ("{name: llm}", "{name: prefill}"))
+    found = [problem for problem in problems_of(workshop, text) if "merged model 'prefill'" in problem.message]
+    assert [problem.code for problem in found] == ["EPB222"]
