@@ -16,6 +16,7 @@ from epbuild.report import explanation_document, print_explanations
 
 SHARE = Step("share:decoder/snapdragon-SC8380XP", "share", (), "share:decoder/snapdragon-SC8380XP")
 COMPILE = Step("compile:decoder/snapdragon-SC8380XP/prefill", "compile", (), SHARE.id)
+MERGE = Step("merge:decoder/snapdragon-SC8380XP", "merge", (SHARE.id,), "emit:decoder/snapdragon-SC8380XP/directory")
 EMIT = Step("emit:decoder/snapdragon-SC8380XP/directory", "emit", (SHARE.id,), "emit:decoder/snapdragon-SC8380XP/directory")
 OLD, NEW = "a" * 64, "b" * 64
 CHANGES = (
@@ -127,12 +128,13 @@ def test_a_current_step_says_when_it_was_built_and_with_which_key(capsys: pytest
             "The store has what it takes to put its files back. - a.bin is missing",
         ),
         (replace(STALE, step=COMPILE), f"It is compiled in one process with all of {SHARE.id}."),
+        (replace(STALE, step=MERGE), f"It is done together with {EMIT.id}."),
         (
             Explanation(EMIT, "out of date", NEW, OLD, 1.8e9, (), (), (replace(STALE, state="current", reasons=()),)),
             "what was emitted is an earlier result. - option htp_graph",
         ),
     ],
-    ids=["new", "known to the store", "known again", "damaged", "a member of a group", "built and not emitted"],
+    ids=["new", "known to the store", "known again", "damaged", "a member of a group", "merged", "built and not emitted"],
 )
 def test_each_state_is_told_as_what_it_is(capsys: pytest.CaptureFixture[str], explanation: Explanation, sentence: str) -> None:
     assert sentence in " ".join(printed(capsys, explanation).split())

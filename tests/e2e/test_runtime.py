@@ -1,0 +1,85 @@
+"""The example application runs what a real build emitted, on the HTP emulator."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RECIPES, Project, toolchain_python
+
+ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
+
+
+def classify(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`recipes/classify.py` as an application: in the Python that has onnxruntime, with epbuild beside it and not installed."""
+    environment = {**os.environ, "PYTHONPATH": str(RECIPES.parent), "PYTHONWARNINGS": "error::ResourceWarning"}
+    return subprocess.run(
+        [toolchain_python("onnxruntime-qnn"), RECIPES / "classify.py", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+@ONLY_HERE
+def test_the_example_classifies_an_image_with_what_was_emitted(quickstart: Project) -> None:
+    quickstart.build("epbuild.yaml", "emit:classifier/*")
+    folder = quickstart.folder / "dist/quickstart/classifier"
+    expected = _cpu_answer(quickstart.folder / "models/classifier/classifier.onnx")
+    for soc in ("SC8380XP", "SM8750"):
+        for arguments in ((folder, "--target", f"snapdragon-{soc}"), (folder / f"snapdragon-{soc}/manifest.json",)):
+            done = classify(*arguments)
+            assert done.returncode == 0, done.stderr
+            # The EP writes on standard output too.
+            assert done.stdout.splitlines()[-1] == f"snapdragon-{soc}: {expected}"
+            assert "Warning" not in done.stderr
+
+
+@ONLY_HERE
+def test_an_emulator_that_runs_any_socs_context_is_not_used_to_guess_one(quickstart: Project) -> None:
+    quickstart.build("epbuild.yaml", "emit:classifier/*")
+    done = classify(quickstart.folder / "dist/quickstart/classifier")
+    assert done.returncode == 1
+    assert "cannot tell which variant fits this machine: snapdragon-SC8380XP, snapdragon-SM8750; name one" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@ONLY_HERE
+def test_a_shared_group_is_refused_before_the_emulator_crashes(quickstart: Project) -> None:
+    quickstart.build("epbuild.yaml", "emit:decoder/snapdragon-SM8750/*")
+    done = classify(quickstart.folder / "dist/quickstart/decoder")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "snapdragon-SM8750 has models that share weights, which need a Snapdragon" in done.stderr
+
+
+@ONLY_HERE
+def test_a_damaged_context_is_told_in_onnxruntimes_words(quickstart: Project) -> None:
+    quickstart.build("epbuild.yaml", "emit:classifier/snapdragon-SM8750/*")
+    folder = quickstart.folder / "dist/quickstart/classifier/snapdragon-SM8750"
+    binary = folder / "classifier_qnn.bin"
+    content = binary.read_bytes()
+    binary.unlink()
+    binary.write_bytes(content[: len(content) // 2])
+    done = classify(folder)
+    assert done.returncode == 1
+    assert "classifier_ctx.onnx for snapdragon-SM8750: [ONNXRuntimeError] : 10 : INVALID_GRAPH" in done.stderr
+    assert "Falling back" not in done.stdout
+
+
+def _cpu_answer(model: Path) -> str:
+    """The same image through the source model on the CPU EP, printed as the example prints it."""
+    script = (
+        "import sys, numpy as np, onnxruntime\n"
+        "image = np.random.default_rng(1).standard_normal((1, 3, 32, 32)).astype(np.float32)\n"
+        "session = onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
+        "answer = session.run(None, {'image': image})[0][0]\n"
+        "print(f'class {np.argmax(answer)}, probability {np.max(answer):.3f}')\n"
+    )
+    command: list[str | Path] = [toolchain_python("onnxruntime-qnn"), "-I", "-c", script, model]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.strip()

@@ -1,0 +1,204 @@
+"""What `epbuild verify --load` and `--numbers` promise, with the real QNN EP: a good model passes, and no other does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from conftest import Project, copy_of_quickstart, toolchain_python
+from onnx import numpy_helper
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"
+)
+
+CLASSIFIER = "dist/quickstart/classifier/snapdragon-SM8750"
+DECODER = "dist/quickstart/decoder/snapdragon-SM8750"
+# In what onnxruntime-qnn 2.7.0 writes for the quickstart's classifier, these are weights.
+WEIGHTS_AT = 172_032
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The quickstart, built once for tests that only read it."""
+    project = copy_of_quickstart(tmp_path_factory.mktemp("built") / "quickstart", tmp_path_factory.mktemp("cache"))
+    project.build("epbuild.yaml", "emit:*/snapdragon-SM8750/*")
+    return project
+
+
+@pytest.fixture
+def damageable(quickstart: Project) -> Project:
+    quickstart.build("epbuild.yaml", "emit:classifier/snapdragon-SM8750/*")
+    return quickstart
+
+
+def findings(project: Project, *arguments: str, status: int) -> dict[tuple[str, str], dict[str, Any]]:
+    done = project.epbuild("verify", *arguments, "--json")
+    assert done.returncode == status, done.stdout + done.stderr
+    found = json.loads(done.stdout)["findings"]
+    return {(item["check"], item["subject"]): item for item in found if item["check"] in {"load", "compatibility", "numbers"}}
+
+
+def change_binary(project: Project, content: bytes) -> None:
+    """Give the classifier another context binary, which the manifest takes for the one that was emitted."""
+    folder = project.folder / CLASSIFIER
+    (folder / "classifier_qnn.bin").unlink()
+    (folder / "classifier_qnn.bin").write_bytes(content)
+    document = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    (listed,) = (file for file in document["files"] if file["path"] == "classifier_qnn.bin")
+    listed |= {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def test_the_unshared_classifier_has_the_numbers_of_its_source(built: Project) -> None:
+    found = findings(built, CLASSIFIER, "--numbers", "--recipe", "epbuild.yaml", status=0)
+    load, numbers = found["load", "classifier_ctx.onnx"], found["numbers", "classifier_ctx.onnx"]
+    assert (load["outcome"], numbers["outcome"]) == ("passed", "passed")
+    assert "with onnxruntime 1.31.1 and onnxruntime-qnn 2.7.0." in load["message"]
+    assert "for seed 0; the worst is probabilities[0, " in numbers["message"]
+    # On x86-64 the EP refuses to judge: that is told, and is no failure.
+    compatibility = found["compatibility", "classifier_ctx.onnx"]
+    assert compatibility["outcome"] == "skipped"
+    assert "QNNExecutionProvider was asked whether it takes it on this machine, and did not answer" in compatibility["message"]
+
+
+def test_a_source_can_be_named_and_run_on_inputs_of_ones_own(built: Project, tmp_path: Path) -> None:
+    image = np.random.default_rng(5).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    np.savez(tmp_path / "image.npz", image=image)
+    for number in (0, 1):
+        place = tmp_path / f"sets/test_data_set_{number}"
+        place.mkdir(parents=True)
+        (place / "input_0.pb").write_bytes(numpy_helper.from_array(image * (number + 1), "image").SerializeToString())
+    for inputs, words in ((tmp_path / "image.npz", "for image.npz;"), (tmp_path / "sets", "for 2 sets of inputs;")):
+        arguments = ("--numbers", "--source", "classifier=models/classifier/classifier.onnx", "--inputs", str(inputs))
+        found = findings(built, CLASSIFIER, *arguments, status=0)
+        assert words in found["numbers", "classifier_ctx.onnx"]["message"]
+
+
+def test_weights_that_were_zeroed_load_and_fail_by_their_numbers_with_the_worst_one_named(damageable: Project) -> None:
+    content = bytearray((damageable.folder / CLASSIFIER / "classifier_qnn.bin").read_bytes())
+    content[WEIGHTS_AT : WEIGHTS_AT + 64] = bytes(64)
+    change_binary(damageable, bytes(content))
+    assert damageable.epbuild("verify", CLASSIFIER).returncode == 0  # nothing but its numbers tells
+    found = findings(damageable, CLASSIFIER, "--numbers", "--recipe", "epbuild.yaml", status=1)
+    assert found["load", "classifier_ctx.onnx"]["outcome"] == "passed"
+    numbers = found["numbers", "classifier_ctx.onnx"]
+    assert (numbers["outcome"], numbers["code"]) == ("failed", "EPB646")
+    assert "the worst, for seed 0, is probabilities[0, " in numbers["message"]
+    assert "expected 0." in numbers["message"]
+
+
+def test_a_binary_that_the_ep_refuses_fails_with_the_eps_reason_and_nothing_is_run(damageable: Project) -> None:
+    content = bytearray((damageable.folder / CLASSIFIER / "classifier_qnn.bin").read_bytes())
+    content[8192:8256] = bytes(64)
+    change_binary(damageable, bytes(content))
+    found = findings(damageable, CLASSIFIER, "--numbers", "--recipe", "epbuild.yaml", status=1)
+    load = found["load", "classifier_ctx.onnx"]
+    assert (load["outcome"], load["code"]) == ("failed", "EPB641")
+    assert "QNN_CONTEXT_ERROR_CREATE_FROM_BINARY" in load["message"]
+    assert found["numbers", "classifier_ctx.onnx"]["outcome"] == "skipped"
+
+
+def test_what_is_known_to_be_damaged_is_given_to_no_ep(damageable: Project) -> None:
+    binary = damageable.folder / CLASSIFIER / "classifier_qnn.bin"
+    content = binary.read_bytes()
+    binary.unlink()
+    binary.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    found = findings(damageable, CLASSIFIER, "--load", status=1)
+    assert found["load", "classifier_ctx.onnx"]["message"] == "It was not loaded, as its bytes are not in order."
+
+
+def test_a_shared_context_that_x86_cannot_load_is_told_and_fails_only_where_that_is_asked_for(built: Project) -> None:
+    found = findings(built, DECODER, "--load", status=0)
+    for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
+        assert found["load", name]["outcome"] == "skipped"
+        sentence = (
+            "QNNExecutionProvider cannot load models that share weights here: on x86-64, loading a context whose graphs share"
+        )
+        assert found["load", name]["message"].startswith(sentence)
+    strict = findings(built, DECODER, "--load", "--strict", status=1)
+    assert {strict["load", name]["code"] for name in ("prefill_ctx.onnx", "decode_ctx.onnx")} == {"EPB640"}
+
+
+def test_the_numbers_of_a_shared_context_are_those_of_the_same_model_compiled_unshared_and_that_is_said(built: Project) -> None:
+    found = findings(built, DECODER, "--numbers", "--recipe", "epbuild.yaml", status=0)
+    for name in ("prefill_ctx.onnx", "decode_ctx.onnx"):
+        assert found["numbers", name]["outcome"] == "passed"
+        assert "These are the numbers of the same model compiled un-shared" in found["numbers", name]["message"]
+    without = findings(built, DECODER, "--numbers", status=0)
+    assert without["numbers", "decode_ctx.onnx"]["outcome"] == "skipped"
+    assert "with --recipe, the same model is compiled un-shared" in without["numbers", "decode_ctx.onnx"]["message"]
+
+
+_CRASHING = """
+import os
+from types import SimpleNamespace
+
+__version__ = "1.99.0"
+register_execution_provider_library = lambda name, path: None
+hardware = SimpleNamespace(type=SimpleNamespace(name="NPU"), vendor="Acme", metadata={})
+get_ep_devices = lambda: [SimpleNamespace(ep_name="QNNExecutionProvider", device=hardware, ep_metadata={})]
+
+
+class SessionOptions:
+    def add_provider_for_devices(self, devices, options):
+        pass
+
+
+def InferenceSession(file, **options):
+    os.write(2, b"[ERROR] the driver is gone\\n")
+    os.abort()
+"""
+
+
+def test_a_crash_that_nobody_knows_a_reason_for_is_told_as_a_crash(built: Project, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    for name, text in (("onnxruntime", _CRASHING), ("onnxruntime_qnn", "get_library_path = lambda: 'none.so'\n")):
+        (packages / name).mkdir()
+        (packages / name / "__init__.py").write_text(text, encoding="utf-8")
+        (packages / f"{name}-1.99.0.dist-info").mkdir()
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.99.0\n"
+        (packages / f"{name}-1.99.0.dist-info/METADATA").write_text(metadata, encoding="utf-8")
+    (packages / "onnxruntime/capi").mkdir()
+    (packages / "onnxruntime/capi/onnxruntime_pybind11_state.py").touch()
+    found = findings(built, CLASSIFIER, "--load", "--interpreter", str(tmp_path / "env/bin/python"), status=1)
+    load = found["load", "classifier_ctx.onnx"]
+    assert (load["outcome"], load["code"]) == ("failed", "EPB642")
+    assert load["message"] == "The process crashed (SIGABRT) while it was opened. The EP said: [ERROR] the driver is gone."
+
+
+def test_a_model_that_somebody_else_made_is_loaded_with_what_the_user_says(built: Project, tmp_path: Path) -> None:
+    for name in ("classifier_ctx.onnx", "classifier_qnn.bin"):
+        (tmp_path / name).write_bytes((built.folder / CLASSIFIER / name).read_bytes())
+    model = str(tmp_path / "classifier_ctx.onnx")
+    missing = built.epbuild("verify", model, "--load")
+    assert missing.returncode == 2
+    assert "--interpreter" in missing.stderr
+    with_it = ("--interpreter", str(toolchain_python("onnxruntime-qnn")), "--source", "models/classifier/classifier.onnx")
+    lacking = findings(built, model, "--numbers", *with_it, status=1)
+    assert "Could not determine default backend path" in lacking["load", "classifier_ctx.onnx"]["message"]
+    found = findings(built, model, "--numbers", *with_it, "--option", "backend_type=htp", status=0)
+    assert found["numbers", "classifier_ctx.onnx"]["outcome"] == "passed"
+
+
+def test_a_device_that_this_machine_lacks_is_no_fault_of_the_model(built: Project) -> None:
+    found = findings(built, CLASSIFIER, "--load", "--device", "npu", status=0)
+    assert found["load", "classifier_ctx.onnx"]["outcome"] == "skipped"
+    assert "offers no device that fits; it offers: cpu from" in found["load", "classifier_ctx.onnx"]["message"]
+
+
+def test_another_source_is_not_compared_with(built: Project) -> None:
+    model = onnx.load(built.folder / "models/classifier/classifier.onnx")
+    model.producer_name = "another"
+    onnx.save(model, built.folder / "another.onnx")
+    found = findings(built, CLASSIFIER, "--numbers", "--source", "another.onnx", status=1)
+    assert found["numbers", "classifier_ctx.onnx"]["code"] == "EPB647"
