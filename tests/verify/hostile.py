@@ -207,7 +207,14 @@ def main(corpus: Path, work: Path, inputs: int, seed: int) -> None:
                 crashes.append(f"input {number}: {traceback.format_exc()}")
         watch.inside = None
         case.put_right(spoilt)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not Linux's getrusage, which begins with what the process had that started this one.
+    status = Path("/proc/self/status")
+    peak = (
+        int(status.read_text().partition("VmHWM:")[2].split()[0])
+        if status.exists()
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    )
+    peak *= 1024
     found = {
         "inputs": inputs,
         "outcomes": outcomes,
