@@ -31,8 +31,8 @@ we can conclude that your requirements are unsatisfiable.
 """
 NO_PYTHON = "error: No interpreter found for Python 3.99 in managed installations or search path\n"
 NO_NETWORK = """\
-  × Failed to fetch: `https://pypi.org/simple/onnxruntime-qnn/`
-  ├─▶ error sending request for url (https://pypi.org/simple/onnxruntime-qnn/)
+  × Failed to fetch: `https://packages.example/simple/onnxruntime-qnn/`
+  ├─▶ error sending request for url (https://packages.example/simple/onnxruntime-qnn/)
   ╰─▶ dns error: failed to lookup address information
 """
 
