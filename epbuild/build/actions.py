@@ -25,6 +25,7 @@ from epbuild.build.events import (
 from epbuild.build.executor import Execution, execute
 from epbuild.build.logs import log_file
 from epbuild.build.orphans import Outputs
+from epbuild.build.scheduler import Idle
 from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
 from epbuild.build.status import Survey, Surveyor
 from epbuild.emit import unfinished
@@ -36,6 +37,7 @@ from epbuild.toolchain import Environment
 
 _ATTEMPTS = 2
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
+_MOST_STORING = 4  # when more than these wait for the disk, further compiles would only pile up
 _COUNTED: Sequence[tuple[Outcome, ...]] = (("built", "emitted"), ("restored",), ("current",), ("failed",), ("skipped",))
 
 
@@ -53,8 +55,8 @@ class Actions:
         cancelled: threading.Event,
     ) -> None:
         self.cancelled = cancelled
-        self.idle: set[str] = set()
-        """The actions that wait for another build to do the same."""
+        self.idle = Idle()
+        """The actions that wait for another build to do the same, and those whose compile is done and that store what it made."""
         self._recipe = recipe
         self._found = found
         self._plan = found.plan
@@ -188,6 +190,11 @@ class Actions:
                 message = f"an input changed while it was compiled: {'; '.join(changes)}"
                 raise BuildError(Problem("EPB415", message, group.id, "Nothing was kept; run the build again."))
 
+        def compiled() -> None:
+            # While this one is checked and stored, another may compile; where the next compile is its own, it keeps its place.
+            if group.min_shared_ratio is None and len(self.idle) < _MOST_STORING:
+                self.idle.add(group.id)
+
         with self._workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
             yield Execution(
                 environment=self._environments[group.target.toolchain.name],
@@ -198,6 +205,7 @@ class Actions:
                 tell=self._tell,
                 cancelled=self.cancelled,
                 recheck=recheck,
+                compiled=compiled,
                 relinking=self._surveyor.digests.relinking,
             )
 

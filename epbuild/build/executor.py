@@ -48,6 +48,8 @@ class Execution:
     cancelled: threading.Event
     recheck: Callable[[], None]
     """Raises an error if an input of the group is not what its key says any more."""
+    compiled: Callable[[], None]
+    """Called when the worker has ended, and what is left is to read and write files."""
     relinking: Callable[[Sequence[Path]], AbstractContextManager[None]]
     """Surrounds what makes or removes a link to files, so that this is not taken for a change of them; the shorter, the better."""
 
@@ -85,6 +87,7 @@ def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledMode
     error = diagnose(group, ending, execution.shown_log)
     if error is not None:
         raise error
+    execution.compiled()
     needed = {member.name: _source_data(group, member, execution.staging) for member in group.members}
     models = tuple(
         replace(model, data=tuple(dict.fromkeys((*model.data, *needed[model.member]))))
@@ -294,7 +297,7 @@ def _result(
 ) -> dict[str, Any]:
     folder = execution.staging / _OUTPUT
     names = dict.fromkeys(name for model in models for name in (model.file, *model.binaries, *model.data))
-    blobs = {name: execution.store.add(folder / name) for name in names}
+    blobs = {name: execution.store.take(folder / name) for name in names}
     log = execution.store.add(execution.log)
     members = {report["member"]: report["seconds"] for report in ending.reports if report.get("event") == "member_finished"}
     return {

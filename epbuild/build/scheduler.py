@@ -134,6 +134,27 @@ class Scheduler:
             heapq.heappush(self._ready, (-self._cost.get(action, 0.0), self._place[action], action))
 
 
+class Idle:
+    """Those of the running actions that need no place at the moment: they wait, or only read and write files. For any thread."""
+
+    def __init__(self) -> None:
+        self._actions: set[str] = set()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when there is one more of them."""
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def add(self, action: str) -> None:
+        """The action gives up its place."""
+        self._actions.add(action)
+        self.changed()
+
+    def discard(self, action: str) -> None:
+        """The action goes on, or has ended. Whoever has got its place keeps that."""
+        self._actions.discard(action)
+
+
 def drive(
     scheduler: Scheduler,
     perform: Callable[[str], None],
@@ -143,17 +164,17 @@ def drive(
     cancelled: threading.Event,
     failed: Callable[[str, EpbuildError], None],
     skipped: Callable[[str], None],
-    idle: Collection[str] = (),
+    idle: Idle | None = None,
 ) -> None:
     """Run every action through `perform`, at most `jobs` at once, until all have ended.
 
-    `idle` has those of the running actions that only wait for another build at the moment: others may run in their place. An EpbuildError
+    Others may run in the place of those that are `idle`. An EpbuildError
     fails the action and is given to `failed`; what depends on it goes to `skipped`. Unless `keep_going`, the first failure also skips what
     has not started. Anything else that is raised, here or by a callback, and Ctrl-C, sets `cancelled`, waits for what runs, and goes up.
     """
     running: dict[str, threading.Thread] = {}
     try:
-        _work_off(scheduler, perform, running, lambda: jobs + len(idle), keep_going, failed, skipped)
+        _work_off(scheduler, perform, running, jobs, Idle() if idle is None else idle, keep_going, failed, skipped)
     except BaseException:
         cancelled.set()
         # Each ends within moments, but for one that reads or writes a large file: that one ends with the process.
@@ -168,13 +189,15 @@ def _work_off(
     scheduler: Scheduler,
     perform: Callable[[str], None],
     running: dict[str, threading.Thread],
-    places: Callable[[], int],
+    jobs: int,
+    idle: Idle,
     keep_going: bool,
     failed: Callable[[str, EpbuildError], None],
     skipped: Callable[[str], None],
 ) -> None:
     """What `drive` does as long as nothing is wrong but actions; `running` has the thread of each action that has begun and not ended."""
-    ended: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[tuple[str, BaseException | None] | None] = queue.SimpleQueue()
+    idle.changed = lambda: ended.put(None)
 
     def work(action: str) -> None:
         try:
@@ -185,15 +208,18 @@ def _work_off(
             ended.put((action, None))
 
     while True:
-        while len(running) < places() and (action := scheduler.next()) is not None:
+        while len(running) < jobs + len(idle) and (action := scheduler.next()) is not None:
             running[action] = threading.Thread(target=work, args=(action,), name=action, daemon=True)
             running[action].start()
         if not running:
             return
         try:
-            action, error = ended.get(timeout=_POLL_SECONDS)
+            end = ended.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             continue
+        if end is None:
+            continue  # there is one more place
+        action, error = end
         running.pop(action).join()
         if error is None:
             scheduler.finish(action)

@@ -241,6 +241,7 @@ def _compile_alone(group: SessionGroup, name: str, session: Session, staging: Pa
         tell=lambda event: None,
         cancelled=threading.Event(),
         recheck=lambda: None,
+        compiled=lambda: None,
         relinking=lambda paths: nullcontext(),
     )
     measure_alone(group, member, execution)

@@ -46,6 +46,18 @@ class BlobStore:
             self._keep(draft, blob)
         return blob
 
+    def take(self, path: Path) -> Blob:
+        """Store the file at `path`, to which nobody writes any more; it may be at `path` no longer. Raises StoreError.
+
+        On the file system of the store it is moved there, and nothing is copied.
+        """
+        with explained(f"store {path} in {self.root}"), self._drafts.moved(path) as draft:
+            if draft is not None:
+                blob = hash_stream(draft.file)
+                self._keep(draft, blob)
+                return blob
+        return self.add(path)
+
     def adopt(self, path: Path, blob: Blob) -> None:
         """Make the file at `path`, which is closed and known to hold `blob`, that blob; it is at `path` no longer.
 

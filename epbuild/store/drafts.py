@@ -59,10 +59,42 @@ class Drafts:
                 with suppress(OSError):
                     discard(path)
 
+    @contextmanager
+    def moved(self, path: Path) -> Iterator[Draft | None]:
+        """Lend a draft that was the file at `path`; None where it cannot be moved here, or would be known by another name still.
+
+        Raises OSError, also when there is no such file.
+        """
+        with path.open("r+b") as file:
+            _lock(file)  # before it is here, where who does not hold it is taken for dead
+            draft = Draft(self._name(), file)
+            # Windows moves no open file.
+            if os.name == "nt" or os.fstat(file.fileno()).st_nlink > 1 or not self._pull(path, draft.path):
+                yield None
+                return
+            try:
+                os.utime(file.fileno())
+                yield draft
+            finally:
+                with suppress(OSError):
+                    discard(draft.path)
+
+    def _pull(self, path: Path, here: Path) -> bool:
+        """Move a file of the same file system here; says whether that could be done."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            path.rename(here)
+        except OSError:
+            return False
+        return True
+
+    def _name(self) -> Path:
+        return self._directory / f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
+
     def _open(self) -> tuple[Path, io.BufferedRandom]:
         self._directory.mkdir(parents=True, exist_ok=True)
         while True:
-            path = self._directory / f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
+            path = self._name()
             file = path.open("x+b")
             _lock(file)
             if path.exists():

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epbuild.build import scheduler as module
-from epbuild.build.scheduler import Scheduler, State, drive
+from epbuild.build.scheduler import Idle, Scheduler, State, drive
 from epbuild.errors import BuildError, EpbuildError, Problem
 
 PATIENCE = 10
@@ -400,14 +400,14 @@ def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[in
 
 
 def test_an_action_that_waits_for_another_build_leaves_its_place_to_others() -> None:
-    idle: list[str] = []
+    idle = Idle()
     done = threading.Event()
 
     def perform(action: str) -> None:
         if action == "waits":
-            idle.append(action)
+            idle.add(action)
             assert done.wait(PATIENCE)
-            idle.remove(action)
+            idle.discard(action)
         else:
             done.set()
 
