@@ -22,7 +22,7 @@ _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\
 # Said on every Linux host, about nothing that went wrong.
 _NOISE = re.compile(r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE")
 OUT_OF_MEMORY = re.compile(
-    r"bad_alloc|MemoryError|[Oo]ut of memory|Cannot allocate memory|QNN_COMMON_ERROR_MEM_ALLOC|OpenBLAS error: Memory allocation"
+    r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|QNN_COMMON_ERROR_MEM_ALLOC|OpenBLAS error: Memory allocation"
     r"|can't start new thread"
 )
 _MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."

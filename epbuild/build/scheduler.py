@@ -168,9 +168,9 @@ def drive(
 ) -> None:
     """Run every action through `perform`, at most `jobs` at once, until all have ended.
 
-    Others may run in the place of those that are `idle`. An EpbuildError
-    fails the action and is given to `failed`; what depends on it goes to `skipped`. Unless `keep_going`, the first failure also skips what
-    has not started. Anything else that is raised, here or by a callback, and Ctrl-C, sets `cancelled`, waits for what runs, and goes up.
+    Others may run in the place of those that are `idle`. An EpbuildError fails the action and is given to `failed`; what depends on it
+    goes to `skipped`. Unless `keep_going`, the first failure also skips what has not started. Anything else that is raised, here or by a
+    callback, and Ctrl-C, sets `cancelled`, waits for what runs, and goes up.
     """
     running: dict[str, threading.Thread] = {}
     try:

@@ -29,15 +29,6 @@ _INHERITED = (
 )  # fmt: skip
 
 
-# Compilers of EPs take and give back hundreds of megabytes at a time, and half of a compile went by in the kernel's clearing their pages.
-# Large pages, and memory that is kept for the next time, save a quarter of it (docs/performance.md). Another C library reads none of this:
-# https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html, `hugetlb` since glibc 2.35.
-_ALLOCATION = ":".join(
-    f"glibc.malloc.{name}={value}"
-    for name, value in {"hugetlb": 1, "mmap_threshold": 1 << 30, "trim_threshold": 2 << 30, "top_pad": 64 << 20}.items()
-)
-
-
 @dataclass(frozen=True)
 class Ending:
     """How a worker ended, what it reported, and the end of what it said on standard error."""
@@ -194,4 +185,4 @@ def _own_group() -> dict[str, Any]:
 def _environment(folder: Path) -> dict[str, str]:
     # ONNX Runtime and EPs write below HOME and read settings from there: give them the staging directory instead.
     kept = {name: value for name, value in os.environ.items() if name.upper() in _INHERITED}
-    return {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", "GLIBC_TUNABLES": _ALLOCATION}
+    return {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}

@@ -7,7 +7,9 @@ import hashlib
 import io
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 if sys.platform == "linux":
     import fcntl
@@ -29,6 +31,9 @@ _CANNOT_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.EN
 
 Readable = io.RawIOBase | io.BufferedIOBase
 
+Write = Callable[[memoryview], object]
+"""Takes the next bytes of a content; they are only lent."""
+
 
 @dataclass(frozen=True)
 class Blob:
@@ -43,6 +48,14 @@ def hash_stream(source: Readable, *, ahead: bool = True) -> Blob:
     return _read(source, None, ahead=ahead)
 
 
+def hand_on(source: Readable, write: Write) -> Blob:
+    """Read `source` to its end, give every piece of at most 1 MiB to `write`, and name what was read; a thread beside it hashes.
+
+    Raises OSError, and what `write` raises.
+    """
+    return _read(source, write, ahead=True)
+
+
 class Copier:
     """Copies open files and names what arrived; shares the bytes on disk (reflink) wherever the file system can."""
 
@@ -53,7 +66,7 @@ class Copier:
         """Fill the new, empty `destination` from `source`; what comes back describes the destination. Raises OSError."""
         if self._clone(source, destination):
             return hash_stream(destination)
-        return _read(source, destination, ahead=True)
+        return _read(source, partial(_write, destination), ahead=True)
 
     def _clone(self, source: io.FileIO, destination: io.BufferedRandom) -> bool:
         if sys.platform != "linux":
@@ -71,22 +84,22 @@ class Copier:
         return True
 
 
-def _read(source: Readable, destination: io.BufferedRandom | None, *, ahead: bool) -> Blob:
+def _read(source: Readable, write: Write | None, *, ahead: bool) -> Blob:
     digest, size = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_BUFFER_BYTES))
     while count := source.readinto(buffer):
         digest.update(buffer[:count])
-        if destination is not None:
-            _write(destination, buffer[:count])
+        if write is not None:
+            write(buffer[:count])
         size += count
         if ahead and size >= LARGE_BYTES:
-            size += _read_ahead(source, destination, digest)
+            size += _read_ahead(source, write, digest)
             break
     return Blob(digest.hexdigest(), size)
 
 
-def _read_ahead(source: Readable, destination: io.BufferedRandom | None, digest: hashlib._Hash) -> int:
-    """Go on to the end, and hash each buffer while the next ones are read and written; returns how many bytes there were."""
+def _read_ahead(source: Readable, write: Write | None, digest: hashlib._Hash) -> int:
+    """Go on to the end, and hash each buffer while it and the next ones are written and read; returns how many bytes there were."""
     from queue import SimpleQueue
     from threading import Thread
 
@@ -109,8 +122,8 @@ def _read_ahead(source: Readable, destination: io.BufferedRandom | None, digest:
     try:
         while count := source.readinto(buffer):
             full.put((buffer, count))
-            if destination is not None:
-                _write(destination, buffer[:count])
+            if write is not None:
+                write(buffer[:count])
             size += count
             buffer = empty.get()
     finally:

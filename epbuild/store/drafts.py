@@ -61,32 +61,42 @@ class Drafts:
 
     @contextmanager
     def moved(self, path: Path) -> Iterator[Draft | None]:
-        """Lend a draft that was the file at `path`; None where it cannot be moved here, or would be known by another name still.
+        """Lend a draft that was the file at `path`; None where it cannot be moved here, and so is where it was.
 
-        Raises OSError, also when there is no such file.
+        Why it cannot is not told: whoever copies it instead meets what is wrong with it.
         """
-        with path.open("r+b") as file:
-            _lock(file)  # before it is here, where who does not hold it is taken for dead
-            draft = Draft(self._name(), file)
-            # Windows moves no open file.
-            if os.name == "nt" or os.fstat(file.fileno()).st_nlink > 1 or not self._pull(path, draft.path):
-                yield None
-                return
+        draft = self._pull(path)
+        if draft is None:
+            yield None
+            return
+        with draft.file:
             try:
-                os.utime(file.fileno())
                 yield draft
             finally:
                 with suppress(OSError):
                     discard(draft.path)
 
-    def _pull(self, path: Path, here: Path) -> bool:
-        """Move a file of the same file system here; says whether that could be done."""
+    def _pull(self, path: Path) -> Draft | None:
+        """Move a file of the same file system here, locked, unless somebody else uses it or can reach it by another name."""
+        if os.name == "nt":  # which moves no open file
+            return None
+        file = None
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            path.rename(here)
+            file = path.open("r+b")
+            status = path.lstat()  # of a link itself: moving that would leave its file behind
+            alone = status.st_nlink == 1 and os.path.samestat(status, os.fstat(file.fileno()))
+            # Locked and young before it is here, where what is neither is taken for rubbish.
+            if alone and _lock(file, wait=False):
+                os.utime(file.fileno())
+                self._directory.mkdir(parents=True, exist_ok=True)
+                here = self._name()
+                path.rename(here)
+                return Draft(here, file)
         except OSError:
-            return False
-        return True
+            pass
+        if file is not None:
+            file.close()
+        return None
 
     def _name(self) -> Path:
         return self._directory / f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
@@ -145,11 +155,17 @@ def touch(place: Path) -> bool:
     return True
 
 
-def _lock(file: io.BufferedRandom) -> None:
-    with suppress(ImportError, OSError):  # Windows has no such locks, nor have some network file systems
+def _lock(file: io.BufferedRandom, *, wait: bool = True) -> bool:
+    """Lock a draft; False where another holds a lock on it and is not to be waited for."""
+    try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # Windows has no such locks, nor have some network file systems
+        pass
+    return True
 
 
 def _remove_if_abandoned(path: Path) -> None:

@@ -14,6 +14,9 @@ import threading
 import time
 from typing import Any
 
+if sys.platform != "win32":
+    import resource  # now: where a limit of memory is met, there is no room for it any more
+
 FAILED = 1
 ORPHANED = 75
 
@@ -59,9 +62,7 @@ def follow_parent() -> None:
 
 def peak_memory() -> int | None:
     """The most bytes that were resident at once, or None where the platform does not say."""
-    try:
-        import resource
-    except ImportError:
+    if sys.platform == "win32":
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
@@ -69,12 +70,12 @@ def peak_memory() -> int | None:
 
 def address_space() -> dict[str, int]:
     """The most bytes that were mapped at once, and those that may be; nothing where there is no limit, or where that is not told."""
+    if sys.platform == "win32":
+        return {}
     try:
-        import resource
-
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123
             peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmPeak:"))
-    except (ImportError, OSError, StopIteration):
+    except (OSError, StopIteration):
         return {}
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return {} if limit == resource.RLIM_INFINITY else {"mapped": peak, "mappable": limit}

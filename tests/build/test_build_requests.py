@@ -12,6 +12,7 @@ import pytest
 from small_builds import QNN, Workshop
 
 from epbuild.build import executor
+from epbuild.build.executor import ALLOCATION
 from epbuild.build.supervisor import Ending
 
 OPENVINO = "OpenVINOExecutionProvider"
@@ -132,9 +133,17 @@ def test_the_environment_of_a_target_reaches_its_worker_and_no_other(workshop: W
     environment = "environment: {QNN_QUALITY: '${vars.quality}', EMPTY: ''}"
     workshop.write_recipe((PLAIN, PLAIN.replace("}", f", {environment}}}", 1)))
     workshop.build()
-    assert heard.environments == {"prefill": {}, "classifier": {"QNN_QUALITY": "3", "EMPTY": ""}}
+    own = {"QNN_QUALITY": "3", "EMPTY": ""}
+    assert heard.environments == {"prefill": ALLOCATION, "classifier": {**ALLOCATION, **own}}
     manifest = json.loads(workshop.contents("classifier")["manifest.json"])
-    assert manifest["target"]["environment"] == {"QNN_QUALITY": "3", "EMPTY": ""}
+    assert manifest["target"]["environment"] == own
+
+
+def test_how_a_compile_gets_its_memory_is_for_the_target_to_say_where_it_does(workshop: Workshop, heard: Heard) -> None:
+    workshop.write_recipe((PLAIN, PLAIN.replace("}", ", environment: {GLIBC_TUNABLES: ''}}")))
+    workshop.build()
+    assert "glibc.malloc.hugetlb=1" in heard.environments["prefill"]["GLIBC_TUNABLES"].split(":")
+    assert heard.environments["classifier"] == {"GLIBC_TUNABLES": ""}
 
 
 def test_another_environment_is_another_result(workshop: Workshop) -> None:

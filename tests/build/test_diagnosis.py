@@ -162,6 +162,14 @@ CASES = {
             "Give it more memory, or run fewer at once (-j).",
         ),
     ),
+    "a library for whose thread-local data there is no room": Case(
+        AT_DECODE,
+        127,
+        ("cannot allocate memory for thread-local data: ABORT",),
+        "EPB404",
+        EnvironmentFailure,
+        ("the worker ran out of memory while compiling 'decode' for npu.",),
+    ),
     "a kill from outside": Case(
         AT_DECODE,
         -9,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FrameType
@@ -399,12 +400,14 @@ def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[in
         scheduler.finish(running.pop(order.randrange(len(running))))
 
 
-def test_an_action_that_waits_for_another_build_leaves_its_place_to_others() -> None:
+def test_a_place_that_an_action_gives_up_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_POLL_SECONDS", 10 * PATIENCE)  # nobody looks by chance
     idle = Idle()
     done = threading.Event()
 
     def perform(action: str) -> None:
         if action == "waits":
+            time.sleep(0.1)  # until the loop has found no place and waits for one
             idle.add(action)
             assert done.wait(PATIENCE)
             idle.discard(action)
@@ -423,3 +426,41 @@ def test_an_action_that_waits_for_another_build_leaves_its_place_to_others() -> 
         idle=idle,
     )
     assert set(scheduler.states.values()) == {State.DONE}
+
+
+@settings(max_examples=40, deadline=None)
+@given(storing=st.lists(st.booleans(), max_size=8), jobs=st.integers(1, 3))
+def test_no_more_actions_than_asked_for_are_at_work_however_many_have_given_up_their_places(
+    storing: list[bool], jobs: int
+) -> None:
+    idle, lock = Idle(), threading.Lock()
+    at_work: set[str] = set()
+    most = 0
+
+    def perform(action: str) -> None:
+        nonlocal most
+        with lock:
+            at_work.add(action)
+            most = max(most, len(at_work))
+        time.sleep(0.001)
+        with lock:
+            at_work.discard(action)
+        if storing[int(action)]:
+            idle.add(action)
+            time.sleep(0.002)
+            idle.discard(action)
+
+    scheduler = Scheduler({str(number): () for number in range(len(storing))}, {})
+    drive(
+        scheduler,
+        perform,
+        jobs=jobs,
+        keep_going=False,
+        cancelled=threading.Event(),
+        failed=lambda action, error: None,
+        skipped=lambda action: None,
+        idle=idle,
+    )
+    assert most <= jobs
+    assert len(idle) == 0
+    assert all(state is State.DONE for state in scheduler.states.values())

@@ -6,11 +6,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
-from epbuild.store.drafts import Drafts, discard
+from epbuild.store.drafts import Draft, Drafts, discard
 
 locks_tell = pytest.mark.skipif(sys.platform == "win32", reason="on Windows only the age of a draft tells that nobody writes it")
 DAY = 24 * 3600
@@ -54,7 +56,29 @@ def test_what_was_set_aside_or_left_by_another_version_goes_away_after_a_day(dra
     assert [path.name for path in folder.iterdir()] == ["2-abcdef"]
 
 
-def test_writers_lose_nothing_to_those_who_sweep(drafts: Drafts, tmp_path: Path) -> None:
+@contextmanager
+def written(drafts: Drafts, folder: Path, data: bytes) -> Iterator[Draft]:
+    with drafts.new() as draft:
+        draft.file.write(data)
+        yield draft
+
+
+@contextmanager
+def moved(drafts: Drafts, folder: Path, data: bytes) -> Iterator[Draft]:
+    (folder / "made").write_bytes(data)
+    age(folder / "made", 2 * DAY)
+    with drafts.moved(folder / "made") as draft:
+        assert draft is not None
+        yield draft
+
+
+@pytest.mark.parametrize(
+    "drafted",
+    [written, pytest.param(moved, marks=pytest.mark.skipif(sys.platform == "win32", reason="which moves no open file"))],
+)
+def test_writers_lose_nothing_to_those_who_sweep(
+    drafts: Drafts, tmp_path: Path, drafted: Callable[[Drafts, Path, bytes], AbstractContextManager[Draft]]
+) -> None:
     writing = threading.Event()
     writing.set()
 
@@ -66,8 +90,7 @@ def test_writers_lose_nothing_to_those_who_sweep(drafts: Drafts, tmp_path: Path)
     sweeper.start()
     try:
         for number in range(100):
-            with drafts.new() as draft:
-                draft.file.write(str(number).encode())
+            with drafted(drafts, tmp_path, str(number).encode()) as draft:
                 draft.publish(tmp_path / "published", read_only=True)
             assert (tmp_path / "published").read_bytes() == str(number).encode()
     finally:

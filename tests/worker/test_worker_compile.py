@@ -409,3 +409,17 @@ def test_a_worker_ends_when_epbuild_is_gone() -> None:
 def test_the_memory_that_a_worker_took_is_told_in_bytes() -> None:
     peak = worker.peak_memory()
     assert peak is None or 2**20 < peak < 2**40
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped")
+def test_a_limit_of_memory_is_told_also_where_it_leaves_no_room_for_another_library() -> None:
+    code = f"""if True:
+        import resource, runpy, sys
+        resource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))
+        worker = runpy.run_path({str(FOLDER / "compile.py")!r})
+        sys.modules["resource"] = None  # as one that cannot be loaded
+        told = worker["address_space"]()
+        assert told["mappable"] == 2**40 and 2**20 < told["mapped"] < 2**40, told
+        assert worker["peak_memory"]() > 2**20
+    """
+    subprocess.run([sys.executable, "-I", "-c", code], check=True, timeout=60)
