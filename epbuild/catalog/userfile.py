@@ -44,15 +44,13 @@ def load_catalog(path: Path) -> Entry:
 
 def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with a catalog document, as key paths and sentences: first by its schema, then what a schema cannot say."""
-    import jsonschema
-    from jsonschema.exceptions import best_match
+    from epbuild.schemas import import_jsonschema, schema
 
-    from epbuild.schemas import schema
-
+    jsonschema = import_jsonschema()
     validator = jsonschema.Draft202012Validator(schema("catalog"))
     errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
     for error in errors:
-        deepest = best_match([error]) or error
+        deepest = jsonschema.exceptions.best_match([error]) or error
         yield _key(deepest), _sentence(deepest)
     if not errors:
         yield from _contradictions(document)
@@ -180,6 +178,9 @@ def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"refuse.{number}", name
     for number, row in enumerate(document.get("sharing", {}).get("refused_values", ())):
         yield f"sharing.refused_values.{number}.option", row["option"]
+    for number, row in enumerate(document.get("reproducible", {}).get("except", ())):
+        for name in row.get("when", {}):
+            yield f"reproducible.except.{number}", name
     if "target_option" in document.get("binary", {}):
         yield "binary.target_option", document["binary"]["target_option"]
 
@@ -207,6 +208,9 @@ def _expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"refuse.{number}.when.{name}", expression
     for number, row in enumerate(document.get("sharing", {}).get("refused_values", ())):
         yield f"sharing.refused_values.{number}.pattern", row["pattern"]
+    for number, row in enumerate(document.get("reproducible", {}).get("except", ())):
+        for name, expression in row.get("when", {}).items():
+            yield f"reproducible.except.{number}.when.{name}", expression
     for number, row in enumerate(document.get("cannot", ())):
         if "symptom" in row:
             yield f"cannot.{number}.symptom", row["symptom"]
