@@ -138,6 +138,32 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class KnownDifference:
+    """What is known to differ when a target is compiled again, and why."""
+
+    why: str
+    when: Mapping[str, str]
+    """Option and the regular expression that its canonical value must match; none: every target."""
+    by: Literal["timestamp"] | None
+    """What alone differs; None: anything may."""
+    origin: str
+
+    def matches(self, options: Mapping[str, str]) -> bool:
+        """Whether a target with these canonical options is one of those that differ."""
+        return all(name in options and re.search(pattern, options[name]) for name, pattern in self.when.items())
+
+
+@dataclass(frozen=True)
+class Reproducibility:
+    """What is known of compiling the same again with the same."""
+
+    what: str
+    """What gives the same bytes, or does not, in a sentence."""
+    origin: str
+    exceptions: tuple[KnownDifference, ...]
+
+
+@dataclass(frozen=True)
 class Known:
     """One value of an option that has a table: its name, the other spellings that stand for it, and what is known of it."""
 
@@ -212,6 +238,8 @@ class Entry:
     """A regular expression for the EP's `ep_compatibility_info`, with a named group for each field."""
     user_file: str | None = None
     """The catalog file that this entry was read from; None for one of epbuild's own."""
+    reproducible: Reproducibility | None = None
+    """None: nobody has tried, so that nothing is claimed."""
 
     @cached_property
     def _concerned(self) -> dict[frozenset[str], tuple[Refusal, ...]]:
@@ -222,6 +250,10 @@ class Entry:
         if names not in self._concerned:
             self._concerned[names] = tuple(row for row in self.refusals if row.concerns(names))
         return self._concerned[names]
+
+    def known_differences(self, options: Mapping[str, str]) -> tuple[KnownDifference, ...]:
+        """In what a target with these canonical options is known to differ when it is compiled again."""
+        return tuple(row for row in self.reproducible.exceptions if row.matches(options)) if self.reproducible else ()
 
     def binary_target(self, options: Mapping[str, str]) -> str | None:
         """What a context binary compiled with these canonical options says that it is for; None where nobody knows."""
@@ -301,6 +333,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> Ent
         metadata={key: tuple(Metadata(**row) for row in rows) for key, rows in document.get("metadata", {}).items()},
         compatibility_pattern=document.get("compatibility", {}).get("pattern"),
         user_file=user_file,
+        reproducible=_reproducibility(document.get("reproducible"), origin),
     )
 
 
@@ -379,6 +412,17 @@ def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[Known, .
 def _limitation(row: Mapping[str, Any], origin: str) -> Limitation:
     platforms = tuple(row.get("platforms", ()))
     return Limitation(row["what"], row["why"], platforms, row.get("device"), row.get("symptom"), row.get("origin", origin))
+
+
+def _reproducibility(section: Mapping[str, Any] | None, origin: str) -> Reproducibility | None:
+    if section is None:
+        return None
+    known = section.get("origin", origin)
+    exceptions = (
+        KnownDifference(row["why"], row.get("when", {}), row.get("by"), row.get("origin", known))
+        for row in section.get("except", ())
+    )
+    return Reproducibility(section["what"], known, tuple(exceptions))
 
 
 def _pair(words: Any) -> tuple[str, str]:

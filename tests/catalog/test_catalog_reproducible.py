@@ -1,0 +1,92 @@
+"""What the catalog says of compiling again: targets that are known to differ are found by their options, and nothing else is claimed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from epbuild.catalog import BadCatalog, Entry, entries_for, entry, known_eps, load_catalog
+from epbuild.schemas import schema
+from epbuild.verify.bytes_differ import Meaning
+
+QNN = "QNNExecutionProvider"
+KNOWN = [found for ep in known_eps() for found in entries_for(ep) if found.reproducible is not None]
+CONTOSO = """
+ep = "ContosoExecutionProvider"
+short = "contoso"
+kind = "plugin"
+origin = "doc Contoso EP 3.1"
+
+[reproducible]
+what = "it gives the same bytes"
+except = [{ when = { speed = "^9$", mode = "^q" }, why = "it hurries" }, { why = "it is Contoso's", by = "timestamp", origin = "measured" }]
+
+[options]
+speed = { type = "integer", output = "unknown", meaning = "How fast." }
+mode = { type = "choice", values = ["quick", "slow"], output = "none", meaning = "How." }
+"""
+
+
+@pytest.mark.parametrize(
+    ("soc", "by"),
+    [("SM8750", []), ("69", []), ("SC8380XP,SM8750", ["timestamp"]), ("60,85,69", ["timestamp"]), (None, [])],
+)
+def test_a_qnn_target_for_several_socs_is_known_for_times_of_day_and_one_for_a_single_soc_for_nothing(
+    soc: str | None, by: list[str]
+) -> None:
+    options = {"backend_type": "htp", **({} if soc is None else {"soc_model": soc})}
+    assert [row.by for row in entry(QNN).known_differences(options)] == by
+
+
+def test_tensorrt_is_known_to_differ_whatever_its_options_and_in_whatever_way() -> None:
+    assert [row.by for row in entry("TensorrtExecutionProvider").known_differences({})] == [None]
+
+
+@pytest.mark.parametrize("ep", ["VitisAIExecutionProvider", "NvTensorRTRTXExecutionProvider"])
+def test_of_an_ep_that_nobody_has_compiled_with_twice_nothing_is_claimed(ep: str) -> None:
+    assert (entry(ep).reproducible, entry(ep).known_differences({})) == (None, ())
+
+
+@pytest.mark.parametrize("found", KNOWN, ids=lambda found: f"{found.short}-{found.kind}")
+def test_what_is_claimed_says_how_it_is_known(found: Entry) -> None:
+    known = found.reproducible
+    assert known is not None
+    assert known.what
+    for origin in (known.origin, *(row.origin for row in known.exceptions)):
+        assert origin.startswith(("measured", "doc"))
+
+
+def test_what_a_target_may_be_known_for_is_something_that_a_comparison_can_tell() -> None:
+    allowed = schema("catalog")["properties"]["reproducible"]["properties"]["except"]["items"]["properties"]["by"]["enum"]
+    assert allowed
+    assert set(allowed) <= set(get_args(Meaning))
+
+
+def test_a_catalog_file_of_the_users_own_can_say_it_too(tmp_path: Path) -> None:
+    (tmp_path / "contoso.toml").write_text(CONTOSO, encoding="utf-8")
+    found = load_catalog(tmp_path / "contoso.toml")
+    first, second = found.known_differences({"speed": "9", "mode": "quick"})
+    assert (first.why, first.by, first.origin) == ("it hurries", None, "doc Contoso EP 3.1")
+    assert (second.why, second.by, second.origin) == ("it is Contoso's", "timestamp", "measured")
+    for options in ({"speed": "8", "mode": "quick"}, {"speed": "9"}, {}):
+        assert found.known_differences(options) == (second,)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('speed = "^9$", mode', 'sped = "^9$", mode', "there is no option 'sped'. Did you mean 'speed'?"),
+        ('speed = "^9$", mode', 'speed = "(", mode', "not a regular expression"),
+        ('by = "timestamp"', 'by = "weather"', "'weather' is not one of timestamp"),
+        ('why = "it hurries"', 'because = "it hurries"', "unknown key 'because'"),
+        ('what = "it gives the same bytes"\n', "", "'what' is missing"),
+    ],
+)
+def test_a_slip_in_it_is_refused_with_its_place(before: str, after: str, message: str, tmp_path: Path) -> None:
+    assert before in CONTOSO
+    (tmp_path / "contoso.toml").write_text(CONTOSO.replace(before, after), encoding="utf-8")
+    with pytest.raises(BadCatalog, match="reproducible") as caught:
+        load_catalog(tmp_path / "contoso.toml")
+    assert message in str(caught.value)
