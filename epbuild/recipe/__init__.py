@@ -1,17 +1,22 @@
 """The recipe: YAML text in, a `Recipe` out, and every mistake told with its file, line and column."""
 
 from epbuild.recipe.address import Address, BadAddress, HubAddress, ObjectAddress, WebAddress, is_immutable, parse_address
+from epbuild.recipe.image_reference import DEFAULT_TAG, BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import (
     CompileSettings,
     DeviceChoice,
     EpChoice,
     Expectation,
+    GenaiChoice,
+    GenaiRole,
     Group,
     GroupMember,
+    Layout,
     Merge,
     ModelSource,
     Output,
+    Pack,
     Recipe,
     Reference,
     Scalar,
@@ -23,21 +28,28 @@ from epbuild.recipe.requirement import Requirement, read_requirement
 from epbuild.recipe.template import OUTPUT_NAMES, TemplateError, substitute
 
 __all__ = [
+    "DEFAULT_TAG",
     "OUTPUT_NAMES",
     "Address",
     "BadAddress",
+    "BadImageReference",
     "BrokenRecipe",
     "CompileSettings",
     "DeviceChoice",
     "EpChoice",
     "Expectation",
+    "GenaiChoice",
+    "GenaiRole",
     "Group",
     "GroupMember",
     "HubAddress",
+    "ImageReference",
+    "Layout",
     "Merge",
     "ModelSource",
     "ObjectAddress",
     "Output",
+    "Pack",
     "Recipe",
     "Reference",
     "Requirement",
@@ -50,6 +62,7 @@ __all__ = [
     "is_immutable",
     "load",
     "parse_address",
+    "parse_image_reference",
     "read_requirement",
     "substitute",
 ]

@@ -7,10 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.errors import Position, Problem
+from epbuild.recipe import groups, outputs
 from epbuild.recipe.address import address_problem, is_remote, package_file
 from epbuild.recipe.compose import rebased
 from epbuild.recipe.expand import Matrix, Row, clash_problems, is_glob, matching, name_problem, resolved, unknown
 from epbuild.recipe.fields import Fields
+from epbuild.recipe.groups import (
+    read_compile_settings,
+    read_expectation,
+    read_genai,
+    read_initializer_sharing,
+    read_merge,
+)
 from epbuild.recipe.model import (
     CompileSettings,
     DeviceChoice,
@@ -18,8 +26,6 @@ from epbuild.recipe.model import (
     Expectation,
     Group,
     GroupMember,
-    InitializerSharing,
-    Merge,
     ModelSource,
     Output,
     Recipe,
@@ -29,20 +35,17 @@ from epbuild.recipe.model import (
     Target,
     Toolchain,
 )
+from epbuild.recipe.outputs import read_output
 from epbuild.recipe.overrides import Override
-from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
+from epbuild.recipe.problems import BAD_NAME, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.requirement import read_requirement
-from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, SequenceNode, merged, without
-from epbuild.recipe.template import OUTPUT_NAMES, Names, TemplateError, render, substitute
+from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, merged, without
+from epbuild.recipe.template import Names, TemplateError, substitute
 
 MAX_EXPANDED = 500_000
 """How many values the targets may have once every row of a matrix is written out, and the groups once every glob is."""
 
 _MOST_SUGGESTIONS = 50
-_GROUP_LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
-_OUTPUT_LATER = dict.fromkeys(("path", "model", "context_binary"), OUTPUT_NAMES)
-_DEFAULT_MODEL = "${model}_ctx.onnx"
-_DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
 
 
 def assemble(
@@ -91,7 +94,7 @@ class _Assembler:
             },
             targets=targets,
             groups=dict(self._groups(names, targets)),
-            outputs=tuple(self._outputs(names)),
+            outputs=tuple(self._outputs(names, targets)),
             catalogs=tuple(self._catalogs(names)),
         )
 
@@ -167,6 +170,7 @@ class _Assembler:
                     python=fields.text("python"),
                     packages=tuple(text for text, _ in packages),
                     interpreter=self._path(fields.text("interpreter"), fields.where_of("interpreter")),
+                    platforms=tuple(dict.fromkeys(text for text, _ in fields.texts("platforms"))),
                 ),
             )
 
@@ -281,7 +285,7 @@ class _Assembler:
 
     def _groups(self, names: Names, targets: Mapping[str, Target]) -> Iterator[tuple[str, Group]]:
         for name, entry in self._entries("groups"):
-            node = self._resolved(entry.node, names.with_values({"group": name}), _GROUP_LATER)
+            node = self._resolved(entry.node, names.with_values({"group": name}), groups.LATER)
             if node is not None:
                 yield name, self._group(name, entry.name_where, Fields(node, self.problems), targets)
 
@@ -298,36 +302,12 @@ class _Assembler:
             members=self._members(fields),
             targets=self._matched(fields, targets),
             share_weights=fields.flag("share_weights"),
-            share_initializers=self._initializer_sharing(fields),
+            share_initializers=read_initializer_sharing(fields),
             timeout=timeout,
             memory=memory,
-            merge=self._merge(fields.mapping("merge")) if "merge" in fields.entries else None,
+            merge=read_merge(fields.mapping("merge"), self.problems) if "merge" in fields.entries else None,
+            genai=read_genai(fields.mapping("genai"), self._path) if "genai" in fields.entries else None,
         )
-
-    def _merge(self, fields: Fields) -> Merge:
-        name = fields.text("name") or ""
-        if name and (problem := name_problem(name, fields.where_of("name"))):
-            self.problems.append(problem)
-        connect, prefixes = fields.mapping("connect"), fields.mapping("prefixes")
-        return Merge(
-            name=name,
-            where=fields.where,
-            connect=tuple(_connections(connect)) if "connect" in fields.entries else None,
-            prefixes={
-                member: Setting(prefixes.text(member, may_be_empty=True) or "", entry.node.where, entry.name_where)
-                for member, entry in prefixes.entries.items()
-            },
-        )
-
-    def _initializer_sharing(self, group: Fields) -> InitializerSharing | None:
-        entry = group.entries.get("share_initializers")
-        if entry is None:
-            return None
-        where = entry.node.where
-        if not isinstance(entry.node, MappingNode):
-            return InitializerSharing(where) if group.flag("share_initializers") else None
-        threshold = group.mapping("share_initializers").whole("threshold")
-        return InitializerSharing(where, InitializerSharing.threshold if threshold is None else threshold)
 
     def _members(self, group: Fields) -> tuple[GroupMember, ...]:
         """A group's members in order. A glob stands for the models that no other entry names, each at the first glob that matches it."""
@@ -352,31 +332,13 @@ class _Assembler:
         return tuple(found)
 
     def _member(self, model: Reference, group: Fields, own: Fields) -> GroupMember:
-        settings = self._compile_settings(_overlaid(group, own, "compile", self.problems), model.name)
-        return GroupMember(model, settings, _expectation(_overlaid(group, own, "expect", self.problems)))
-
-    def _compile_settings(self, fields: Fields | None, model: str) -> CompileSettings:
-        if fields is None:
-            return CompileSettings()
-        initializers = fields.mapping("initializers")
-        store: Any = initializers.text("store") or CompileSettings.initializers
-        level: Any = fields.text("graph_optimization_level") or CompileSettings.graph_optimization_level
-        file, threshold = initializers.text("file"), initializers.whole("threshold")
-        if store == "external" and file is None:
-            self.problems.append(Problem(MISSING_KEY, "External initializers need a 'file'.", initializers.where))
-        return CompileSettings(
-            embed=fields.flag("embed"),
-            graph_optimization_level=level,
-            initializers=store,
-            external_file=file if store == "external" else None,
-            external_threshold=CompileSettings.external_threshold if threshold is None else threshold,
-            node_name_prefix=self._prefix(fields, model),
-            embed_where=fields.where_of("embed") if "embed" in fields.entries else None,
+        settings = _overlaid(group, own, "compile", self.problems)
+        expected = _overlaid(group, own, "expect", self.problems)
+        return GroupMember(
+            model,
+            read_compile_settings(settings, model.name, self.problems) if settings is not None else CompileSettings(),
+            read_expectation(expected) if expected is not None else Expectation(),
         )
-
-    def _prefix(self, fields: Fields, model: str) -> str | None:
-        text = fields.text("node_name_prefix")
-        return render(substitute(text, {"model": model})) if text else None
 
     def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | str) -> None:
         self.problems.append(unknown(kind, name, known, where, suggest=len(self.problems) < _MOST_SUGGESTIONS))
@@ -407,40 +369,29 @@ class _Assembler:
         self.problems.append(Problem(TOO_LARGE, message, where))
         return False
 
-    def _outputs(self, names: Mapping[str, Scalar]) -> Iterator[Output]:
+    def _outputs(self, names: Mapping[str, Scalar], targets: Collection[str]) -> Iterator[Output]:
         if ("outputs",) in self._broken:
             return
+        known: Mapping[str, Collection[str]] = {"groups": self._section("groups"), "targets": targets}
+
+        def named(pattern: str, where: Position, section: str) -> tuple[str, ...] | None:
+            if any(path[:1] == (section,) for path in self._broken):
+                return None
+            names = matching(pattern, known[section])
+            if not names:
+                self._unknown(section.removesuffix("s"), pattern, known[section], where)
+            return tuple(names) if self._can_hold(names, where) else ()
+
         for index, item in enumerate(self._root.items("outputs")):
             if ("outputs", index) in self._broken:
                 continue
-            node = self._resolved(item, names, _OUTPUT_LATER)
-            if node is None:
-                continue
-            fields = Fields(node, self.problems)
-            layout: Any = fields.text("layout")
-            yield Output(
-                where=fields.where,
-                layout=layout,
-                path=fields.text("path") or "",
-                path_where=fields.where_of("path"),
-                model=fields.text("model") or _DEFAULT_MODEL,
-                model_where=fields.where_of("model"),
-                context_binary=fields.text("context_binary") or _DEFAULT_CONTEXT_BINARY,
-                context_binary_where=fields.where_of("context_binary"),
-            )
+            node = self._resolved(item, names, outputs.LATER)
+            if node is not None:
+                yield read_output(Fields(node, self.problems), named, self.problems)
 
 
 def _settings(fields: Fields, key: str) -> dict[str, Setting]:
     return {name: Setting(value, entry.node.where, entry.name_where) for name, (value, entry) in fields.scalars(key).items()}
-
-
-def _connections(fields: Fields) -> Iterator[tuple[Reference, Reference]]:
-    """Each output with each of the inputs that it feeds: one, or a list of them."""
-    for output, entry in fields.entries.items():
-        several = isinstance(entry.node, SequenceNode)
-        for value, where in fields.texts(output) if several else [(fields.text(output), entry.node.where)]:
-            if value is not None:
-                yield Reference(output, entry.name_where), Reference(value, where)
 
 
 def _device(fields: Fields) -> DeviceChoice:
@@ -464,17 +415,6 @@ def _dimensions(fields: Fields) -> dict[str, int]:
     for name, size in found.items():
         fields.at_least(1, name, size)
     return found
-
-
-def _expectation(fields: Fields | None) -> Expectation:
-    if fields is None:
-        return Expectation()
-    return Expectation(
-        ep_context_nodes=fields.whole("ep_context_nodes"),
-        fallback_nodes=fields.whole("fallback_nodes"),
-        min_shared_ratio=fields.mapping("shared_bytes").number("min_ratio"),
-        where=fields.where,
-    )
 
 
 def _long_form(node: Node, key: str) -> Node:

@@ -18,6 +18,15 @@ from epbuild.recipe.requirement import Requirement, read_requirement
 Scalar = str | int | float | bool
 """What a YAML scalar may be in a recipe; `null` is refused where a value is needed."""
 
+Layout = Literal["directory", "ort-model-package"]
+"""How the files of an output are arranged."""
+
+Pack = Literal["zip", "tar.zst", "oci"]
+"""What the files of an output are packed into."""
+
+GenaiRole = Literal["embeddings", "prefill", "decode", "lm_head", "both"]
+"""What a model does in onnxruntime-genai's pipeline; `both`: it runs on the prompt and on each new token."""
+
 GraphOptimization = Literal["disable_all", "basic", "extended", "layout", "all"]
 
 
@@ -50,6 +59,8 @@ class Toolchain:
     python: str | None = None
     packages: tuple[str, ...] = ()
     interpreter: str | None = None
+    platforms: tuple[str, ...] = ()
+    """The platforms to lock the packages for; none: that depends on where they are locked."""
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -182,6 +193,19 @@ class Merge:
 
 
 @dataclass(frozen=True)
+class GenaiChoice:
+    """That a group is a pipeline of onnxruntime-genai: `config` has all of its configuration but the pipeline."""
+
+    where: Position
+    config: Reference
+    """A JSON file; the path is relative to the recipe."""
+    roles: Mapping[GenaiRole, Reference]
+    """The model of the group that has each role."""
+    files: tuple[Reference, ...] = ()
+    """Files that are shipped beside it, such as the tokenizer's; paths relative to the recipe."""
+
+
+@dataclass(frozen=True)
 class Group:
     """Models that are built together for some targets, in order; globs have been expanded."""
 
@@ -197,6 +221,7 @@ class Group:
     memory: int | None = None
     """Bytes of memory that one session group is expected to need; None: it is estimated."""
     merge: Merge | None = None
+    genai: GenaiChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -204,13 +229,38 @@ class Output:
     """One layout to emit. The templates still hold the names that only a group and a target give: see `recipe.template`."""
 
     where: Position
-    layout: Literal["directory"]
-    path: str
-    path_where: Position
-    model: str
-    model_where: Position
-    context_binary: str
-    context_binary_where: Position
+    layout: Layout
+    path: Setting
+    model: Setting
+    context_binary: Setting
+    base: Setting | None = None
+    """The name of each model as it was before compiling, which is then shipped as well."""
+    component: Setting | None = None
+    """What each model is called in a model package; None: the group's name if it has one model, else the model's."""
+    groups: tuple[Reference, ...] | None = None
+    """The groups that it is for, in the recipe's order; None: all."""
+    targets: tuple[Reference, ...] | None = None
+    pack: Pack | None = None
+    pack_where: Position | None = None
+    push: Setting | None = None
+    """The reference of an image in a registry."""
+    compression: int = 3
+    """The level of zstd, from 1 to 19."""
+    provenance: bool = False
+    bom: bool = False
+
+    def is_for(self, group: str, target: str) -> bool:
+        """Whether the artifacts of that group for that target are in it."""
+        groups, targets = self._chosen
+        return (groups is None or group in groups) and (targets is None or target in targets)
+
+    @cached_property
+    def _chosen(self) -> tuple[frozenset[str] | None, frozenset[str] | None]:
+        groups, targets = (
+            None if chosen is None else frozenset(reference.name for reference in chosen)
+            for chosen in (self.groups, self.targets)
+        )
+        return groups, targets
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from epbuild.recipe.problems import (
     quoted,
 )
 from epbuild.recipe.source import KeyPath, MappingNode, Node, ScalarNode, SequenceNode, locate, plain
-from epbuild.schemas import schema
+from epbuild.schemas import import_jsonschema, schema
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -38,10 +38,9 @@ class Violation:
 def violations(root: MappingNode) -> list[Violation]:
     """What the schema finds wrong, in the order of the text."""
     # jsonschema takes longer to import than a whole build with nothing to do.
-    from jsonschema import Draft202012Validator
 
     document = schema("recipe")
-    validator = Draft202012Validator(_written_out(document, document["$defs"]))
+    validator = import_jsonschema().Draft202012Validator(_written_out(document, document["$defs"]))
     found = dict.fromkeys(violation for error in validator.iter_errors(plain(root)) for violation in _translated(error, root))
     return sorted(found, key=lambda violation: _place(violation.problem))
 

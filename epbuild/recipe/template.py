@@ -13,7 +13,7 @@ from epbuild.errors import Position, Problem, nearest
 from epbuild.recipe.model import Scalar
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
 
-OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short")
+OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short", "ep.binary")
 """The names that only an emit step gives: an output's templates keep them until `substitute` is called with their values."""
 
 MAX_TEXT = 8192

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from epbuild.catalog import Entry, Known, Option, entries_for, known_eps, session_keys
+from epbuild.catalog import Entry, Known, KnownDifference, Option, entries_for, known_eps, session_keys
 from epbuild.reference.editor import editor_schema, plain_default
 from epbuild.schemas import schema
 
@@ -144,9 +144,25 @@ def _further(entry: Entry) -> Iterator[str]:
     if entry.refusals:
         yield "### Refused combinations"
         yield "\n".join(f"- {_text(reason)}" for reason in dict.fromkeys(one.reason for one in entry.refusals))
+    if entry.reproducible:
+        yield "### Compiled again"
+        yield _text(f"{_sentence(entry.reproducible.what)} Known from: {entry.reproducible.origin}.")
+        if entry.reproducible.exceptions:
+            yield "Known to differ:"
+            yield "\n".join(f"- {_text(_known_difference(one))}" for one in entry.reproducible.exceptions)
     if entry.cannot:
         yield "### What it cannot do"
         yield "\n".join(f"- {_text(one.what)}: {_text(one.why)}" for one in entry.cannot)
+
+
+def _known_difference(known: KnownDifference) -> str:
+    options = " and ".join(f"{_code(name)} matching {_code(pattern)}" for name, pattern in known.when.items())
+    by = " Nothing but times of day differs." if known.by == "timestamp" else ""
+    return f"{f'with {options}' if options else 'every target'}: {known.why}.{by}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _known_table(known: Sequence[Known]) -> str:

@@ -82,7 +82,7 @@ targets: {npu: {library: lib/ep.so}}
     library = recipe.targets["npu"].eps[0].library
     assert library is not None
     assert library.value == "shared/lib/ep.so"
-    assert [output.path for output in recipe.outputs] == ["dist/${group}/${target}"]
+    assert [output.path.value for output in recipe.outputs] == ["dist/${group}/${target}"]
 
 
 def test_an_absolute_path_in_another_file_stays_what_it_is(tmp_path: Path) -> None:

@@ -78,12 +78,20 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "timeout": None,
         "memory": None,
         "merge": None,
+        "genai": None,
     } | more
 
 
 def output(path: str) -> dict[str, Any]:
-    names = {"model": "${model}_ctx.onnx", "context_binary": "${first_model}_${ep.short}.bin"}
-    return {"layout": "directory", "path": path, **names}
+    texts = {"path": path, "model": "${model}_ctx.onnx", "context_binary": "${first_model}_${ep.short}.bin"}
+    return {
+        "layout": "directory",
+        **{name: {"value": text} for name, text in texts.items()},
+        **dict.fromkeys(("base", "component", "groups", "targets", "pack", "push")),
+        "compression": 3,
+        "provenance": False,
+        "bom": False,
+    }
 
 
 EXPECTED = {
@@ -95,8 +103,9 @@ EXPECTED = {
             "python": "3.11",
             "packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"],
             "interpreter": None,
+            "platforms": [],
         },
-        "ryzen": {"name": "ryzen", "python": None, "packages": [], "interpreter": "C:/ryzen-ai/python.exe"},
+        "ryzen": {"name": "ryzen", "python": None, "packages": [], "interpreter": "C:/ryzen-ai/python.exe", "platforms": []},
     },
     "models": {
         "prefill": model("prefill", f"{MODEL}/prefill.onnx"),
@@ -184,7 +193,7 @@ def test_every_part_of_a_recipe_knows_where_it_was_written(tmp_path: Path) -> No
     found += [row.where, row.toolchain.where, choice.ep.where, soc.name_where, soc.where]
     found += [decoder.where, *(member.model.where for member in decoder.members), decoder.targets[1].where]
     found += [place for place in (decoder.members[1].compile.embed_where, decoder.members[1].expect.where) if place]
-    found += [first.where, first.path_where, first.model_where, first.context_binary_where, second.model_where]
+    found += [first.where, first.path.where, first.model.where, first.context_binary.where, second.model.where]
     assert found == [Position(str(tmp_path / "epbuild.yaml"), *place) for place in expected]
 
 

@@ -51,7 +51,10 @@ def test_the_defaults_that_an_editor_shows_are_those_that_are_used(tmp_path: Pat
     [output] = recipe.outputs
     target, group, compile_ = recipe.targets["npu"], recipe.groups["decoder"], CompileSettings()
     model = recipe.models["prefill"]
-    assert (output.model, output.context_binary) == (_default("output", "model"), _default("output", "context_binary"))
+    assert (output.model.value, output.context_binary.value) == (
+        _default("output", "model"),
+        _default("output", "context_binary"),
+    )
     assert isinstance(output, Output)
     [choice] = target.eps
     assert choice.provider_options == _default("target", "provider_options") == _default("ep", "provider_options")

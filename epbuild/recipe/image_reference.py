@@ -1,0 +1,103 @@
+"""Which image in which registry a text such as `registry.example/team/models:1.2` means. Nothing here touches a network."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address
+
+from epbuild.recipe.problems import quoted
+
+DEFAULT_TAG = "latest"
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""The hosts that are spoken to without TLS, as Docker does."""
+
+_FORM = "Write HOST/REPOSITORY:TAG, such as registry.example/team/models:1.0."
+_LONGEST = 255
+_LONGEST_TAG = 128
+
+# The parts of a name are from the OCI distribution specification 1.1, "Pulling manifests"; the host is as in Docker's references.
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
+_PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+class BadImageReference(ValueError):
+    """A text that names no image in a registry: a sentence, and what to write instead. Neither shows what may be a secret."""
+
+    def __init__(self, message: str, hint: str = _FORM) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message} {hint}")
+
+
+@dataclass(frozen=True)
+class ImageReference:
+    """An image in a registry: `host` has the port, if one is given, and an IPv6 address its brackets."""
+
+    host: str
+    repository: str
+    tag: str
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.repository}:{self.tag}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the registry is on this machine by its name, and so spoken to without TLS."""
+        return re.sub(r":[0-9]+$", "", self.host) in LOOPBACK
+
+
+def parse_image_reference(text: str) -> ImageReference:
+    """The image that `HOST[:PORT]/REPOSITORY[:TAG]` names; without a tag, `latest`. Raises BadImageReference.
+
+    The host is never left out, and there is no default one: its first part has a dot or a port, or is `localhost`.
+    """
+    host, slash, rest = text.partition("/")
+    if "://" in text:
+        raise BadImageReference("The reference of an image has no '://': it is no address.")
+    if "@" in host:
+        raise BadImageReference("The reference of an image cannot hold a user or a password: it is told in the build's log.")
+    if len(text) > _LONGEST + 1 + _LONGEST_TAG:
+        raise BadImageReference(f"{quoted(text)} is too long for the reference of an image.", "Shorten it.")
+    if not slash or not ("." in host or ":" in host or host in LOOPBACK):
+        hint = f"{_FORM} A host without a dot needs its port: {host}:443." if slash and _HOST.fullmatch(host) else _FORM
+        raise BadImageReference(f"{quoted(text)} names no registry.", hint)
+    _check_host(text, host)
+    if "@" in rest:
+        raise BadImageReference("The reference of an image to push has no digest: only its content decides that.")
+    repository, colon, tag = rest.partition(":")
+    if colon and not _TAG.fullmatch(tag):
+        hint = "A tag has up to 128 of the letters, digits, '.', '_' and '-', and begins with none of '.' and '-'."
+        raise BadImageReference(f"{quoted(tag)} is no tag.", hint)
+    _check_repository(host, repository)
+    return ImageReference(host.lower(), repository, tag or DEFAULT_TAG)
+
+
+def _check_host(text: str, host: str) -> None:
+    found = _HOST.fullmatch(host)
+    good = found is not None and (found[1] is None or 0 < int(found[1]) < 65536)
+    if good and host.startswith("["):
+        try:
+            IPv6Address(host[1 : host.index("]")])
+        except AddressValueError:
+            good = False
+    if not good:
+        raise BadImageReference(f"{quoted(host)} in {quoted(text)} is no host.")
+
+
+def _check_repository(host: str, repository: str) -> None:
+    for part in repository.split("/"):
+        if not _PART.fullmatch(part):
+            lower = part != part.lower() and _PART.fullmatch(part.lower())
+            hint = (
+                "A repository is written in small letters. What has others, such as ${target}, can go into the tag."
+                if lower
+                else "It has parts of small letters and digits, joined by '.', '_', '__' or '-', and between the parts '/'."
+            )
+            raise BadImageReference(f"{quoted(repository)} is no repository.", hint)
+    if len(host) + 1 + len(repository) > _LONGEST:
+        raise BadImageReference(
+            f"The reference is too long: host and repository have more than {_LONGEST} letters.", "Shorten it."
+        )
