@@ -1,19 +1,37 @@
 """`Recipe` → `Plan`: the ordered graph of steps, session groups, emissions and action keys. Pure: no writes, no processes."""
 
 from epbuild.plan.key import Change, action_key, changes, differences, key_document
-from epbuild.plan.outputs import MANIFEST
+from epbuild.plan.outputs import BASE, BOM, GENAI_CONFIG, MANIFEST, PROVENANCE
 from epbuild.plan.planner import make_plan, problems_of_the_rest
-from epbuild.plan.sources import Locate
-from epbuild.plan.steps import Emission, Member, Merging, OptionFile, Plan, PlannedEp, PlannedTarget, SessionGroup, Step
+from epbuild.plan.sources import Locate, find_source
+from epbuild.plan.steps import (
+    Emission,
+    Genai,
+    Member,
+    Merging,
+    OptionFile,
+    Part,
+    Plan,
+    PlannedEp,
+    PlannedTarget,
+    SessionGroup,
+    Step,
+)
 
 __all__ = [
+    "BASE",
+    "BOM",
+    "GENAI_CONFIG",
     "MANIFEST",
+    "PROVENANCE",
     "Change",
     "Emission",
+    "Genai",
     "Locate",
     "Member",
     "Merging",
     "OptionFile",
+    "Part",
     "Plan",
     "PlannedEp",
     "PlannedTarget",
@@ -22,6 +40,7 @@ __all__ = [
     "action_key",
     "changes",
     "differences",
+    "find_source",
     "key_document",
     "make_plan",
     "problems_of_the_rest",

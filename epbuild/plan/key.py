@@ -186,6 +186,8 @@ def _subject(place: Place) -> str:
             return f"the file name of model {model}"
         case ("context binaries", model, ep):
             return f"the context binary's file name for model {model} and {ep}"
+        case ("parts", part, first, *rest):
+            return f"{part}: {_subject((first, *rest))}"
         case ("made", step):
             return f"the result of {step}"
         case ("made", step, "key"):

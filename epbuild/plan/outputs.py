@@ -6,81 +6,221 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from epbuild.errors import Position, Problem
-from epbuild.plan.steps import Emission, Merging, PlannedTarget, SessionGroup
-from epbuild.recipe import Group, Output, TemplateError, substitute
+from epbuild.plan.steps import Emission, Genai, Merging, Part, PlannedTarget, SessionGroup
+from epbuild.recipe import (
+    BadImageReference,
+    Group,
+    ImageReference,
+    Output,
+    Scalar,
+    Setting,
+    TemplateError,
+    parse_image_reference,
+    substitute,
+)
 
 MANIFEST = "manifest.json"
+GENAI_CONFIG = "genai_config.json"
+PROVENANCE = "provenance.intoto.json"
+BOM = "bom.cdx.json"
+BASE = "base"
+"""The variant of a package that was not compiled."""
+
+_RESERVED = {
+    MANIFEST: "the manifest",
+    PROVENANCE: "the provenance",
+    BOM: "the bill of materials",
+    GENAI_CONFIG: "the configuration of genai",
+}
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
-def plan_emission(
+def output_path(output: Output, group: Group, target: PlannedTarget, problems: list[Problem]) -> str:
+    """The POSIX path of the output for a group and target; an empty text when there is none, and `problems` say why."""
+    path = _relative(output.path, _names(group, target), problems)
+    if path and output.pack in ("zip", "tar.zst") and not path.endswith(f".{output.pack}"):
+        message = f"the archive '{path}' has a name that does not end in .{output.pack}"
+        problems.append(Problem("EPB224", message, output.path.where, f"Let the path end in .{output.pack}."))
+        return ""
+    return path
+
+
+def plan_part(
     output: Output,
-    ident: str,
     group: Group,
     target: PlannedTarget,
     groups: Sequence[SessionGroup],
     merging: Merging | None,
-    root: Path,
+    genai: Genai | None,
     problems: list[Problem],
-) -> Emission | None:
-    """The emission of `output` for one group and target below `root`, or None when its templates are wrong.
+) -> Part | None:
+    """What one group for one target is in `output`, or None when its templates are wrong.
 
     What is wrong is added to `problems`: a path that leaves its folder, or two files with one name, where upper and lower case count as one
     because some file systems do.
     """
-    names = {"group": group.name, "target": target.name}
+    work = _Part(output, group, target, merging, problems)
     found = len(problems)
-    main = target.eps[0].entry
-    directory = _relative(output.path, {**names, "ep": main.ep, "ep.short": main.short}, output.path_where, problems)
-    models: dict[str, str] = {}
-    binaries: dict[str, dict[str, str]] = {}
-    taken: dict[str, str] = {MANIFEST: "the manifest"}
-    if merging is not None:
-        merged = {**names, "model": merging.name, "first_model": merging.members[0], "ep": main.ep, "ep.short": main.short}
-        models[merging.name] = _relative(output.model, merged, output.model_where, problems)
-        _take(taken, models[merging.name], f"the merged model '{merging.name}'", output.model_where, problems)
     for session in groups:
         for member in session.members:
             first = session.members[0].name if session.share and target.one_binary else member.name
-            mine = {**names, "model": member.name, "first_model": first}
-            if merging is not None:
-                path = models[merging.name]
-            else:
-                path = _relative(output.model, {**mine, "ep": main.ep, "ep.short": main.short}, output.model_where, problems)
-                models[member.name] = path
-                _take(taken, path, f"the model '{member.name}'", output.model_where, problems)
+            work.add_model(member.name, first)
             if member.external_file:
-                beside = posixpath.join(posixpath.dirname(path), member.external_file)
-                _take(taken, beside, f"the external initializers of '{member.name}'", group.where, problems)
-            if member.compile.embed:
-                continue
-            shared = {**mine, "model": first}  # one file has one name, whichever member names it
-            for entry in (ep.entry for ep in target.compiling):
-                names_of_ep = {**shared, "ep": entry.ep, "ep.short": entry.short}
-                binary = _relative(output.context_binary, names_of_ep, output.context_binary_where, problems)
-                binaries.setdefault(member.name, {})[entry.ep] = binary
-                if first == member.name:
-                    what = f"the context binary of '{member.name}' by {entry.ep}"
-                    _take(taken, binary, what, output.context_binary_where, problems)
-                _check_reach(path, binary, output, problems)
-    _check_nesting(taken, output, problems)
+                beside = posixpath.join(posixpath.dirname(work.path_of(member.name)), member.external_file)
+                work.take(beside, f"the external initializers of '{member.name}'", group.where)
+            if not member.compile.embed:
+                work.add_binaries(member.name, first)
+            work.add_base(member.name)
+    if genai is not None:
+        for name in genai.files:
+            work.take(name, f"the file '{name}' of genai", group.where)
+    work.check_nesting()
     if len(problems) > found:
         return None
-    return Emission(
-        id=ident,
+    return Part(
         group=group.name,
         target=target,
-        layout=output.layout,
-        directory=root / directory,
+        folder=posixpath.join(group.name, target.name) if output.layout == "ort-model-package" else "",
         session_groups=tuple(session.id for session in groups),
-        models=models,
-        binaries=binaries,
-        where=output.path_where,
+        models=work.models,
+        binaries=work.binaries,
+        base=work.base,
+        components=work.components(),
         merging=merging,
+        genai=genai,
     )
+
+
+def plan_push(output: Output, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
+    """Where a registry is to have an output of these parts; it can be named by the group and the target where there is one."""
+    if output.push is None:
+        return None
+    groups, targets = {part.group for part in parts}, {part.target.name for part in parts}
+    names: dict[str, Scalar] = {"group": parts[0].group} if len(groups) == 1 else {}
+    if len(targets) == 1:
+        names["target"] = parts[0].target.name
+    text = _text(output.push, names, problems)
+    if not text:
+        return None
+    try:
+        return parse_image_reference(text)
+    except BadImageReference as error:
+        problems.append(Problem("EPB239", error.message, output.push.where, error.hint))
+        return None
+
+
+def unfit_for_package(output: Output, parts: Sequence[Part]) -> Iterator[Problem]:
+    """Why parts cannot be in one model package: what ONNX Runtime and onnxruntime-genai do not open."""
+    groups = {part.group for part in parts}
+    pipelines = sorted({part.group for part in parts if part.genai is not None})
+    if pipelines and len(groups) > 1:
+        message = f"onnxruntime-genai opens packages of one group, and '{pipelines[0]}' would be beside others"
+        yield Problem("EPB228", message, output.where, "Put ${group} into the path, or name the group under 'groups'.")
+    for target in {part.target.name: part.target for part in parts if len(part.target.compiling) > 1}.values():
+        message = f"the target '{target.name}' compiles with {target.title}, and ONNX Runtime opens a package with one EP"
+        yield Problem("EPB228", message, output.where, "Leave the target out of this output: 'targets' names those that are in.")
+
+
+class _Part:
+    """The names in a part, as they are found; none is taken twice."""
+
+    def __init__(
+        self, output: Output, group: Group, target: PlannedTarget, merging: Merging | None, problems: list[Problem]
+    ) -> None:
+        self._output = output
+        self._group = group
+        self._target = target
+        self._merging = merging
+        self._problems = problems
+        self._taken = dict(_RESERVED)
+        if output.base is not None and output.layout != "directory" and target.name.casefold() == BASE:
+            message = f"the target '{target.name}' has the name of the variant that was not compiled"
+            problems.append(Problem("EPB225", message, output.base.where, "Give the target another name."))
+        self.models: dict[str, str] = {}
+        self.binaries: dict[str, dict[str, str]] = {}
+        self.base: dict[str, str] = {}
+        if merging is not None:
+            self._add(merging.name, merging.members[0], f"the merged model '{merging.name}'")
+
+    def path_of(self, member: str) -> str:
+        """The path of the model that a member is, or is a part of."""
+        return self.models[member if self._merging is None else self._merging.name]
+
+    def add_model(self, member: str, first: str) -> None:
+        if self._merging is None:
+            self._add(member, first, f"the model '{member}'")
+
+    def _add(self, model: str, first: str, what: str) -> None:
+        self.models[model] = _relative(self._output.model, self._names(model, first), self._problems)
+        self.take(self.models[model], what, self._output.model.where)
+
+    def add_binaries(self, member: str, first: str) -> None:
+        where = self._output.context_binary.where
+        for entry in (ep.entry for ep in self._target.compiling):
+            # One file has one name, whichever member names it.
+            names = {**self._names(first, first), "ep": entry.ep, "ep.short": entry.short}
+            if entry.binary_name is not None:
+                names["ep.binary"] = entry.binary_name.format(stem=f"{first}_ctx")
+            binary = _relative(self._output.context_binary, names, self._problems)
+            self.binaries.setdefault(member, {})[entry.ep] = binary
+            if first == member:
+                self.take(binary, f"the context binary of '{member}' by {entry.ep}", where)
+            _check_reach(self.path_of(member), binary, where, self._problems)
+
+    def add_base(self, member: str) -> None:
+        output = self._output
+        if output.base is None:
+            return
+        if self._merging is not None:
+            message = f"the group '{self._group.name}' merges its models: there is no one model from before compiling"
+            self._problems.append(Problem("EPB225", message, output.base.where, "Leave 'base' out, or name other groups."))
+            return
+        self.base[member] = _relative(output.base, self._names(member, member), self._problems)
+        if output.layout == "directory":  # in a package it has a folder of its own
+            self.take(self.base[member], f"the base model '{member}'", output.base.where)
+
+    def components(self) -> dict[str, str]:
+        """What each model is called in a package."""
+        if self._output.layout != "ort-model-package":
+            return {}
+        found: dict[str, str] = {}
+        for model in self.models:
+            name = self._group.name if len(self.models) == 1 else model
+            if self._output.component is not None:
+                name = _text(self._output.component, self._names(model, next(iter(self.models))), self._problems)
+            if name in found.values():
+                message = f"two models of the group '{self._group.name}' would be the component '{name}'"
+                where = self._output.component.where if self._output.component else self._output.where
+                self._problems.append(Problem("EPB225", message, where, "Put ${model} into the component's name."))
+            found[model] = name
+        return found
+
+    def take(self, name: str, what: str, where: Position) -> None:
+        if not name:
+            return
+        other = self._taken.setdefault(name.casefold(), what)
+        if other != what:
+            hint = "Put ${model} into the name of a model, ${first_model} and ${ep.short} into that of a context binary."
+            self._problems.append(Problem("EPB222", f"{other} and {what} would both be written to '{name}'", where, hint))
+
+    def check_nesting(self) -> None:
+        """A name cannot be a file's and a folder's."""
+        for name, what in self._taken.items():
+            for folder in _parents(name, "/"):
+                if folder in self._taken:
+                    message = f"'{folder}' would be {self._taken[folder]} and the folder of {what}"
+                    hint = "Give files and folders different names."
+                    self._problems.append(Problem("EPB222", message, self._output.where, hint))
+
+    def _names(self, model: str, first: str) -> dict[str, Scalar]:
+        return {**_names(self._group, self._target), "model": model, "first_model": first}
+
+
+def _names(group: Group, target: PlannedTarget) -> dict[str, Scalar]:
+    main = target.eps[0].entry
+    return {"group": group.name, "target": target.name, "ep": main.ep, "ep.short": main.short}
 
 
 def collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
@@ -88,10 +228,11 @@ def collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
     problems: list[Problem] = []
     owners: dict[str, Emission] = {}
     for emission in emissions.values():
-        owner = owners.setdefault(str(emission.directory).casefold(), emission)
+        owner = owners.setdefault(str(emission.path).casefold(), emission)
         if owner is not emission:
-            message = f"two outputs have one path, {emission.directory.name}: {owner.id} and {emission.id}"
+            message = f"two outputs have one path, {emission.path.name}: {owner.id} and {emission.id}"
             problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
+        problems += _twice(emission)
     for folder, emission in owners.items():
         outer = next((owners[parent] for parent in _parents(folder, os.sep) if parent in owners), None)
         if outer is not None:
@@ -107,12 +248,32 @@ def _parents(path: str, separator: str) -> Iterator[str]:
         yield path
 
 
-def _relative(template: str, names: Mapping[str, str], where: Position, problems: list[Problem]) -> str:
-    """The template's text as a POSIX path that stays below its folder; an empty string when it does not."""
+def _twice(emission: Emission) -> Iterator[Problem]:
+    """The variants of a package that two of its parts would be."""
+    seen: dict[tuple[str, str], Part] = {}
+    for part in emission.parts:
+        for component in part.components.values():
+            other = seen.setdefault((component.casefold(), part.target.name), part)
+            if other is not part:
+                both = f"the groups '{other.group}' and '{part.group}' would both be"
+                message = f"{both} the component '{component}' for '{part.target.name}'"
+                hint = "Put ${group} into 'component', or name the groups of the output."
+                yield Problem("EPB225", message, emission.where, hint)
+
+
+def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
+    """The template's text; an empty one when it is wrong."""
     try:
-        text = str(substitute(template, names))
+        return str(substitute(str(template.value), names))
     except TemplateError as error:
-        problems.append(Problem("EPB220", error.message, where, error.hint))
+        problems.append(Problem("EPB220", error.message, template.where, error.hint))
+        return ""
+
+
+def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
+    """The template's text as a POSIX path that stays below its folder; an empty string when it does not."""
+    text, where = _text(template, names, problems), template.where
+    if not text:
         return ""
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
@@ -129,27 +290,9 @@ def _relative(template: str, names: Mapping[str, str], where: Position, problems
     return normal
 
 
-def _take(taken: dict[str, str], name: str, what: str, where: Position, problems: list[Problem]) -> None:
-    if not name:
-        return
-    other = taken.setdefault(name.casefold(), what)
-    if other != what:
-        hint = "Put ${model} into the name of a model, ${first_model} and ${ep.short} into that of a context binary."
-        problems.append(Problem("EPB222", f"{other} and {what} would both be written to '{name}'", where, hint))
-
-
-def _check_nesting(taken: Mapping[str, str], output: Output, problems: list[Problem]) -> None:
-    """A name cannot be a file's and a folder's."""
-    for name, what in taken.items():
-        for folder in _parents(name, "/"):
-            if folder in taken:
-                message = f"'{folder}' would be {taken[folder]} and the folder of {what}"
-                problems.append(Problem("EPB222", message, output.where, "Give files and folders different names."))
-
-
-def _check_reach(model: str, binary: str, output: Output, problems: list[Problem]) -> None:
+def _check_reach(model: str, binary: str, where: Position, problems: list[Problem]) -> None:
     """EPs follow a reference only downwards from the model's own folder."""
     folder = posixpath.dirname(model)
     if model and binary and folder and not binary.startswith(f"{folder}/"):
         message = f"the context binary '{binary}' does not lie below the folder of its model '{model}', where EPs look for it"
-        problems.append(Problem("EPB223", message, output.context_binary_where, "Put it beside the model or into a subfolder."))
+        problems.append(Problem("EPB223", message, where, "Put it beside the model or into a subfolder."))

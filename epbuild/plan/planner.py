@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PureWindowsPath
@@ -12,10 +12,11 @@ from epbuild.errors import PlanError, Problem, nearest
 from epbuild.onnxfile import ModelHeader
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, sharing_refusals
-from epbuild.plan.outputs import collisions, plan_emission
+from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
+from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.sources import Locate, SourceModel, find_source
-from epbuild.plan.steps import Emission, Member, Merging, Plan, PlannedTarget, SessionGroup, Step
-from epbuild.recipe import Group, GroupMember, Recipe
+from epbuild.plan.steps import Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
+from epbuild.recipe import Group, GroupMember, Output, Recipe
 
 
 def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
@@ -28,6 +29,7 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = la
     work = _Work(recipe)
     for group in recipe.groups.values():
         work.add_group(group)
+    work.add_gathered()
     work.problems += collisions(work.emissions)
     steps, unmatched = _select(work.steps, selection)
     if not work.problems:
@@ -66,8 +68,11 @@ class _Work:
     emissions: dict[str, Emission] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
+    gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
+    """The parts of outputs that hold several, by the output's number and its path."""
 
     def __post_init__(self) -> None:
+        self.labels = list(_labels(self.recipe.outputs))
         self.targets: dict[str, PlannedTarget] = {}
         planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
@@ -93,6 +98,7 @@ class _Work:
     def add_group(self, group: Group) -> None:
         self._check_members(group)
         merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
+        genai = plan_genai(group, group.genai, self.recipe.directory, self.problems) if group.genai is not None else None
         for reference in group.targets:
             target = self.targets.get(reference.name)
             if target is None:
@@ -105,7 +111,7 @@ class _Work:
                     for reason in sharing_refusals(target)
                 ]
             if merging is not None or group.merge is None:
-                self._add_steps(group, target, merging)
+                self._add_steps(group, target, merging, genai)
 
     def _check_members(self, group: Group) -> None:
         if group.share_initializers and len(group.members) == 1:
@@ -135,7 +141,7 @@ class _Work:
                 message = f"the models of '{group.name}' would write their external initializers into one file, '{external}'"
                 self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
 
-    def _add_steps(self, group: Group, target: PlannedTarget, merging: Merging | None) -> None:
+    def _add_steps(self, group: Group, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
         place = f"{group.name}/{target.name}"
         members = list({member.model.name: member for member in group.members}.values())
         compiles = [f"compile:{place}/{member.model.name}" for member in members]
@@ -150,22 +156,55 @@ class _Work:
                 self._add_session(ident, group, target, [member], (ident,))
                 self.steps.append(Step(ident, "compile", (), ident))
             sessions = compiles
-        counts: dict[str, int] = {}
+        groups = [self.groups[session] for session in sessions]
         for index, output in enumerate(self.recipe.outputs):
-            counts[output.layout] = number = counts.get(output.layout, 0) + 1
-            ident = f"emit:{place}/{output.layout}" + (f"-{number}" if number > 1 else "")
-            groups = [self.groups[session] for session in sessions]
+            if not output.is_for(group.name, target.name):
+                continue
             # Every output has files of its own names to merge.
             mine = replace(merging, step=f"merge:{place}" + (f"/{index + 1}" if index else "")) if merging is not None else None
-            emission = plan_emission(output, ident, group, target, groups, mine, self.recipe.directory, self.problems)
-            if emission is None:
+            path = output_path(output, group, target, self.problems)
+            part = plan_part(output, group, target, groups, mine, genai, self.problems)
+            if not path or part is None:
                 continue
-            self.emissions[ident] = emission
-            needs = tuple(sessions)
-            if mine is not None:
-                self.steps.append(Step(mine.step, "merge", needs, ident))
-                needs = (mine.step,)
-            self.steps.append(Step(ident, "emit", needs, ident))
+            if output.layout == "directory":
+                self._add_emission(index, path, [part], f"{place}/")
+            else:
+                self.gathered.setdefault((index, path), []).append(part)
+
+    def add_gathered(self) -> None:
+        """Add the outputs that hold several groups and targets: as many as have one path."""
+        for (index, path), parts in self.gathered.items():
+            self.problems += unfit_for_package(self.recipe.outputs[index], parts)
+            template = str(self.recipe.outputs[index].path.value)
+            # Its id has what its path tells apart.
+            place = [name for name, key in ((parts[0].group, "${group}"), (parts[0].target.name, "${target}")) if key in template]
+            self._add_emission(index, path, parts, "".join(f"{name}/" for name in place))
+
+    def _add_emission(self, index: int, path: str, parts: Sequence[Part], place: str) -> None:
+        output = self.recipe.outputs[index]
+        emission = Emission(
+            id=f"emit:{place}{self.labels[index]}",
+            layout=output.layout,
+            pack=output.pack,
+            path=self.recipe.directory / path,
+            parts=tuple(parts),
+            where=output.path.where,
+            push=plan_push(output, parts, self.problems),
+            compression=output.compression,
+            provenance=output.provenance,
+            bom=output.bom,
+            title=self.recipe.name,
+            description=self.recipe.description,
+        )
+        self.emissions[emission.id] = emission
+        needs: list[str] = []
+        for part in emission.parts:
+            if part.merging is None:
+                needs += part.session_groups
+            else:
+                self.steps.append(Step(part.merging.step, "merge", part.session_groups, emission.id))
+                needs.append(part.merging.step)
+        self.steps.append(Step(emission.id, "emit", tuple(dict.fromkeys(needs)), emission.id))
 
     def _add_session(
         self, ident: str, group: Group, target: PlannedTarget, members: Sequence[GroupMember], steps: tuple[str, ...]
@@ -209,6 +248,17 @@ class _Work:
             self.groups[ident] = replace(group, members=members)
             if group.share and ident in actions and all(member.fetched for member in members):
                 self.warnings += _lonely(group, {member.name: found[member.name].header for member in members})
+
+
+def _labels(outputs: Iterable[Output]) -> Iterator[str]:
+    """What each output is called in the ids of its steps: the form that it has, with a number from the second of that form on."""
+    counts: dict[str, int] = {}
+    for output in outputs:
+        form: str = output.layout
+        if output.pack is not None:
+            form = output.pack if output.layout == "directory" else f"{output.layout}.{output.pack}"
+        counts[form] = number = counts.get(form, 0) + 1
+        yield form + (f"-{number}" if number > 1 else "")
 
 
 def _select(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step], list[Problem]]:

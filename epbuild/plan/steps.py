@@ -12,14 +12,25 @@ An action (the unit of caching and scheduling) is one session group or one emiss
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from epbuild.catalog import Entry
+from epbuild.catalog import Entry, KnownDifference
 from epbuild.errors import Position, Problem
 from epbuild.onnxfile import Connection
-from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain, substitute
+from epbuild.recipe import (
+    CompileSettings,
+    DeviceChoice,
+    Expectation,
+    GenaiRole,
+    ImageReference,
+    Layout,
+    ModelSource,
+    Pack,
+    Toolchain,
+    substitute,
+)
 
 StepKind = Literal["compile", "share", "merge", "emit"]
 
@@ -135,6 +146,16 @@ class PlannedTarget:
         return tuple(ep for ep in self.eps if ep.entry.sources)
 
     @property
+    def known_differences(self) -> tuple[KnownDifference, ...]:
+        """In what its artifacts are known to differ when they are compiled again; nothing is claimed where there is none."""
+        return tuple(row for ep in self.compiling for row in ep.entry.known_differences(ep.provider_options))
+
+    @property
+    def known_to_differ(self) -> str | None:
+        """Why its artifacts are known to differ when they are compiled again, as clauses; None where that is not known of them."""
+        return "; ".join(dict.fromkeys(row.why for row in self.known_differences)) or None
+
+    @property
     def option_files(self) -> tuple[OptionFile, ...]:
         """Every file that an option or a session key names."""
         return (*(file for ep in self.eps for file in ep.files.values()), *self.session_files.values())
@@ -192,26 +213,91 @@ class Merging:
 
 
 @dataclass(frozen=True)
-class Emission:
-    """One output for one group and target: which compiled models go where. Names are POSIX paths below `directory`."""
+class Genai:
+    """What onnxruntime-genai is told of a group: `config` holds all but the pipeline, `roles` gives each model's role, by member."""
 
-    id: str
+    config: Path
+    roles: Mapping[str, GenaiRole]
+    files: Mapping[str, Path]
+    """The files that are shipped beside its configuration, such as the tokenizer's, by name."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one group for one target is in an output. Names are POSIX paths below the part's `folder`, and that below the output's root."""
+
     group: str
     target: PlannedTarget
-    layout: Literal["directory"]
-    directory: Path
+    folder: str
+    """The empty text for the root itself."""
     session_groups: tuple[str, ...]
     models: Mapping[str, str]
     """The EPContext model's name, by member; of members that are merged, by the merged model."""
     binaries: Mapping[str, Mapping[str, str]]
     """The context binary's name, by member and then by the EP that makes it; members that share one have the same name here."""
-    where: Position
+    base: Mapping[str, str] = field(default_factory=dict)
+    """The name of the model as it was before compiling, by member; none where that is not shipped."""
+    components: Mapping[str, str] = field(default_factory=dict)
+    """What each of `models` is called in a model package."""
     merging: Merging | None = None
+    genai: Genai | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The user's own files that are shipped as they are, or read to make one that is."""
+        return (self.genai.config, *self.genai.files.values()) if self.genai is not None else ()
+
+
+@dataclass(frozen=True)
+class Emission:
+    """One output: which compiled models go where, in which layout, and whether the files are packed into one."""
+
+    id: str
+    layout: Layout
+    pack: Pack | None
+    """None: they lie in a folder as they are."""
+    path: Path
+    """What the output is: a folder, or the archive."""
+    parts: tuple[Part, ...]
+    where: Position
+    push: ImageReference | None = None
+    """Where a registry is to have it."""
+    compression: int = 3
+    """The level of zstd."""
+    provenance: bool = False
+    bom: bool = False
+    title: str = ""
+    description: str = ""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the output is one file, an archive."""
+        return self.pack in ("zip", "tar.zst")
+
+    @property
+    def root(self) -> Path:
+        """The folder that the names of emitted files are relative to."""
+        return self.path.parent if self.is_file else self.path
+
+    @property
+    def session_groups(self) -> tuple[str, ...]:
+        """The session groups whose artifacts it lays out, each once."""
+        return tuple(dict.fromkeys(ident for part in self.parts for ident in part.session_groups))
+
+    @property
+    def mergings(self) -> tuple[Merging, ...]:
+        """Those of its parts that merge."""
+        return tuple(part.merging for part in self.parts if part.merging is not None)
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps that it does: its own, after that of merging where it merges."""
-        return (self.id,) if self.merging is None else (self.merging.step, self.id)
+        """The steps that it does: its own, after those of merging where it merges."""
+        return (*(merging.step for merging in self.mergings), self.id)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of the user's own that goes into it, beside what the session groups were made of."""
+        return tuple(dict.fromkeys(path for part in self.parts for path in part.files))
 
 
 @dataclass(frozen=True)

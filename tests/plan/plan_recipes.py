@@ -62,7 +62,7 @@ TOOLCHAIN = Fingerprint(
     distributions={"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"},
     libraries={"onnxruntime_qnn/libQnnHtp.so": "a" * 64},
     host_cpu="A CPU",
-).document(host=False)
+).document(("onnxruntime", "onnxruntime_qnn"), host=False)
 
 
 def edited(text: str, *changes: tuple[str, str]) -> str:

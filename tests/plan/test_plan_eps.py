@@ -409,7 +409,7 @@ def test_every_ep_of_a_target_gets_a_binary_of_its_own_in_order_of_preference(wo
     group, emission = plan.session_groups[ACTION], plan.emissions["emit:vision/cpu/directory"]
     assert [ep.entry.short for ep in group.target.eps] == ["qnn", "openvino"]
     assert group.target.title == "QNNExecutionProvider, OpenVINOExecutionProvider"
-    assert emission.binaries["classifier"] == {
+    assert emission.parts[0].binaries["classifier"] == {
         "QNNExecutionProvider": "classifier_qnn.bin",
         "OpenVINOExecutionProvider": "classifier_openvino.bin",
     }
@@ -429,8 +429,8 @@ def test_two_eps_cannot_write_one_binary_and_the_hint_names_what_tells_them_apar
 def test_the_cpu_ep_as_a_last_resort_does_not_keep_a_group_from_sharing(workshop: Path) -> None:
     lines = "    eps:\n      - {ep: QNNExecutionProvider, provider_options: {soc_model: SM8750}}\n      - {ep: CPUExecutionProvider}\n"
     text = edited(target(lines), ("    targets: [cpu]\n", "    targets: [cpu]\n    share_weights: true\n"))
-    emission = next(emission for emission in plan_of(workshop, text).emissions.values() if emission.target.name == "cpu")
-    assert {ep for names in emission.binaries.values() for ep in names} == {"QNNExecutionProvider"}
+    emission = next(emission for emission in plan_of(workshop, text).emissions.values() if emission.parts[0].target.name == "cpu")
+    assert {ep for names in emission.parts[0].binaries.values() for ep in names} == {"QNNExecutionProvider"}
 
 
 def test_a_group_shares_only_where_every_ep_of_its_target_can(workshop: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_member_with_settings_of_its_own_leaves_the_others_as_they_are(worksho
     plan = plan_of(workshop, text)
     embeds = {member.name: member.compile.embed for name in plan.session_groups for member in plan.session_groups[name].members}
     assert embeds == {"classifier": True, "prefill": False, "decode": False}
-    assert plan.emissions["emit:vision/cpu/directory"].binaries == {
+    assert plan.emissions["emit:vision/cpu/directory"].parts[0].binaries == {
         "prefill": {"OpenVINOExecutionProvider": "prefill_openvino.bin"}
     }
     old, new = (document(workshop, recipe, "compile:vision/cpu/prefill") for recipe in (RECIPE, text))
@@ -664,3 +664,12 @@ def test_the_order_of_a_recipes_keys_never_changes_an_action_key(seed: int) -> N
     assert keys[0] == keys[1]
     assert len(keys[0]) == 2
     assert len(set(keys[0].values())) == 2, "and different actions have different keys"
+
+
+def test_a_target_says_why_it_is_known_to_differ_when_it_is_compiled_again_and_others_claim_nothing(workshop: Path) -> None:
+    socs, alone = ("soc_model: SM8750", "soc_model: 'SM8750,SC8380XP'"), ("share_weights: true", "share_weights: false")
+    groups = plan_of(workshop, edited(RECIPE, socs, alone)).session_groups.values()
+    assert {group.target.name: group.target.known_to_differ for group in groups} == {
+        "phone": "a context for several SoCs is an archive with the time of day in it",
+        "cpu": None,
+    }

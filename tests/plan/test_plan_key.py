@@ -398,6 +398,8 @@ def test_what_an_output_is_made_of_is_told_in_the_words_of_the_recipe() -> None:
         "a_ctx_qnn.bin from share:llm/phone changed: bbbbbbbb -> dddddddd",
         "option soc_model of QNNExecutionProvider changed: 60 -> 69",
     ]
+    parts = [{"parts": {"llm/phone": {"options": document["options"]}}} for document in (old, new)]
+    assert differences(*parts) == ["llm/phone: option soc_model of QNNExecutionProvider changed: 60 -> 69"]
     apart = {"compile:llm/phone/a": made["share:llm/phone"]}
     assert differences({"made": made}, {"made": apart}) == [
         "the result of share:llm/phone removed",

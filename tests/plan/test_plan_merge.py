@@ -51,13 +51,13 @@ def test_either_step_brings_the_other_and_all_that_they_need(workshop: Path, glo
 def test_the_merged_model_takes_the_place_of_the_models_and_has_its_own_name_in_the_template(workshop: Path) -> None:
     text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: ${model}.${first_model}.onnx\n"))
     emission = plan_of(workshop, text).emissions[EMIT]
-    assert emission.models == {"llm": "llm.prefill.onnx"}
-    assert emission.binaries == {name: {"QNNExecutionProvider": "prefill_qnn.bin"} for name in ("prefill", "decode")}
+    assert emission.parts[0].models == {"llm": "llm.prefill.onnx"}
+    assert emission.parts[0].binaries == {name: {"QNNExecutionProvider": "prefill_qnn.bin"} for name in ("prefill", "decode")}
 
 
 def test_one_name_for_the_model_is_enough_where_all_models_become_one(workshop: Path) -> None:
     text = edited(merging("{name: llm}"), (OUTPUT, OUTPUT + "    model: model.onnx\n"), ("[classifier, prefill]", "[classifier]"))
-    assert plan_of(workshop, text).emissions[EMIT].models == {"llm": "model.onnx"}
+    assert plan_of(workshop, text).emissions[EMIT].parts[0].models == {"llm": "model.onnx"}
 
 
 def test_every_output_merges_with_a_step_of_its_own(workshop: Path) -> None:
@@ -69,7 +69,7 @@ def test_every_output_merges_with_a_step_of_its_own(workshop: Path) -> None:
 
 def test_connections_and_prefixes_go_by_member_in_the_order_of_the_group(workshop: Path) -> None:
     found = plan_of(workshop, merging("{name: llm, connect: {prefill.a.b: [decode.x, decode.y]}, prefixes: {decode: d_}}"))
-    made = found.emissions[EMIT].merging
+    made = found.emissions[EMIT].parts[0].merging
     assert made is not None
     assert made.connections == (Connection(0, "a.b", 1, "x"), Connection(0, "a.b", 1, "y"))
     assert (made.members, made.prefixes) == (("prefill", "decode"), {"prefill": "", "decode": "d_"})
@@ -77,7 +77,7 @@ def test_connections_and_prefixes_go_by_member_in_the_order_of_the_group(worksho
 
 def test_no_connections_is_not_the_same_as_those_that_names_make(workshop: Path) -> None:
     for text, expected in [("{name: llm}", None), ("{name: llm, connect: {}}", ())]:
-        made = plan_of(workshop, merging(text)).emissions[EMIT].merging
+        made = plan_of(workshop, merging(text)).emissions[EMIT].parts[0].merging
         assert made is not None
         assert made.connections == expected
 
@@ -87,7 +87,7 @@ def test_a_model_whose_name_begins_with_anothers_is_meant_where_all_of_its_name_
         merging("{name: llm, connect: {prefill.y: prefill.v2.x}}"), ("models: [prefill, decode]", "models: [prefill, prefill.v2]")
     )
     text = edited(text, ("  classifier: models", "  prefill.v2: models/decode.onnx\n  classifier: models"))
-    made = plan_of(workshop, text).emissions[EMIT].merging
+    made = plan_of(workshop, text).emissions[EMIT].parts[0].merging
     assert made is not None
     assert made.connections == (Connection(0, "y", 1, "x"),)
 

@@ -343,7 +343,7 @@ def test_no_file_of_an_output_leaves_its_folder(workshop: Path, word: str, path:
 @pytest.mark.parametrize("path", ["dist/./${group}//${target}/", r"dist\${group}\${target}", "x/../dist/${group}/${target}"])
 def test_a_path_that_only_looks_odd_is_the_plain_one(workshop: Path, path: str) -> None:
     plan = plan_of(workshop, edited(RECIPE, (OUTPUT, f"path: {path}\n")))
-    assert plan.emissions["emit:vision/cpu/directory"].directory == workshop / "dist" / "vision" / "cpu"
+    assert plan.emissions["emit:vision/cpu/directory"].path == workshop / "dist" / "vision" / "cpu"
 
 
 @pytest.mark.parametrize(("path", "name"), [("dist/same", "same"), ("dist/${ep.short}/..", "dist")])

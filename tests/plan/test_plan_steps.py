@@ -81,23 +81,23 @@ def test_a_member_knows_its_files_and_is_staged_under_names_that_do_not_depend_o
 
 def test_a_sharing_group_is_emitted_with_one_binary_that_its_first_member_names(workshop: Path) -> None:
     emission = plan_of(workshop).emissions["emit:decoder/phone/directory"]
-    assert emission.directory == workshop / "dist" / "decoder" / "phone"
+    assert emission.path == workshop / "dist" / "decoder" / "phone"
     assert emission.session_groups == ("share:decoder/phone",)
-    assert emission.models == {"prefill": "prefill_ctx.onnx", "decode": "decode_ctx.onnx"}
-    assert emission.binaries == {name: {"QNNExecutionProvider": "prefill_qnn.bin"} for name in ("prefill", "decode")}
+    assert emission.parts[0].models == {"prefill": "prefill_ctx.onnx", "decode": "decode_ctx.onnx"}
+    assert emission.parts[0].binaries == {name: {"QNNExecutionProvider": "prefill_qnn.bin"} for name in ("prefill", "decode")}
 
 
 def test_models_that_share_nothing_are_emitted_with_a_binary_each(workshop: Path) -> None:
     emission = plan_of(workshop).emissions["emit:vision/cpu/directory"]
     assert emission.session_groups == ("compile:vision/cpu/classifier", "compile:vision/cpu/prefill")
-    assert emission.binaries == {
+    assert emission.parts[0].binaries == {
         name: {"OpenVINOExecutionProvider": f"{name}_openvino.bin"} for name in ("classifier", "prefill")
     }
 
 
 def test_a_shared_binary_has_one_name_even_where_the_recipe_names_it_after_each_model(workshop: Path) -> None:
     text = RECIPE + "    context_binary: ${model}.bin\n"
-    binaries = plan_of(workshop, text).emissions["emit:decoder/phone/directory"].binaries
+    binaries = plan_of(workshop, text).emissions["emit:decoder/phone/directory"].parts[0].binaries
     assert binaries == {name: {"QNNExecutionProvider": "prefill.bin"} for name in ("prefill", "decode")}
 
 
@@ -105,7 +105,7 @@ def test_an_embedded_context_is_emitted_without_a_binary(workshop: Path) -> None
     text = edited(
         RECIPE, ("    models: [classifier, prefill]\n", "    models: [classifier, prefill]\n    compile: {embed: true}\n")
     )
-    assert plan_of(workshop, text).emissions["emit:vision/cpu/directory"].binaries == {}
+    assert plan_of(workshop, text).emissions["emit:vision/cpu/directory"].parts[0].binaries == {}
 
 
 def test_a_second_output_is_a_step_of_its_own_from_the_same_compile(workshop: Path) -> None:
@@ -122,9 +122,11 @@ def test_a_second_output_is_a_step_of_its_own_from_the_same_compile(workshop: Pa
     )
     assert len(plan.session_groups) == 3
     second = plan.emissions["emit:decoder/phone/directory-2"]
-    assert second.directory == workshop / "flat" / "decoder-phone"
-    assert second.models == {"prefill": "nested/prefill.onnx", "decode": "nested/decode.onnx"}
-    assert second.binaries == {name: {"QNNExecutionProvider": "nested/bin/prefill.bin"} for name in ("prefill", "decode")}
+    assert second.path == workshop / "flat" / "decoder-phone"
+    assert second.parts[0].models == {"prefill": "nested/prefill.onnx", "decode": "nested/decode.onnx"}
+    assert second.parts[0].binaries == {
+        name: {"QNNExecutionProvider": "nested/bin/prefill.bin"} for name in ("prefill", "decode")
+    }
 
 
 def test_options_reach_the_plan_as_the_strings_that_onnx_runtime_takes(workshop: Path) -> None:

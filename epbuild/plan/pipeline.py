@@ -1,0 +1,71 @@
+"""What a group is to onnxruntime-genai, as it is planned: which model has which role, and where the files are that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from epbuild.errors import Problem, nearest
+from epbuild.plan.steps import Genai
+from epbuild.recipe import GenaiChoice, GenaiRole, Group, Reference
+
+
+def plan_genai(group: Group, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:
+    """What genai is told of `group`, or None when that cannot be; what is wrong is added to `problems`.
+
+    Paths are relative to `directory`. What is in the files shows when they are written.
+    """
+    members = list(dict.fromkeys(member.model.name for member in group.members))
+    found = len(problems)
+    if group.merge is not None:
+        message = f"the group '{group.name}' merges its models: there is one, and no pipeline"
+        problems.append(Problem("EPB226", message, choice.where, "Leave out 'merge' or 'genai'."))
+    roles: dict[str, GenaiRole] = {}
+    for role, model in choice.roles.items():
+        if model.name not in members:
+            message = f"the role '{role}' names '{model.name}', which is not a model of the group '{group.name}'"
+            hint = nearest(model.name, members) or f"It has {', '.join(members)}."
+            problems.append(Problem("EPB226", message, model.where, hint))
+        elif model.name in roles:
+            message = f"the model '{model.name}' has two roles, '{roles[model.name]}' and '{role}'"
+            problems.append(Problem("EPB226", message, model.where, "Write 'both' for one that does both."))
+        else:
+            roles[model.name] = role
+    problems += _without_role(group, choice, members, roles)
+    files = dict(_files(choice, directory, problems))
+    config = _existing(choice.config, directory, problems)
+    if config is None or len(problems) > found:
+        return None
+    # The order of the group is that of the pipeline.
+    return Genai(config, {name: roles[name] for name in members}, files)
+
+
+def _without_role(group: Group, choice: GenaiChoice, members: Iterable[str], roles: Iterable[str]) -> Iterator[Problem]:
+    if any(model.name not in members for model in choice.roles.values()):
+        return  # a name that is mistyped is told once
+    for name in members:
+        if name not in roles:
+            message = f"the model '{name}' of the group '{group.name}' has no role in genai's pipeline"
+            yield Problem("EPB226", message, choice.where, "Give it one under 'roles'.")
+
+
+def _files(choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
+    seen: dict[str, Reference] = {}
+    for reference in choice.files:
+        path = _existing(reference, directory, problems)
+        if path is None:
+            continue
+        other = seen.setdefault(path.name.casefold(), reference)
+        if other is not reference:
+            message = f"'{other.name}' and '{reference.name}' would both be written to '{path.name}'"
+            problems.append(Problem("EPB222", message, reference.where, "Give them different names."))
+        yield path.name, path
+
+
+def _existing(reference: Reference, directory: Path, problems: list[Problem]) -> Path | None:
+    path = directory / reference.name
+    if path.is_file():
+        return path
+    message = f"the file '{reference.name}' does not exist"
+    problems.append(Problem("EPB215", message, reference.where, "Paths are relative to the recipe."))
+    return None
