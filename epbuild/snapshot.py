@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -54,9 +54,9 @@ def answer(arguments: Sequence[str], seconds: Callable[[], float]) -> str | None
     asked = _read_run(arguments)
     if asked is None:
         return None
-    recipe, check, request = asked
+    recipe, check, locked, request = asked
     try:
-        steps = _confirm(recipe, request)
+        steps = _confirm(recipe, request, locked=locked)
     except (OSError, ValueError, EOFError, TypeError):
         return None
     if steps is None:
@@ -88,11 +88,14 @@ def take(
     files: Iterable[Path],
     environment: Mapping[str, str | None],
     began: tuple[int, int],
+    absent: Iterable[Path] = (),
+    locked: bool = False,
 ) -> None:
     """Leave a snapshot of a run that began when `clock` said `began`, and found that all of so many `steps` are up to date.
 
-    `files` are all files and folders that this came from; `environment` all variables that the recipe read. Where a file is too fresh to
-    be trusted, or the snapshot cannot be written, there is none: it only saves time.
+    `files` are all files and folders that this came from, `absent` those that would have changed it and are not there; `environment` all
+    variables that the recipe read. If everything was as in a lock (`locked`), this is the answer with `--locked` as well. Where a file is
+    too fresh to be trusted, or the snapshot cannot be written, there is none: it only saves time.
     """
     place = _place(str(recipe))
     began_ns, device = began
@@ -109,11 +112,15 @@ def take(
         if max(seen.st_mtime_ns, seen.st_ctime_ns) >= began_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS):
             return
         entries.append((path.removeprefix(below), seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino))
+    missing = tuple(os.path.abspath(str(file)).removeprefix(below) for file in absent)  # noqa: PTH100
+    if any(os.path.lexists(os.path.join(below, file)) for file in missing):  # noqa: PTH118
+        return
     read = {**{name: os.environ.get(name) for name in _PLACES}, **environment}
     request = (tuple(selection), tuple(settings))
     parts = [marshal.dumps(entries[start : start + _PART]) for start in range(0, len(entries), _PART)]
     sizes = [len(part) for part in parts]
-    head = marshal.dumps((_identity(os.path.abspath(place)), request, tuple(sorted(read.items())), steps, sizes))  # noqa: PTH100
+    facts = (_identity(os.path.abspath(place)), request, tuple(sorted(read.items())), steps, missing, locked, sizes)  # noqa: PTH100
+    head = marshal.dumps(facts)
     draft = f"{place}.{os.getpid()}"
     try:
         with open(draft, "wb") as draft_file:  # noqa: PTH123
@@ -147,16 +154,16 @@ def own_files() -> list[str]:
     ]
 
 
-def _confirm(recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]]) -> int | None:
+def _confirm(recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]], *, locked: bool) -> int | None:
     """The number of steps that are up to date, if the recipe's snapshot is of this request and nothing has changed since."""
     place = _place(recipe)
     with open(place, "rb") as file:  # noqa: PTH123
         data = memoryview(file.read())
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
-    identity, asked, environment, steps, sizes = marshal.loads(data[_LENGTH:begin])  # noqa: S302 - as trusted as the program
+    identity, asked, environment, steps, missing, is_locked, sizes = marshal.loads(data[_LENGTH:begin])  # noqa: S302 - as trusted as the program
     if identity != _identity(os.path.abspath(place)) or asked != request:  # noqa: PTH100
         return None
-    if any(os.environ.get(name) != value for name, value in environment):
+    if (locked and not is_locked) or any(os.environ.get(name) != value for name, value in environment):
         return None
     parts = []
     for size in sizes:
@@ -165,7 +172,7 @@ def _confirm(recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]]) -> i
     before = os.getcwd()  # noqa: PTH109
     os.chdir(os.path.dirname(recipe) or ".")  # noqa: PTH120
     try:
-        return int(steps) if _are_unchanged(parts) else None
+        return int(steps) if not any(map(os.path.lexists, missing)) and _are_unchanged(parts) else None
     finally:
         os.chdir(before)
 
@@ -219,13 +226,13 @@ def _place(recipe: str) -> str:
     return os.path.join(folder, WORKSPACE, f"snapshot-{name}")  # noqa: PTH118
 
 
-def _read_run(arguments: Sequence[str]) -> tuple[str, bool, tuple[tuple[str, ...], tuple[str, ...]]] | None:
-    """The recipe, whether only to check, and what was asked, of a `run` whose arguments are all plain to see; else None."""
+def _read_run(arguments: Sequence[str]) -> tuple[str, bool, bool, tuple[tuple[str, ...], tuple[str, ...]]] | None:
+    """The recipe, whether to check only, whether `--locked`, and what was asked, of a `run` whose arguments are all plain; else None."""
     if not arguments or arguments[0] != "run":
         return None
     places: list[str] = []
     settings: list[str] = []
-    check = False
+    check = locked = False
     following = iter(arguments[1:])
     for argument in following:
         name, equals, value = argument.partition("=")
@@ -235,6 +242,8 @@ def _read_run(arguments: Sequence[str]) -> tuple[str, bool, tuple[tuple[str, ...
             pass
         elif argument == "--check":
             check = True
+        elif argument == "--locked":
+            locked = True
         elif name == "--set":
             settings.append(value if equals else next(following, ""))
         elif argument in ("-j", "--jobs") and _counts(next(following, "")):
@@ -243,7 +252,7 @@ def _read_run(arguments: Sequence[str]) -> tuple[str, bool, tuple[tuple[str, ...
             return None
     if not all(places) or not all(settings):
         return None
-    return (places or [DEFAULT_RECIPE])[0], check, (tuple(places[1:]), tuple(settings))
+    return (places or [DEFAULT_RECIPE])[0], check, locked, (tuple(places[1:]), tuple(settings))
 
 
 def _counts(text: str) -> bool:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from epbuild.catalog import Entry
 from epbuild.errors import Problem, ToolchainError
 from epbuild.recipe import Requirement, Toolchain
 from epbuild.toolchain.fingerprint import Fingerprint, fingerprint, watched
 from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned
+
+if TYPE_CHECKING:
+    from epbuild.lock import LockedEnvironment
 
 _RUNTIME = "onnxruntime"
 
@@ -27,6 +31,11 @@ class Environment:
     memory: Path
     """The file in which the fingerprint is kept."""
 
+    def identity(self, entries: Iterable[Entry]) -> dict[str, Any]:
+        """What the environment is to a compile with these EPs, as a key holds it."""
+        used = list(entries)
+        return self.fingerprint.document(_modules(used), host=any(entry.output_depends_on_host for entry in used))
+
     def watched(self) -> list[Path]:
         """The files and folders whose stats tell whether the environment is still this one."""
         return [self.interpreter, *watched(self.memory)]
@@ -40,18 +49,21 @@ class Environment:
         )
 
 
-def ready(toolchain: Toolchain, base: Path, home: Path) -> bool:
+def ready(toolchain: Toolchain, base: Path, home: Path, locked: LockedEnvironment | None = None) -> bool:
     """Whether the environment is there, so that `prepare` has nothing to make."""
     if toolchain.interpreter is not None:
         return _existing(toolchain, base).exists()
-    return provisioned(_requirements(toolchain), home) is not None
+    return provisioned(_requirements(toolchain, locked), home) is not None
 
 
-def prepare(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entry]) -> Environment:
+def prepare(
+    toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entry], locked: LockedEnvironment | None = None
+) -> Environment:
     """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
 
-    `entries` are the EPs that it is used for. Raises ToolchainError, also when one of them is not in it, or when an existing
-    environment does not hold what the recipe says that it must.
+    One that is made holds exactly what is `locked` (None: what the installer chooses for the toolchain's packages). `entries` are the
+    EPs that it is used for. Raises ToolchainError, also when one of them is not in it, or when an existing environment does not hold
+    what the recipe says that it must.
     """
     if toolchain.interpreter is not None:
         interpreter = _existing(toolchain, base)
@@ -60,14 +72,19 @@ def prepare(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entr
             raise ToolchainError(Problem("EPB304", message, toolchain.where, "Give the path of a python executable."))
         memory = home / "interpreters" / f"{hashlib.sha256(str(interpreter).encode()).hexdigest()[:20]}.json"
     else:
-        requirements = _requirements(toolchain)
+        requirements = _requirements(toolchain, locked)
         interpreter = provision(requirements, home, name=toolchain.name, where=toolchain.where)
         memory = environment_folder(requirements, home) / "fingerprint.json"
-    taken = fingerprint(interpreter, {_RUNTIME, *(entry.module for entry in entries)}, memory, toolchain.where)
+    taken = fingerprint(interpreter, _modules(entries), memory, toolchain.where)
     wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries)]
     if wrong:
         raise ToolchainError(*wrong)
     return Environment(toolchain.name, interpreter, taken, memory)
+
+
+def _modules(entries: Iterable[Entry]) -> set[str]:
+    """The Python packages whose libraries take part: ONNX Runtime's, and those of the EPs."""
+    return {_RUNTIME, *(entry.module for entry in entries)}
 
 
 def _held(toolchain: Toolchain) -> tuple[Requirement, ...]:
@@ -99,8 +116,8 @@ def _missing(toolchain: Toolchain, taken: Fingerprint, entries: Sequence[Entry])
             yield Problem("EPB305", message, toolchain.where, hint)
 
 
-def _requirements(toolchain: Toolchain) -> Requirements:
-    return Requirements(toolchain.packages, toolchain.python)
+def _requirements(toolchain: Toolchain, locked: LockedEnvironment | None) -> Requirements:
+    return Requirements(toolchain.packages, toolchain.python, locked)
 
 
 def _existing(toolchain: Toolchain, base: Path) -> Path:

@@ -23,6 +23,7 @@ FORMAT = 3
 PROBE_SECONDS = 120
 _PROBE = Path(__file__).parent.parent / "worker" / "probe.py"
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
+_LIBRARIES = ".libs"
 _LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")
 
 
@@ -38,13 +39,21 @@ class Fingerprint:
     """SHA-256 of each shared library of ONNX Runtime and the EPs, by its name below the package folder's parent."""
     host_cpu: str
 
-    def document(self, *, host: bool) -> dict[str, Any]:
-        """The fingerprint as a key holds it; `host` adds the CPU, for EPs whose output depends on it."""
+    def document(self, modules: Iterable[str], *, host: bool) -> dict[str, Any]:
+        """The fingerprint as a key holds it, with the libraries of those `modules` alone: not of EPs that other targets use.
+
+        `host` adds the CPU, for EPs whose output depends on it.
+        """
+        folders = {module.rpartition(".")[2] for module in modules}
         document: dict[str, Any] = {
             "python": self.python,
             "platform": self.platform,
             "distributions": dict(self.distributions),
-            "libraries": dict(self.libraries),
+            "libraries": {
+                name: digest
+                for name, digest in self.libraries.items()
+                if name.partition("/")[0].removesuffix(_LIBRARIES) in folders
+            },
         }
         if host:
             document["host_cpu"] = self.host_cpu
@@ -60,7 +69,7 @@ def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: 
     remembered = _read(memory)
     if (
         remembered.get("format") == FORMAT
-        and remembered.get("modules") == wanted
+        and set(wanted) <= set(remembered.get("modules", ()))  # some steps alone may need fewer
         and all(_stat(Path(path)) == stat for path, stat in remembered["files"].items())
         and all(_listing(Path(path)) == listing for path, listing in remembered["folders"].items())
         and all(_names(_libraries(Path(path))) == names for path, names in remembered["packages"].items())
@@ -136,7 +145,7 @@ def _libraries(folder: Path) -> list[Path]:
 
 def _with_libraries(folder: Path) -> tuple[Path, Path]:
     """A package folder, and the `.libs` folder that wheel repair tools put beside it."""
-    return folder, folder.with_name(f"{folder.name}.libs")
+    return folder, folder.with_name(f"{folder.name}{_LIBRARIES}")
 
 
 def _names(paths: Iterable[Path]) -> list[str]:

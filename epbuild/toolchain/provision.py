@@ -7,37 +7,52 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from epbuild.errors import Position, Problem, ToolchainError
 from epbuild.recipe import read_requirement
+from epbuild.toolchain.installer import is_network, run_uv, said
+
+if TYPE_CHECKING:
+    from epbuild.lock import LockedEnvironment
 
 FORMAT = 1
-_SAID_LINES = 6
+LOCKED = "locked-"
+"""What the name of an environment begins with that holds what a lock says, and nothing that was chosen when it was made."""
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What an environment must hold: pip requirements for a Python (None: the one that epbuild runs on)."""
+    """What an environment must hold: pip requirements for a Python (None: the one that epbuild runs on).
+
+    Where they are `locked`, it is exactly that, and its Python unless another is asked for.
+    """
 
     packages: tuple[str, ...]
     python: str | None = None
+    locked: LockedEnvironment | None = None
 
     def digest(self) -> str:
-        """A name for these requirements on this platform, the same whatever their order or spacing."""
-        running = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
-        document = {
-            "format": FORMAT,
-            "packages": sorted(re.sub(r"\s+", "", package) for package in self.packages),
-            "platform": sysconfig.get_platform(),
-            "python": self.python or running,
-        }
-        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:20]
+        """A name for these requirements on this platform, the same whatever their order or spacing; locked ones have names of their own."""
+        document: dict[str, object] = {"format": FORMAT, "platform": sysconfig.get_platform()}
+        if self.locked is None:
+            document["packages"] = sorted(re.sub(r"\s+", "", package) for package in self.packages)
+            document["python"] = self.python or running_python()
+        else:
+            document["locked"] = [[package.name, package.version, *package.files] for package in self.locked.packages]
+            document["python"] = self.python or self.locked.python
+        name = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:20]
+        return name if self.locked is None else f"{LOCKED}{name}"
+
+
+def running_python() -> str:
+    """The implementation and minor version of the Python that epbuild runs on, such as `cpython-3.11`."""
+    return f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def environment_folder(requirements: Requirements, home: Path) -> Path:
@@ -47,7 +62,11 @@ def environment_folder(requirements: Requirements, home: Path) -> Path:
 
 def provisioned(requirements: Requirements, home: Path) -> Path | None:
     """The interpreter of an environment that is complete, else None. Writes nothing and starts nothing."""
-    folder = environment_folder(requirements, home)
+    return provisioned_in(environment_folder(requirements, home))
+
+
+def provisioned_in(folder: Path) -> Path | None:
+    """The interpreter of the environment in a folder, if it is complete, else None."""
     interpreter = _interpreter(folder)
     return interpreter if (folder / "complete").is_file() and interpreter.exists() else None
 
@@ -78,50 +97,52 @@ def provision(requirements: Requirements, home: Path, *, name: str, where: Posit
 def _make(requirements: Requirements, folder: Path, name: str, where: Position | None) -> Path:
     shutil.rmtree(folder, ignore_errors=True)  # what a killed run left
     interpreter = _interpreter(folder)
-    python = requirements.python or sys.executable
-    commands = [
-        ["venv", "--no-project", "--python", python, str(folder / "env")],
-        ["pip", "install", "--no-config", "--python", str(interpreter), *requirements.packages],
-    ]
-    for command in commands:
-        done = _uv(command)
+
+    def uv(*arguments: str, changes: Mapping[str, str | None] | None = None) -> None:
+        done = run_uv(arguments, changes)
         if done.returncode != 0:
             shutil.rmtree(folder, ignore_errors=True)
             raise _failure(requirements, name, where, done.stderr)
-    (folder / "complete").write_text(json.dumps(sorted(requirements.packages)), encoding="utf-8")
+
+    install = ["pip", "install", "--no-config", "--python", str(interpreter)]
+    uv("venv", "--no-project", "--python", _python(requirements), str(folder / "env"))
+    if requirements.locked is None:
+        held = requirements.packages
+        uv(*install, *held)
+    else:
+        held = tuple(f"{package.name}=={package.version}" for package in requirements.locked.packages)
+        listed = folder / "locked.txt"
+        listed.write_text("".join(_pins(requirements.locked)), encoding="utf-8")
+        uv(*install, "--require-hashes", "--requirements", str(listed))
+        # With nothing to install from, this succeeds where all that the recipe asks for is there already.
+        uv(*install, "--offline", "--no-index", *requirements.packages, changes={"UV_FIND_LINKS": None})
+    (folder / "complete").write_text(json.dumps(sorted(held)), encoding="utf-8")
     return interpreter
 
 
-def _uv(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    import uv
+def _python(requirements: Requirements) -> str:
+    """The Python to make the environment of, as uv is asked for it."""
+    if requirements.python is not None:
+        return requirements.python
+    locked = requirements.locked
+    return sys.executable if locked is None or locked.python == running_python() else locked.python.replace("-", "@")
 
-    try:
-        program = uv.find_uv_bin()
-    except FileNotFoundError as error:
-        hint = "Install it: `pip install --force-reinstall uv`."
-        raise ToolchainError(
-            Problem("EPB301", "the program uv, which makes toolchains, is missing from epbuild's environment", None, hint)
-        ) from error
-    environment = {**os.environ, "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
-    environment.pop("VIRTUAL_ENV", None)
-    return subprocess.run(
-        [program, *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env=environment,
-        check=False,
-    )
+
+def _pins(locked: LockedEnvironment) -> Iterator[str]:
+    """The lines of a requirements file that installs these files, and no others."""
+    for package in locked.packages:
+        yield " ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{digest}" for digest in package.files)]) + "\n"
 
 
 def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str) -> ToolchainError:
-    said = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(("Using ", "Resolved "))]
-    text = " ".join(said)
+    text, quote = said(stderr)
+    if requirements.locked is not None:
+        message = f"toolchain '{name}' could not be made as the lock says; uv said: {quote}"
+        hint = "Check the network." if is_network(text) else "Where the lock is wrong, write it anew with `epbuild lock`."
+        return ToolchainError(Problem("EPB307", message, where, hint))
     blamed = [package for package in requirements.packages if _names(package, text)]
     subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not make its environment"
-    quote = " ".join(said[-_SAID_LINES:]) or "nothing"
-    hint = "Check the name, the version and the Python of the toolchain" + (", and the network." if _is_network(text) else ".")
+    hint = "Check the name, the version and the Python of the toolchain" + (", and the network." if is_network(text) else ".")
     return ToolchainError(
         Problem("EPB301", f"toolchain '{name}' could not be provisioned: {subject}; uv said: {quote}", where, hint)
     )
@@ -130,10 +151,6 @@ def _failure(requirements: Requirements, name: str, where: Position | None, stde
 def _names(requirement: str, text: str) -> bool:
     name = read_requirement(requirement).distribution  # as uv writes it, however the recipe does
     return bool(name) and re.search(rf"(?<![\w.-]){name}(?![\w-])", text) is not None
-
-
-def _is_network(text: str) -> bool:
-    return any(word in text.lower() for word in ("dns error", "error sending request", "connection", "timed out", "offline"))
 
 
 def _interpreter(folder: Path) -> Path:

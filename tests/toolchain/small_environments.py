@@ -35,14 +35,15 @@ def install(interpreter: Path, distribution: str, version: str, libraries: dict[
         (site / name).write_bytes(content)
 
 
-def write_wheel(folder: Path, distribution: str, version: str, files: dict[str, bytes]) -> Path:
+def write_wheel(folder: Path, distribution: str, version: str, files: dict[str, bytes], requires: tuple[str, ...] = ()) -> Path:
     """A wheel that an installer takes from disk."""
     stem = f"{distribution.replace('-', '_')}-{version}"
     path = folder / f"{stem}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         for name, content in files.items():
             wheel.writestr(name, content)
-        wheel.writestr(f"{stem}.dist-info/METADATA", _metadata(distribution, version))
+        needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+        wheel.writestr(f"{stem}.dist-info/METADATA", _metadata(distribution, version) + needs)
         wheel.writestr(
             f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )

@@ -80,15 +80,24 @@ def test_the_packages_that_tests_run_on_are_read_as_they_are(tmp_path: Path) -> 
 def test_equal_environments_in_different_places_are_one_toolchain(interpreter: Path, tmp_path: Path) -> None:
     other = make_environment(tmp_path / "another place" / "env")
     install(other, "tiny.ep", "1.0", LIBRARIES)
-    documents = [fingerprint(python, MODULES, tmp_path / "m.json").document(host=True) for python in (interpreter, other)]
+    documents = [
+        fingerprint(python, MODULES, tmp_path / "m.json").document(MODULES, host=True) for python in (interpreter, other)
+    ]
     assert documents[0] == documents[1]
     assert str(tmp_path) not in json.dumps(documents[0])
 
 
 def test_the_cpu_is_in_the_document_only_where_an_eps_output_depends_on_it() -> None:
     taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, {"a/b.so": "0" * 64}, "A CPU")
-    assert "A CPU" not in json.dumps(taken.document(host=False))
-    assert taken.document(host=True) == {**taken.document(host=False), "host_cpu": "A CPU"}
+    assert "A CPU" not in json.dumps(taken.document(["a"], host=False))
+    assert taken.document(["a"], host=True) == {**taken.document(["a"], host=False), "host_cpu": "A CPU"}
+
+
+def test_a_key_has_the_libraries_of_the_eps_that_take_part_whatever_else_the_environment_is_used_for() -> None:
+    names = ("onnxruntime/capi/x.so", "left/l.so", "left.libs/c.so", "right/r.so", "inner/i.so")
+    taken = Fingerprint("cpython-3.11", "linux-x86_64", {"a": "1"}, dict.fromkeys(names, "0" * 64), "A CPU")
+    assert set(taken.document(["onnxruntime", "left"], host=False)["libraries"]) == set(names[:3])
+    assert set(taken.document(["outer.inner"], host=False)["libraries"]) == {"inner/i.so"}
 
 
 def test_an_environment_that_did_not_change_is_not_started_again(interpreter: Path, tmp_path: Path, probed: list[Path]) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.errors import Position, ToolchainError
+from epbuild.lock import LockedEnvironment, Package
 from epbuild.toolchain import Requirements, provision
-from epbuild.toolchain.provision import environment_folder, provisioned
+from epbuild.toolchain.provision import environment_folder, provisioned, running_python
 
 WHERE = Position("epbuild.yaml", 4, 3)
 WANTED = Requirements(("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"))
@@ -46,7 +48,9 @@ class FakeUv:
         self.stderr = ""
         self.interrupted = False
 
-    def __call__(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, arguments: Sequence[str], changes: Mapping[str, str | None] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         self.commands.append(list(arguments))
         if arguments[0] == "venv":
             interpreter = Path(arguments[-1]).parent / INTERPRETER
@@ -62,7 +66,7 @@ class FakeUv:
 def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
     fake = FakeUv()
     # The module goes by the name of the function that it offers.
-    monkeypatch.setattr(importlib.import_module("epbuild.toolchain.provision"), "_uv", fake)
+    monkeypatch.setattr(importlib.import_module("epbuild.toolchain.provision"), "run_uv", fake)
     return fake
 
 
@@ -101,6 +105,26 @@ def test_another_python_is_another_environment() -> None:
     assert len(digests) == 3
 
 
+ONNXRUNTIME = Package("onnxruntime", "1.31.1", ("a" * 64, "b" * 64))
+QNN = Package("onnxruntime-qnn", "2.7.0", ("c" * 64,))
+LOCKED = LockedEnvironment(running_python(), (ONNXRUNTIME, QNN))
+
+
+def test_a_locked_environment_is_never_taken_for_one_that_was_chosen_otherwise() -> None:
+    other_files = LockedEnvironment(LOCKED.python, (ONNXRUNTIME, Package("onnxruntime-qnn", "2.7.0", ("d" * 64,))))
+    other_version = LockedEnvironment(LOCKED.python, (ONNXRUNTIME, Package("onnxruntime-qnn", "2.7.1", ("c" * 64,))))
+    other_python = LockedEnvironment("cpython-3.99", LOCKED.packages)
+    names = [
+        Requirements(WANTED.packages, None, locked).digest() for locked in (LOCKED, other_files, other_version, other_python)
+    ]
+    assert len({*names, WANTED.digest()}) == 5
+    assert all(name.startswith("locked-") for name in names)
+
+
+def test_what_is_locked_names_an_environment_whatever_words_asked_for_it() -> None:
+    assert Requirements(("onnxruntime>=1",), None, LOCKED).digest() == Requirements(WANTED.packages, None, LOCKED).digest()
+
+
 # -- Making it ---------------------------------------------------------------------------------------------------------
 
 
@@ -112,6 +136,36 @@ def test_an_environment_is_made_with_the_python_and_the_packages_that_the_recipe
     assert install[install.index("--python") + 1] == str(interpreter)
     assert install[-2:] == list(WANTED.packages)
     assert interpreter.exists()
+
+
+def test_a_locked_environment_is_made_of_these_files_and_then_held_against_what_was_asked_for(tmp_path: Path, uv: FakeUv) -> None:
+    interpreter = make(tmp_path, Requirements(WANTED.packages, None, LOCKED))
+    venv, install, check = uv.commands
+    assert venv[venv.index("--python") + 1] == sys.executable
+    assert "--require-hashes" in install
+    lines = Path(install[install.index("--requirements") + 1]).read_text(encoding="utf-8").splitlines()
+    assert lines == [
+        f"onnxruntime==1.31.1 --hash=sha256:{'a' * 64} --hash=sha256:{'b' * 64}",
+        f"onnxruntime-qnn==2.7.0 --hash=sha256:{'c' * 64}",
+    ]
+    assert {"--offline", "--no-index", *WANTED.packages} <= set(check)
+    assert provisioned(Requirements(WANTED.packages, None, LOCKED), tmp_path) == interpreter
+    assert provisioned(WANTED, tmp_path) is None
+
+
+@pytest.mark.parametrize(("asked", "made"), [(None, "cpython@3.99"), ("3.99.1", "3.99.1")])
+def test_a_locked_environment_has_the_python_that_was_locked(tmp_path: Path, uv: FakeUv, asked: str | None, made: str) -> None:
+    make(tmp_path, Requirements(WANTED.packages, asked, LockedEnvironment("cpython-3.99", (ONNXRUNTIME,))))
+    assert uv.commands[0][uv.commands[0].index("--python") + 1] == made
+
+
+def test_a_locked_environment_that_cannot_be_made_is_told_as_that(tmp_path: Path, uv: FakeUv) -> None:
+    uv.failing, uv.stderr = "pip", "error: Failed to download\n  cause: Hash mismatch for `onnxruntime==1.31.1`\n"
+    code, message, hint = refusal(tmp_path, Requirements(WANTED.packages, None, LOCKED))
+    assert code == "EPB307"
+    assert message.startswith("toolchain 'npu' could not be made as the lock says; uv said: error: Failed to download")
+    assert hint == "Where the lock is wrong, write it anew with `epbuild lock`."
+    assert not list(tmp_path.glob("*/env"))
 
 
 def test_an_environment_is_made_once(tmp_path: Path, uv: FakeUv) -> None:

@@ -1,0 +1,74 @@
+"""What a lock holds, as values. Nothing here knows where a fact comes from, or what it is needed for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, order=True)
+class Package:
+    """One distribution of an environment, in one version."""
+
+    name: str
+    """In the spelling that package indexes compare."""
+    version: str
+    files: tuple[str, ...] = ()
+    """The SHA-256 of each file that it may be installed from, sorted; none for what was found in an environment that was there."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it was found in an environment that somebody else made."""
+        return not self.files
+
+
+@dataclass(frozen=True)
+class LockedEnvironment:
+    """A toolchain on one platform: its Python, such as `cpython-3.11`, and every distribution in it, sorted by name."""
+
+    python: str
+    packages: tuple[Package, ...]
+
+    def package(self, name: str) -> Package | None:
+        """The distribution of that name, if it is there."""
+        return next((package for package in self.packages if package.name == plain_name(name)), None)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is an environment that somebody else made."""
+        return any(package.is_installed for package in self.packages)
+
+
+@dataclass(frozen=True)
+class LockedToolchain:
+    """A toolchain: what the recipe asked for when it was locked, in its own words, and what that came to on each platform."""
+
+    requires: tuple[str, ...] = ()
+    """Sorted, each once."""
+    platforms: Mapping[str, LockedEnvironment] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LockedModel:
+    """A remote model: the SHA-256 of its graph, and of each external data file by the location that the graph names."""
+
+    graph: str
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A whole lock."""
+
+    recipe: str
+    """The name of the recipe that it was made for."""
+    toolchains: Mapping[str, LockedToolchain] = field(default_factory=dict)
+    models: Mapping[str, LockedModel] = field(default_factory=dict)
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    """What was known of each EP, and of session keys: a revision that changes when that does, by subject."""
+
+
+def plain_name(name: str) -> str:
+    """A distribution's name in the spelling that package indexes compare (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,76 @@
+"""What `epbuild lock` found, for people and for machines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from epbuild.build import Locking, shown_path
+from epbuild.errors import Problem
+from epbuild.lock import Lock, LockChange
+from epbuild.report.documents import problem_document
+from epbuild.report.problems import coloured
+from epbuild.report.text import painted, print_line, printable
+
+FORMAT = 1
+_COLOURS = {"added": "32", "updated": "33", "removed": "31"}
+_WIDTH = max(map(len, _COLOURS))
+
+
+def lock_document(locking: Locking, warnings: Sequence[Problem], *, written: bool) -> dict[str, Any]:
+    """`lock --json`: where the lock is, whether it was `written`, and every change."""
+    return {
+        "format": FORMAT,
+        "recipe": str(locking.recipe.file),
+        "lock": str(locking.path),
+        "changed": not locking.is_written,
+        "written": written,
+        "changes": [{**asdict(change), "platforms": list(change.platforms)} for change in locking.changes],
+        "warnings": [problem_document(problem) for problem in warnings],
+    }
+
+
+def print_lock(locking: Locking, *, written: bool) -> None:
+    """A line for each change, and one for the whole."""
+    colour = coloured(sys.stdout)
+    for change in locking.changes:
+        print_line(f"{painted(f'{change.kind:<{_WIDTH}}', _COLOURS[change.kind], colour)}  {printable(_words(change))}")
+    place = shown_path(locking.path)
+    if written:
+        print_line(f"Wrote {place}: {_contents(locking.lock)}")
+    elif locking.is_written:
+        print_line(f"{place} is up to date: {_contents(locking.lock)}")
+    else:
+        print_line(f"{place} is not up to date; `epbuild lock` writes it.")
+
+
+def _words(change: LockChange) -> str:
+    owner = f"toolchain {change.toolchain}  " if change.toolchain else "" if change.about == "python" else f"{change.about} "
+    where = f"  ({', '.join(change.platforms)})" if change.platforms else ""
+    return f"{owner}{'' if change.about == 'recipe' else f'{change.name} '}{_versions(change)}{where}"
+
+
+def _versions(change: LockChange) -> str:
+    match change.old, change.new:
+        case None, new:
+            return str(new)
+        case old, None:
+            return str(old)
+        case old, new if old == new:
+            return f"{old}, of other content"
+        case old, new:
+            return f"{old} -> {new}"
+
+
+def _contents(lock: Lock) -> str:
+    environments = [environment for toolchain in lock.toolchains.values() for environment in toolchain.platforms.values()]
+    packages = {package.name for environment in environments for package in environment.packages}
+    platforms = {platform for toolchain in lock.toolchains.values() for platform in toolchain.platforms}
+    counts = {"toolchain": lock.toolchains, "package": packages, "platform": platforms, "remote model": lock.models}
+    return ", ".join(_count(len(things), noun) for noun, things in counts.items() if things)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,39 @@
+"""The platforms that a toolchain can be locked for, by epbuild's names, and what uv calls them."""
+
+from __future__ import annotations
+
+import platform as machine
+import sysconfig
+
+PLATFORMS = {
+    # The newest C library that uv has a name for: a platform that is too old for what was chosen is told so when it is installed, and the
+    # recipe can pin an older release; with an older C library, packages such as onnxruntime-qnn (2.35) could not be locked at all.
+    "linux-x86_64": "x86_64-manylinux_2_40",
+    "linux-arm64": "aarch64-manylinux_2_40",
+    "windows-x86_64": "x86_64-pc-windows-msvc",
+    "windows-arm64": "aarch64-pc-windows-msvc",
+    "macos-arm64": "aarch64-apple-darwin",
+    "macos-x86_64": "x86_64-apple-darwin",
+}
+"""What `uv --python-platform` takes, by the name that a recipe has for it."""
+
+MACOS_VERSION = "26.0"
+"""The macOS that packages are chosen for, for the same reason; uv reads it from MACOSX_DEPLOYMENT_TARGET."""
+
+_SYSTEMS = {"linux": "linux", "win": "windows", "macosx": "macos"}
+_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+def platform_name(tag: str) -> str | None:
+    """The name that epbuild has for the platform that Python calls `tag`, such as `win-amd64`; None for one that cannot be locked."""
+    system, _, rest = tag.partition("-")
+    kind = rest.rpartition("-")[2]
+    if kind == "universal2":  # built for both: what counts is what it runs on
+        kind = machine.machine().lower()
+    name = f"{_SYSTEMS.get(system)}-{_MACHINES.get(kind)}"
+    return name if name in PLATFORMS else None
+
+
+def platform_here() -> str | None:
+    """The name that epbuild has for the platform that this Python is for; None for one that cannot be locked."""
+    return platform_name(sysconfig.get_platform())

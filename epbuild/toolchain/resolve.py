@@ -1,0 +1,168 @@
+"""A toolchain as a lock holds it: which packages, from which files, its requirements come to on a platform. Installs nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild.errors import Problem, ToolchainError
+from epbuild.lock import LockedEnvironment, Package, plain_name
+from epbuild.recipe import Toolchain
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.fingerprint import probe
+from epbuild.toolchain.installer import is_network, run_uv, said
+from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, platform_name
+from epbuild.toolchain.provision import running_python
+
+_VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
+# What is no package of an index in some version: an address, a file, an option of the installer's.
+_PLACE = re.compile(r"\s*-|.*://|.*\s@\s|\s*[.~/\\]|[A-Za-z]:[\\/]", re.DOTALL)
+_DIRECT = ("archive", "directory", "vcs")
+_WHEEL_HINT = "Write <name>==<version>; where the package is in no index, name the folder of its wheel in UV_FIND_LINKS."
+
+
+@dataclass(frozen=True)
+class Python:
+    """The Python that a toolchain is resolved for: as a fingerprint names it, and as uv is told of it."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+def asked(toolchain: Toolchain) -> tuple[str, ...]:
+    """What a toolchain's packages ask for, each on one line, sorted, each once."""
+    return tuple(sorted({" ".join(package.split()) for package in toolchain.packages}))
+
+
+def named_python(request: str | None) -> str | None:
+    """The Python that a recipe's `python` means, such as `cpython-3.11`; None where only looking for it can tell."""
+    if request is None:
+        return running_python()
+    found = _VERSION.fullmatch(request.strip().lower())
+    return f"cpython-{found[1]}" if found else None
+
+
+def find_python(toolchain: Toolchain) -> Python:
+    """The Python of a toolchain that is made. Raises ToolchainError (EPB309) where it is not there to be asked which version it is."""
+    request, name = toolchain.python, named_python(toolchain.python)
+    if name is not None:
+        version = _VERSION.fullmatch((request or name).strip().lower())
+        if version:
+            # Without its last number a version means the first of its line: a lock must do for all of them.
+            return Python(name, ("--python", sys.executable, "--python-version", f"{version[1]}{version[2] or ''}"))
+        return Python(name, ("--python", sys.executable))
+    done = run_uv(["python", "find", "--no-project", "--no-config", str(request)])
+    if done.returncode != 0:
+        message = (
+            f"toolchain '{toolchain.name}' asks for the Python '{request}', which is not here: uv said: {said(done.stderr)[1]}"
+        )
+        raise ToolchainError(Problem("EPB309", message, toolchain.where, "Install it, or write a version, such as '3.11'."))
+    interpreter = Path(done.stdout.strip())
+    return Python(str(probe(interpreter, [], toolchain.where)["python"]), ("--python", str(interpreter)))
+
+
+def resolve_packages(toolchain: Toolchain, python: Python, platform: str, preferred: Mapping[str, str]) -> LockedEnvironment:
+    """The packages that a toolchain's requirements come to on one of PLATFORMS, with the files that are for it.
+
+    `preferred` versions, by distribution, are kept where they still do. Raises ToolchainError (EPB309) for what cannot be resolved, or
+    not be locked, as it is no package of an index.
+    """
+    _check_places(toolchain)
+    with tempfile.TemporaryDirectory(prefix="epbuild-lock-") as folder:
+        wanted, found = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
+        wanted.write_text("\n".join([*asked(toolchain), ""]), encoding="utf-8")
+        if preferred:
+            found.write_text(_preferences(preferred), encoding="utf-8")
+        options = ["--no-config", "--no-header", "--no-annotate", "--format", "pylock.toml", "--output-file", str(found)]
+        done = run_uv(
+            ["pip", "compile", *options, *python.arguments, "--python-platform", PLATFORMS[platform], str(wanted)],
+            {
+                "UV_PYTHON_DOWNLOADS": "never",
+                "MACOSX_DEPLOYMENT_TARGET": os.environ.get("MACOSX_DEPLOYMENT_TARGET", MACOS_VERSION),
+            },
+        )
+        if done.returncode != 0:
+            raise _unresolved(toolchain, platform, done.stderr)
+        return LockedEnvironment(python.name, _packages(toolchain, found.read_text(encoding="utf-8")))
+
+
+def found_installed(environment: Environment) -> LockedEnvironment:
+    """What an environment that somebody else made holds."""
+    versions = environment.fingerprint.distributions
+    packages = [Package(plain_name(name), versions[name]) for name in sorted(versions)]
+    return LockedEnvironment(environment.fingerprint.python, tuple(packages))
+
+
+def deviations(environment: Environment, platform: str, locked: LockedEnvironment) -> list[str]:
+    """In what an environment is not the one that was locked for `platform`: a few words for each thing."""
+    taken = environment.fingerprint
+    found = []
+    if taken.python != locked.python:
+        found.append(f"its Python is {taken.python} instead of {locked.python}")
+    if not locked.is_installed and platform_name(taken.platform) != platform:
+        found.append(f"it is for {taken.platform} instead of {platform}")
+    held = {plain_name(name): version for name, version in taken.distributions.items()}
+    wanted = {package.name: package.version for package in locked.packages}
+    for name in sorted(held.keys() | wanted.keys()):
+        if name not in held:
+            found.append(f"it has no {name} {wanted[name]}")
+        elif name not in wanted:
+            found.append(f"it has {name} {held[name]}, which is not locked")
+        elif _comparable(held[name]) != _comparable(wanted[name]):
+            found.append(f"its {name} is {held[name]} instead of {wanted[name]}")
+    return found
+
+
+def _check_places(toolchain: Toolchain) -> None:
+    for package in toolchain.packages:
+        if _PLACE.match(package):
+            raise _not_lockable(toolchain, package)
+
+
+def _packages(toolchain: Toolchain, text: str) -> tuple[Package, ...]:
+    """The packages of a `pylock.toml` (PEP 751) that was written for one platform; where they come from is left out."""
+    import tomllib
+
+    packages = []
+    for item in tomllib.loads(text).get("packages", ()):
+        name = str(item["name"])
+        if any(kind in item for kind in _DIRECT):
+            raise _not_lockable(toolchain, name)
+        # What can be installed as it is, is; only where there is no such file is one built from the sources.
+        files: Sequence[Mapping[str, Any]] = item.get("wheels") or [item[kind] for kind in ("sdist",) if kind in item]
+        digests = sorted({str(file["hashes"]["sha256"]) for file in files if "sha256" in file.get("hashes", {})})
+        if not digests:
+            message = f"toolchain '{toolchain.name}' cannot be locked: nothing gives the SHA-256 of {name} {item.get('version')}"
+            raise ToolchainError(Problem("EPB309", message, toolchain.where, "Take it from an index that does."))
+        packages.append(Package(plain_name(name), str(item["version"]), tuple(digests)))
+    return tuple(sorted(packages))
+
+
+def _preferences(versions: Mapping[str, str]) -> str:
+    """Versions as a `pylock.toml` that uv finds where it is to write: it keeps what it can of it."""
+    packages = (f'[[packages]]\nname = "{name}"\nversion = "{version}"\n' for name, version in versions.items())
+    return "\n".join(['lock-version = "1.0"\ncreated-by = "epbuild"\n', *packages])
+
+
+def _not_lockable(toolchain: Toolchain, package: str) -> ToolchainError:
+    message = f"toolchain '{toolchain.name}' cannot be locked: '{package}' names a place and not a version"
+    return ToolchainError(Problem("EPB309", message, toolchain.where, _WHEEL_HINT))
+
+
+def _unresolved(toolchain: Toolchain, platform: str, stderr: str) -> ToolchainError:
+    text, quote = said(stderr)
+    hint = "Check the network." if is_network(text) else "Check the packages, and whether there are any for that platform."
+    message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv said: {quote}"
+    return ToolchainError(Problem("EPB309", message, toolchain.where, hint))
+
+
+def _comparable(version: str) -> str:
+    """The spelling of a version that equal ones have in common, near enough for what one installer wrote and another wrote down."""
+    release = re.sub(r"(?<![0-9a-z])0+(?=[0-9])", "", version.lower().removeprefix("v"))
+    return re.sub(r"(?:\.0)+(?=$|[^0-9.])", "", re.sub(r"[-_]", ".", release))

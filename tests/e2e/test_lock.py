@@ -1,0 +1,236 @@
+"""A locked build with the real packages: made of what the lock says and of nothing else, and refused in a sentence where that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Project, compiled, copy_of_quickstart
+
+from epbuild.toolchain import platform_here
+
+HERE = str(platform_here())
+ELSEWHERE = "windows-arm64" if HERE != "windows-arm64" else "linux-x86_64"
+CLASSIFIER = "emit:classifier/snapdragon-SM8750/*"
+PACKAGES = "packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The quickstart with a lock for this platform and another; the tests work on copies."""
+    folder = tmp_path_factory.mktemp("locked")
+    project = copy_of_quickstart(folder / "quickstart", folder / "cache")
+    project.edit(PACKAGES, f"{PACKAGES}\n    platforms: [{HERE}, {ELSEWHERE}]")
+    done = project.epbuild("lock")
+    assert done.returncode == 0, done.stderr
+    return project
+
+
+@pytest.fixture
+def project(locked: Project, tmp_path: Path) -> Project:
+    shutil.copytree(locked.folder, tmp_path / "project")
+    return Project(tmp_path / "project", tmp_path / "cache")
+
+
+def lock_of(project: Project) -> Path:
+    return project.folder / "epbuild.lock"
+
+
+def tamper(project: Project, change: Callable[[str], str]) -> None:
+    before = lock_of(project).read_text(encoding="utf-8")
+    after = change(before)
+    assert after != before
+    lock_of(project).write_text(after, encoding="utf-8")
+
+
+def plan_keys(project: Project, *arguments: str) -> dict[str, str | None]:
+    done = project.epbuild("plan", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    return {step["id"]: step["key"] for step in json.loads(done.stdout)["steps"]}
+
+
+def warnings_of(done: str) -> list[str]:
+    return [line for line in done.splitlines() if "warning: " in line]
+
+
+# -- The lock itself ---------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_has_the_ep_for_each_platform_with_other_files_and_no_address(locked: Project) -> None:
+    text = lock_of(locked).read_text(encoding="utf-8")
+    assert "://" not in text
+    files = {
+        platform: set(
+            re.findall(rf"^toolchain qnn {platform} onnxruntime-qnn==2\.7\.0 sha256:([0-9a-f]{{64}})$", text, re.MULTILINE)
+        )
+        for platform in (HERE, ELSEWHERE)
+    }
+    assert all(files.values())
+    assert not files[HERE] & files[ELSEWHERE]
+
+
+def test_locking_twice_gives_the_same_bytes(locked: Project, tmp_path: Path) -> None:
+    fresh = copy_of_quickstart(tmp_path / "fresh", tmp_path / "cache")
+    shutil.copy(locked.recipe, fresh.recipe)
+    assert fresh.epbuild("lock").returncode == 0
+    assert lock_of(fresh).read_bytes() == lock_of(locked).read_bytes()
+    assert fresh.epbuild("lock", "--check").returncode == 0
+    assert lock_of(fresh).read_bytes() == lock_of(locked).read_bytes()
+
+
+# -- Building with it --------------------------------------------------------------------------------------------------
+
+
+def test_a_locked_build_is_made_and_is_the_same_build_as_one_without_locked(project: Project) -> None:
+    assert compiled(project.build("--locked", "epbuild.yaml", CLASSIFIER))
+    assert compiled(project.build("epbuild.yaml", CLASSIFIER)) == set()
+    assert project.epbuild("run", "--locked", "--check", "epbuild.yaml", CLASSIFIER).returncode == 0
+    assert plan_keys(project, "--locked") == plan_keys(project)
+
+
+def test_two_checkouts_with_one_lock_have_the_same_keys_and_files(project: Project, tmp_path: Path) -> None:
+    other = Project(tmp_path / "elsewhere" / "checkout", tmp_path / "another cache")
+    shutil.copytree(project.folder, other.folder)
+    for each in (project, other):
+        each.build("--locked", "epbuild.yaml", CLASSIFIER)
+    assert plan_keys(project, "--locked") == plan_keys(other, "--locked")
+    assert project.files() == other.files() != {}
+
+
+def test_an_older_version_that_is_locked_is_the_one_that_is_built_with(project: Project) -> None:
+    """NumPy, which the recipe does not name: a build without the lock takes the newest."""
+    newest = re.search(rf"toolchain qnn {HERE} numpy==(\S+)", lock_of(project).read_text(encoding="utf-8"))
+    assert newest is not None
+    project.edit(PACKAGES, PACKAGES.replace("]", f", numpy<{newest[1]}]"))
+    assert project.epbuild("lock").returncode == 0
+    older = re.search(rf"toolchain qnn {HERE} numpy==(\S+)", lock_of(project).read_text(encoding="utf-8"))
+    assert older is not None
+    assert older[1] != newest[1]
+    project.edit(f", numpy<{newest[1]}]", ", numpy]")
+    done = project.epbuild("lock")
+    assert "toolchain qnn  onnxruntime" not in done.stdout
+    assert f"numpy=={older[1]}" in lock_of(project).read_text(encoding="utf-8")
+    project.build("--locked", "epbuild.yaml", CLASSIFIER)
+    [manifest] = project.folder.glob("dist/**/manifest.json")
+    assert f'"numpy": "{older[1]}"' in manifest.read_text(encoding="utf-8")
+
+
+# -- Refusing ----------------------------------------------------------------------------------------------------------
+
+ZERO = "0" * 64
+
+
+def swap_digest(text: str) -> str:
+    return re.sub(rf"({HERE} onnxruntime==\S+ sha256:)[0-9a-f]{{64}}", rf"\g<1>{ZERO}", text)
+
+
+TAMPERED: list[tuple[str, Callable[[str], str], int, str, str]] = [
+    ("another recipe", lambda text: text.replace("recipe quickstart", "recipe other"), 2, "EPB243", "the lock of another recipe"),
+    (
+        "a requirement",
+        lambda text: text.replace("requires onnxruntime==1.31.1", "requires onnxruntime==1.30.0"),
+        2,
+        "EPB244",
+        "asks for",
+    ),
+    (
+        "a version",
+        lambda text: text.replace(f"{HERE} onnxruntime-qnn==2.7.0", f"{HERE} onnxruntime-qnn==2.6.0"),
+        2,
+        "EPB244",
+        "has 2.6.0",
+    ),
+    ("a toolchain less", lambda text: text.replace("toolchain qnn ", "toolchain npu "), 2, "EPB244", "is not in epbuild.lock"),
+    ("a platform less", lambda text: text.replace(f"toolchain qnn {HERE} ", "toolchain qnn macos-x86_64 "), 2, "EPB245", HERE),
+    ("the catalog", lambda text: text.replace("catalog session-keys ", "catalog session-keys 9"), 2, "EPB246", "session-keys"),
+    ("a model more", lambda text: f"{text}model decode sha256:{ZERO}\n", 2, "EPB247", "'decode'"),
+    ("no lock at all", lambda text: "", 2, "EPB242", "the lock is empty"),
+    ("a digest", swap_digest, 3, "EPB307", "Hash mismatch"),
+    (
+        "a package less",
+        lambda text: re.sub(rf"toolchain qnn {HERE} numpy==\S+ \S+\n", "", text),
+        3,
+        "EPB307",
+        "numpy",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "error", "words"), [item[1:] for item in TAMPERED], ids=[item[0] for item in TAMPERED]
+)
+def test_a_build_that_would_deviate_is_refused(
+    project: Project, change: Callable[[str], str], code: int, error: str, words: str
+) -> None:
+    tamper(project, change)
+    done = project.epbuild("run", "--locked")
+    assert done.returncode == code, done.stdout + done.stderr
+    problems = [line for line in done.stderr.splitlines() if "error: " in line]
+    assert any(f"[{error}]" in line and words in line for line in problems), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (project.folder / "dist").exists()
+
+
+def test_without_locked_a_lock_that_does_not_fit_is_told_and_left_out(project: Project) -> None:
+    tamper(project, lambda text: text.replace("requires onnxruntime==1.31.1", "requires onnxruntime==1.30.0"))
+    done = project.epbuild("run", "epbuild.yaml", CLASSIFIER)
+    assert done.returncode == 0
+    [warning] = warnings_of(done.stderr)
+    assert "[EPB244]" in warning
+    [warning] = warnings_of(project.epbuild("plan").stderr)
+    assert "[EPB244]" in warning
+
+
+def test_an_environment_that_somebody_changed_is_refused(project: Project, tmp_path: Path) -> None:
+    project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(tmp_path / "toolchains")
+    project.build("--locked", "epbuild.yaml", CLASSIFIER)
+    [site] = [path.parent for path in (tmp_path / "toolchains").glob("locked-*/env/**/onnxruntime") if path.is_dir()]
+    metadata = site / "intruder-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: intruder\nVersion: 1.0\n", encoding="utf-8")
+    done = project.epbuild("run", "--locked", "epbuild.yaml", CLASSIFIER)
+    assert done.returncode == 3
+    assert "the toolchain 'qnn' is not what epbuild.lock says: it has intruder 1.0, which is not locked" in done.stderr
+
+
+# -- The fast path -----------------------------------------------------------------------------------------------------
+
+
+def snapshots(project: Project) -> list[Path]:
+    return list((project.folder / ".epbuild").glob("snapshot-*"))
+
+
+def settle(project: Project, *arguments: str) -> None:
+    """Run until there is a snapshot to answer from, for which what was touched has to be a little older."""
+    for _ in range(20):
+        assert project.epbuild("run", *arguments).returncode == 0
+        if snapshots(project):
+            return
+    raise AssertionError("no snapshot was taken")
+
+
+def test_a_lock_that_changes_goes_or_comes_is_noticed_when_there_is_nothing_to_do(project: Project) -> None:
+    project.build()
+    settle(project)
+    good = lock_of(project).read_bytes()
+    assert "Nothing to do" in project.epbuild("run", "--locked").stdout
+
+    tamper(project, lambda text: text.replace("recipe quickstart", "recipe other"))
+    assert project.epbuild("run", "--locked").returncode == 2
+    assert len(warnings_of(project.epbuild("run").stderr)) == 1
+
+    lock_of(project).unlink()
+    settle(project)
+    assert project.epbuild("run", "--locked").returncode == 2
+    assert project.epbuild("run", "--locked", "--check").returncode == 2
+
+    settle(project)
+    lock_of(project).write_bytes(good.replace(b"recipe quickstart", b"recipe other"))
+    assert len(warnings_of(project.epbuild("run").stderr)) == 1
+    lock_of(project).write_bytes(good)
+    settle(project, "--locked")
+    assert "Nothing to do" in project.epbuild("run").stdout

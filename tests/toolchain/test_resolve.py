@@ -1,0 +1,382 @@
+"""What a lock says of a toolchain is what its requirements come to, with the files for one platform and no word of where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_environments import write_wheel
+
+from epbuild.errors import Position, Problem, ToolchainError
+from epbuild.lock import LockedEnvironment, Package
+from epbuild.recipe import Toolchain
+from epbuild.schemas import schema
+from epbuild.toolchain import Environment, Fingerprint, Requirements, deviations, found_installed, prepare, provision
+from epbuild.toolchain import resolve as module
+from epbuild.toolchain.platforms import PLATFORMS, platform_here, platform_name
+from epbuild.toolchain.resolve import asked, find_python, named_python, resolve_packages
+
+WHERE = Position("epbuild.yaml", 4, 3)
+RUNNING = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
+A, B, C = ("a" * 64, "b" * 64, "c" * 64)
+
+
+def toolchain(*packages: str, python: str | None = None) -> Toolchain:
+    return Toolchain("npu", WHERE, python=python, packages=packages)
+
+
+def refusal(wanted: Toolchain, platform: str = "linux-x86_64") -> Problem:
+    with pytest.raises(ToolchainError) as caught:
+        resolve_packages(wanted, find_python(wanted), platform, {})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where, caught.value.exit_code) == ("EPB309", WHERE, 3)
+    return problem
+
+
+# -- Platforms and Pythons ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tag", "name"),
+    [
+        ("linux-x86_64", "linux-x86_64"),
+        ("linux-aarch64", "linux-arm64"),
+        ("win-amd64", "windows-x86_64"),
+        ("win-arm64", "windows-arm64"),
+        ("macosx-14.0-arm64", "macos-arm64"),
+        ("macosx-10.9-x86_64", "macos-x86_64"),
+        ("win32", None),
+        ("linux-riscv64", None),
+        ("linux-i686", None),
+    ],
+)
+def test_a_platform_has_one_name_whatever_python_calls_it(tag: str, name: str | None) -> None:
+    assert platform_name(tag) == name
+
+
+def test_this_platform_has_a_name() -> None:
+    assert platform_here() in PLATFORMS
+
+
+def test_a_python_for_two_kinds_of_mac_counts_as_the_one_that_it_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert platform_name("macosx-10.9-universal2") == "macos-arm64"
+
+
+def test_a_recipe_can_name_every_platform_and_no_other() -> None:
+    platforms = schema("recipe")["$defs"]["toolchain"]["properties"]["platforms"]
+    assert platforms["items"]["enum"] == list(PLATFORMS)
+
+
+@pytest.mark.parametrize(
+    ("request_", "name"),
+    [
+        (None, RUNNING),
+        ("3.11", "cpython-3.11"),
+        ("3.12.4", "cpython-3.12"),
+        ("cpython-3.12", "cpython-3.12"),
+        ("CPython@3.13", "cpython-3.13"),
+        (">=3.11", None),
+        ("pypy3.10", None),
+        ("/usr/bin/python3", None),
+    ],
+)
+def test_a_python_that_is_named_by_its_version_is_known_without_looking(request_: str | None, name: str | None) -> None:
+    assert named_python(request_) == name
+
+
+# -- What uv is asked, and what becomes of its answer ------------------------------------------------------------------
+
+
+@dataclass
+class FakeUv:
+    """Answers with the packages that it is given, as uv writes them, or fails."""
+
+    packages: list[dict[str, Any]] = field(default_factory=list)
+    stderr: str = ""
+    arguments: list[str] = field(default_factory=list)
+    wanted: str = ""
+    preferences: str | None = None
+
+    def __call__(
+        self, arguments: Sequence[str], changes: Mapping[str, str | None] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        self.arguments = list(arguments)
+        self.wanted = Path(arguments[-1]).read_text(encoding="utf-8")
+        output = Path(arguments[list(arguments).index("--output-file") + 1])
+        self.preferences = output.read_text(encoding="utf-8") if output.exists() else None
+        # TOML takes the values of JSON, with '=' for ':' in tables.
+        lines = [
+            f"[[packages]]\n{''.join(f'{key} = {_toml(value)}' + chr(10) for key, value in item.items())}"
+            for item in self.packages
+        ]
+        output.write_text("\n".join(['lock-version = "1.0"', *lines]), encoding="utf-8")
+        return subprocess.CompletedProcess([], 1 if self.stderr else 0, "", self.stderr)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def file(digest: str) -> dict[str, Any]:
+    return {"url": f"https://packages.example/{digest}.whl", "hashes": {"sha256": digest}}
+
+
+@pytest.fixture
+def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
+    fake = FakeUv([{"name": "a", "version": "1", "wheels": [file(A)]}])
+    monkeypatch.setattr(module, "run_uv", fake)
+    return fake
+
+
+def resolved(wanted: Toolchain, platform: str = "linux-x86_64", **preferred: str) -> LockedEnvironment:
+    return resolve_packages(wanted, find_python(wanted), platform, preferred)
+
+
+def test_the_requirements_reach_uv_each_on_its_line(uv: FakeUv) -> None:
+    wanted = toolchain("b >=1,\n <2", "a[x]==1", "c; sys_platform == 'win32'", "a[x]==1")
+    assert asked(wanted) == ("a[x]==1", "b >=1, <2", "c; sys_platform == 'win32'")
+    resolved(wanted)
+    assert uv.wanted.splitlines() == list(asked(wanted))
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_packages_are_chosen_for_the_platform_that_is_named(uv: FakeUv, platform: str) -> None:
+    resolved(toolchain("a"), platform)
+    assert uv.arguments[uv.arguments.index("--python-platform") + 1] == PLATFORMS[platform]
+
+
+@pytest.mark.parametrize(("request_", "version"), [("3.12", "3.12"), ("3.11.7", "3.11.7"), ("cpython@3.13", "3.13")])
+def test_packages_are_chosen_for_the_python_that_the_recipe_names(uv: FakeUv, request_: str, version: str) -> None:
+    found = resolved(toolchain("a", python=request_))
+    assert uv.arguments[uv.arguments.index("--python-version") + 1] == version
+    assert found.python == f"cpython-{version.rpartition('.')[0] if version.count('.') > 1 else version}"
+
+
+def test_versions_that_are_preferred_are_given_to_uv_and_none_are_made_up(uv: FakeUv) -> None:
+    resolved(toolchain("a"), numpy="2.3.0")
+    assert uv.preferences is not None
+    assert 'name = "numpy"\nversion = "2.3.0"' in uv.preferences
+    resolved(toolchain("a"))
+    assert uv.preferences is None
+
+
+def test_a_package_is_its_name_its_version_and_the_digests_of_its_wheels_sorted(uv: FakeUv) -> None:
+    uv.packages = [
+        {"name": "Num_Py", "version": "2.4.6", "sdist": file(C), "wheels": [file(B), file(A)]},
+        {"name": "only.sources", "version": "1.0", "sdist": file(C)},
+    ]
+    found = resolved(toolchain("a"))
+    assert found.packages == (Package("num-py", "2.4.6", (A, B)), Package("only-sources", "1.0", (C,)))
+
+
+@pytest.mark.parametrize("kind", ["archive", "directory", "vcs"])
+def test_a_package_that_came_from_a_place_is_refused(uv: FakeUv, kind: str) -> None:
+    uv.packages = [{"name": "mine", "version": "1.0", kind: {"path": "wheels/mine"}}]
+    assert refusal(toolchain("wheels/mine")).message == "toolchain 'npu' cannot be locked: 'mine' names a place and not a version"
+
+
+def test_a_package_whose_files_nobody_vouches_for_is_refused(uv: FakeUv) -> None:
+    uv.packages = [{"name": "a", "version": "1.0", "wheels": [{"url": "https://packages.example/a.whl", "hashes": {}}]}]
+    assert refusal(toolchain("a")).message == "toolchain 'npu' cannot be locked: nothing gives the SHA-256 of a 1.0"
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "./a.whl",
+        "../a",
+        "~/a.whl",
+        "/opt/a.whl",
+        "C:\\a.whl",
+        "a @ https://host.example/a.whl",
+        "git+ssh://host/a",
+        "-e .",
+        "--index-url=x",
+    ],
+)
+def test_what_names_a_place_or_is_an_option_is_refused_without_asking_uv(uv: FakeUv, package: str) -> None:
+    problem = refusal(toolchain("b==1", package))
+    assert problem.message == f"toolchain 'npu' cannot be locked: '{package}' names a place and not a version"
+    assert "UV_FIND_LINKS" in str(problem.hint)
+    assert uv.arguments == []
+
+
+@pytest.mark.parametrize(
+    ("stderr", "hint"),
+    [
+        (
+            "error: No solution found\n  cause: Because a has no wheels\n",
+            "Check the packages, and whether there are any for that platform.",
+        ),
+        ("error: Failed to fetch\n  cause: dns error\n", "Check the network."),
+    ],
+)
+def test_uv_is_quoted_when_it_finds_no_packages(uv: FakeUv, stderr: str, hint: str) -> None:
+    uv.stderr = stderr
+    problem = refusal(toolchain("a"), "windows-arm64")
+    assert problem.message.startswith("toolchain 'npu' could not be locked for windows-arm64; uv said: error: ")
+    assert problem.hint == hint
+    assert "\n" not in problem.message
+
+
+# -- An environment that is there --------------------------------------------------------------------------------------
+
+
+def there(distributions: dict[str, str], python: str = "cpython-3.11", platform: str = "linux-x86_64") -> Environment:
+    return Environment("npu", Path("python"), Fingerprint(python, platform, distributions, {}, "a CPU"), Path("memory.json"))
+
+
+def test_what_somebody_elses_environment_holds_is_locked_by_version() -> None:
+    found = found_installed(there({"onnxruntime": "1.31.1", "a--b": "1.0"}))
+    assert found == LockedEnvironment("cpython-3.11", (Package("a-b", "1.0"), Package("onnxruntime", "1.31.1")))
+    assert found.is_installed
+    assert deviations(there({"onnxruntime": "1.31.1", "a-b": "1.0"}), "linux-x86_64", found) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (there({"a": "1.0", "b": "2.0rc1"}, "cpython-3.12"), ["its Python is cpython-3.12 instead of cpython-3.11"]),
+        (there({"a": "1.0", "b": "2.0rc1"}, platform="win-amd64"), ["it is for win-amd64 instead of linux-x86_64"]),
+        (there({"a": "1.0"}), ["it has no b 2.0rc1"]),
+        (there({"a": "1.0", "b": "2.0rc1", "c": "3"}), ["it has c 3, which is not locked"]),
+        (there({"a": "1.1", "b": "2.0"}), ["its a is 1.1 instead of 1.0", "its b is 2.0 instead of 2.0rc1"]),
+        (there({"a": "1.0+cu12", "b": "2.0rc1"}), ["its a is 1.0+cu12 instead of 1.0"]),
+        (there({"a": "1.0.post1", "b": "2.0rc1"}), ["its a is 1.0.post1 instead of 1.0"]),
+        (there({"a": "1.0", "b": "2.0rc1"}), []),
+    ],
+)
+def test_every_difference_from_what_was_locked_is_told(environment: Environment, words: list[str]) -> None:
+    locked = LockedEnvironment("cpython-3.11", (Package("a", "1.0", (A,)), Package("b", "2.0rc1", (B,))))
+    assert deviations(environment, "linux-x86_64", locked) == words
+
+
+@pytest.mark.parametrize(
+    ("written", "locked"), [("1.0.0", "1"), ("2024.01.02", "2024.1.2"), ("1.0RC1", "1.0rc1"), ("v1.2", "1.2"), ("10.0", "10")]
+)
+def test_a_version_that_is_only_spelled_otherwise_is_the_same(written: str, locked: str) -> None:
+    assert (
+        deviations(there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),))) == []
+    )
+
+
+@pytest.mark.parametrize(("written", "locked"), [("1.10", "1.1"), ("10", "1"), ("1.0.1", "1.1"), ("100", "1")])
+def test_a_version_that_is_another_is_not_taken_for_the_same(written: str, locked: str) -> None:
+    assert deviations(there({"a": written}), "linux-x86_64", LockedEnvironment("cpython-3.11", (Package("a", locked, (A,)),)))
+
+
+# -- The real uv, without a network ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of wheels, which is all that uv has."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    write_wheel(folder, "tiny-ep", "1.0", {"tiny_ep/__init__.py": b""}, ("tiny-base",))
+    write_wheel(folder, "tiny-base", "1.0", {"tiny_base/__init__.py": b"1"})
+    write_wheel(folder, "tiny-base", "1.1", {"tiny_base/__init__.py": b"1.1"})
+    write_wheel(folder, "tiny-windows", "1.0", {"tiny_windows/__init__.py": b""})
+    return folder
+
+
+def really_resolved(wanted: Toolchain, platform: str = str(platform_here()), **preferred: str) -> LockedEnvironment:
+    named = {name.replace("_", "-"): version for name, version in preferred.items()}
+    return resolve_packages(wanted, find_python(wanted), platform, named)
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_uv_knows_every_platform(wheels: Path, platform: str) -> None:
+    found = really_resolved(toolchain("tiny-ep", "tiny-windows; sys_platform == 'win32'"), platform)
+    windows = ["tiny-windows"] if platform.startswith("windows") else []
+    assert [package.name for package in found.packages] == ["tiny-base", "tiny-ep", *windows]
+    assert found.packages[0] == Package("tiny-base", "1.1", (digest_of(wheels / "tiny_base-1.1-py3-none-any.whl"),))
+
+
+@pytest.mark.slow
+def test_a_version_is_kept_as_long_as_it_does(wheels: Path) -> None:
+    assert really_resolved(toolchain("tiny-ep"), tiny_base="1.0").packages[0].version == "1.0"
+    assert really_resolved(toolchain("tiny-ep", "tiny-base>1.0"), tiny_base="1.0").packages[0].version == "1.1"
+    assert really_resolved(toolchain("tiny-ep"), tiny_base="7.0").packages[0].version == "1.1"
+
+
+@pytest.mark.slow
+def test_another_python_is_resolved_for_though_it_is_not_here(wheels: Path) -> None:
+    write_wheel(wheels, "tiny-old", "1.0", {"tiny_old/__init__.py": b""})
+    wanted = toolchain("tiny-ep", "tiny-old; python_version < '3.10'", python="3.9")
+    assert [package.name for package in really_resolved(wanted).packages] == ["tiny-base", "tiny-ep", "tiny-old"]
+
+
+@pytest.mark.slow
+def test_a_python_that_has_to_be_looked_for_is_found_or_told_missing(tmp_path: Path) -> None:
+    assert find_python(toolchain("a", python=sys.executable)).name == RUNNING
+    with pytest.raises(ToolchainError) as caught:
+        find_python(toolchain("a", python=str(tmp_path / "python")))
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("EPB309", WHERE)
+    assert "is not here: uv said: " in problem.message
+
+
+@pytest.mark.slow
+def test_an_environment_is_made_of_what_was_locked_though_there_is_something_newer(wheels: Path, tmp_path: Path) -> None:
+    wanted = toolchain("tiny-ep")
+    locked = really_resolved(wanted, tiny_base="1.0")
+    made = prepare(wanted, tmp_path, tmp_path / "home", [], locked)
+    assert made.fingerprint.distributions == {"tiny-ep": "1.0", "tiny-base": "1.0"}
+    assert deviations(made, str(platform_here()), locked) == []
+    free = prepare(wanted, tmp_path, tmp_path / "home", [])
+    assert free.fingerprint.distributions["tiny-base"] == "1.1"
+    assert free.interpreter != made.interpreter
+
+
+def refused(home: Path, wanted: Toolchain, locked: LockedEnvironment) -> str:
+    with pytest.raises(ToolchainError) as caught:
+        provision(Requirements(wanted.packages, None, locked), home, name="npu", where=WHERE)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("EPB307", WHERE)
+    assert not list(home.glob("*/env"))
+    return problem.message
+
+
+@pytest.mark.slow
+def test_a_file_that_is_not_the_locked_one_is_not_installed(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = really_resolved(toolchain("tiny-base==1.0"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "another cache"))  # the first one has the file that was locked
+    write_wheel(wheels, "tiny-base", "1.0", {"tiny_base/__init__.py": b"something else"})
+    assert "Hash mismatch" in refused(tmp_path / "home", toolchain("tiny-base==1.0"), locked)
+
+
+@pytest.mark.slow
+def test_a_lock_that_lacks_what_a_package_needs_is_not_installed(wheels: Path, tmp_path: Path) -> None:
+    locked = really_resolved(toolchain("tiny-ep"))
+    torn = LockedEnvironment(locked.python, tuple(package for package in locked.packages if package.name == "tiny-ep"))
+    assert "tiny-base" in refused(tmp_path / "home", toolchain("tiny-ep"), torn)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asks", ["tiny-base<1.1", "tiny-windows"])
+def test_a_lock_that_does_not_meet_the_requirements_is_not_installed(wheels: Path, tmp_path: Path, asks: str) -> None:
+    locked = really_resolved(toolchain("tiny-ep"))
+    assert "tiny-" in refused(tmp_path / "home", toolchain("tiny-ep", asks), locked)
