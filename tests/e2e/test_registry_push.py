@@ -1,0 +1,299 @@
+"""A push into a real registry, Debian's docker-registry on this machine: what arrives is whole, and other clients can fetch it."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import importlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project, emitted
+
+from epbuild.emit.oci import Image, image
+from epbuild.emit.tree import Content, Role, Write
+from epbuild.errors import EnvironmentFailure
+from epbuild.recipe import parse_image_reference
+from epbuild.registry import PushCancelled, Pushed, push
+
+pytestmark = pytest.mark.skipif(
+    not (Path("/etc/debian_version").exists() and shutil.which("apt-get") and shutil.which("dpkg")),
+    reason="the registry is Debian's docker-registry, which apt-get fetches and dpkg unpacks: only Debian and its kin have both",
+)
+
+PACKAGE = "docker-registry"
+MIB = 1024 * 1024
+PASSWORD = "open sesame"
+# bcrypt is the only form that the registry reads, and nothing here can make it.
+HTPASSWD = "ci:$2b$05$UWvB7AmFXCC1YM1r2AxnNu.JZh7Z9FIVvL2Xs2tfrkKd7nng8Ashq\n"
+
+FILES: Mapping[str, tuple[Role, bytes]] = {
+    "manifest.json": ("manifest", b'{"format": 1}\n'),
+    "decode_ctx.onnx": ("model", b"decode"),
+    "prefill_ctx.onnx": ("model", b"prefill"),
+    "npu/llm_qnn.bin": ("context-binary", bytes(range(256)) * 8192),
+    "config.json": ("asset", b"{}"),
+    "empty": ("asset", b""),
+}
+BYTES = {hashlib.sha256(data).hexdigest(): data for _, data in FILES.values()}
+
+
+@dataclass
+class DebianRegistry:
+    """The registry as it runs, and its log of what it was asked."""
+
+    port: int
+    log: Path
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def get(self, path: str, accept: str = "*/*") -> tuple[int, str, int]:
+        """The status, the SHA-256 of the body and its size, asked for with nothing of epbuild and read in pieces."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request("GET", path, headers={"Accept": accept})
+            response = connection.getresponse()
+            found, size = hashlib.sha256(), 0
+            while data := response.read(MIB):
+                found.update(data)
+                size += len(data)
+            return response.status, found.hexdigest(), size
+        finally:
+            connection.close()
+
+    def manifest(self, repository: str, name: str) -> tuple[int, str, int]:
+        """The same of a manifest; the registry knows of none for who does not say that they can read it."""
+        return self.get(f"/v2/{repository}/manifests/{name}", "application/vnd.oci.image.manifest.v1+json")
+
+    def asked(self, method: str) -> int:
+        """How many requests with a method it has answered."""
+        return self.log.read_text(encoding="utf-8").count(f'"{method} /v2/')
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[Path]:
+    """Debian's package, fetched and unpacked where nothing else looks; nothing is installed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if not _fetched(folder, []):
+            # A machine that was never updated does not know the package: ask with lists of its own.
+            (folder / "lists/partial").mkdir(parents=True)
+            options = ["-o", f"Dir::State::Lists={folder / 'lists'}", "-o", f"Dir::Cache={folder}"]
+            subprocess.run(["apt-get", *options, "update"], cwd=folder, capture_output=True, check=True, timeout=240)
+            assert _fetched(folder, options)
+        (package,) = folder.glob(f"{PACKAGE}_*.deb")
+        subprocess.run(["dpkg", "-x", str(package), str(folder / "root")], check=True, timeout=60)
+        yield folder / "root/usr/bin/docker-registry"
+
+
+def _fetched(folder: Path, options: list[str]) -> bool:
+    done = subprocess.run(["apt-get", *options, "download", PACKAGE], cwd=folder, capture_output=True, check=False, timeout=240)
+    return done.returncode == 0
+
+
+@contextmanager
+def running(program: Path, htpasswd: str | None = None) -> Iterator[DebianRegistry]:
+    with tempfile.TemporaryDirectory() as name, socket.socket() as free:
+        folder = Path(name)
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        free.close()
+        config: dict[str, Any] = {
+            "version": 0.1,
+            "log": {"level": "warn"},
+            "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+            "http": {"addr": f"127.0.0.1:{port}"},
+        }
+        if htpasswd is not None:
+            (folder / "users").write_text(htpasswd, encoding="utf-8")
+            config["auth"] = {"htpasswd": {"realm": "tests", "path": str(folder / "users")}}
+        (folder / "config.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+        registry = DebianRegistry(port, folder / "log")
+        with registry.log.open("wb") as log:
+            process = subprocess.Popen(
+                [str(program), "serve", str(folder / "config.yml")], stdout=log, stderr=subprocess.STDOUT, cwd=folder
+            )
+        try:
+            _wait_for(registry, process)
+            yield registry
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for(registry: DebianRegistry, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError):
+            registry.get("/v2/")
+            return
+        time.sleep(0.05)
+    raise AssertionError(registry.log.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def registry(program: Path) -> Iterator[DebianRegistry]:
+    """A registry that asks nobody who they are; each test has a repository of its own."""
+    with running(program) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("EPBUILD_REGISTRY_USER", raising=False)
+    monkeypatch.delenv("EPBUILD_REGISTRY_PASSWORD", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+
+
+def made() -> Image:
+    return image(
+        [Content(path, role, len(data), hashlib.sha256(data).hexdigest()) for path, (role, data) in FILES.items()],
+        {"org.opencontainers.image.title": "tiny-llm"},
+    )
+
+
+def pour(content: Content, write: Write) -> None:
+    write(memoryview(BYTES[content.sha256]))
+
+
+def pushed(registry: DebianRegistry, repository: str, what: Image | None = None, **options: Any) -> Pushed:
+    give = options.pop("pour", pour)
+    reference = parse_image_reference(f"{registry.host}/{repository}:1.0")
+    return push(what or made(), reference, give, lambda done, total: None, step="emit:x", **options)
+
+
+def pulled(registry: DebianRegistry, repository: str, name: str, folder: Path) -> dict[str, bytes]:
+    """What an ORAS client makes of an image in the registry: its files by their names."""
+    client = importlib.import_module("oras.client").OrasClient(hostname=registry.host, insecure=True)
+    client.pull(target=f"{registry.host}/{repository}:{name}", outdir=str(folder))
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_blob_comes_back_as_it_went(registry: DebianRegistry) -> None:
+    what = made()
+    done = pushed(registry, "back/models", what)
+    assert (done.digest, done.there) == (what.digest, 0)
+    for digest, size in [*((blob.sha256, blob.size) for blob in what.blobs), (what.config.sha256, what.config.size)]:
+        assert registry.get(f"/v2/back/models/blobs/sha256:{digest}") == (200, digest, size)
+    for name in (what.digest, "1.0"):
+        assert registry.manifest("back/models", name) == (200, what.manifest.sha256, what.manifest.size)
+
+
+def test_a_second_push_sends_nothing(registry: DebianRegistry) -> None:
+    pushed(registry, "again/models")
+    before = [registry.asked(method) for method in ("POST", "PUT", "PATCH")]
+    done = pushed(registry, "again/models")
+    assert (done.sent, done.sent_bytes, done.there) == (0, 0, len(BYTES))
+    assert [registry.asked(method) for method in ("POST", "PUT", "PATCH")] == before
+    assert before[0] >= len(BYTES)
+
+
+def test_another_client_finds_the_files_under_their_names(registry: DebianRegistry, tmp_path: Path) -> None:
+    pushed(registry, "oras/models")
+    assert pulled(registry, "oras/models", "1.0", tmp_path) == {path: data for path, (_, data) in FILES.items()}
+
+
+def test_a_large_blob_takes_little_memory(registry: DebianRegistry) -> None:
+    size = 256 * MIB
+    piece = memoryview(bytes(MIB))
+    found = hashlib.sha256()
+    for _ in range(size // MIB):
+        found.update(piece)
+    what = image([Content("large.bin", "context-binary", size, found.hexdigest())], {})
+
+    def give(content: Content, write: Write) -> None:
+        for _ in range(content.size // MIB):
+            write(piece)
+
+    tracemalloc.start()
+    try:
+        pushed(registry, "large/models", what, pour=give)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert registry.get(f"/v2/large/models/blobs/sha256:{found.hexdigest()}") == (200, found.hexdigest(), size)
+    assert peak < 4 * MIB
+
+
+def test_a_push_that_is_stopped_names_nothing_and_can_be_done_again(registry: DebianRegistry) -> None:
+    cancelled = threading.Event()
+
+    def stop(content: Content, write: Write) -> None:
+        data = memoryview(BYTES[content.sha256])
+        write(data[: len(data) // 2])
+        if content.size > MIB:
+            cancelled.set()
+        write(data[len(data) // 2 :])
+
+    with pytest.raises(PushCancelled):
+        pushed(registry, "stopped/models", pour=stop, cancelled=cancelled)
+    assert registry.manifest("stopped/models", "1.0")[0] == 404
+    done = pushed(registry, "stopped/models")
+    assert registry.manifest("stopped/models", "1.0")[0] == 200
+    assert done.there < done.there + done.sent == len(BYTES)
+
+
+def test_a_blob_that_is_not_what_it_is_called_is_refused(registry: DebianRegistry) -> None:
+    with pytest.raises(EnvironmentFailure) as caught:
+        pushed(registry, "wrong/models", pour=lambda content, write: write(memoryview(bytes(content.size))))
+    assert caught.value.problems[0].code == "EPB426"
+    assert "400 provided digest did not match uploaded content" in caught.value.problems[0].text
+    assert registry.manifest("wrong/models", "1.0")[0] == 404
+
+
+def test_a_registry_with_users_takes_a_push_from_one_of_them_only(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(program, HTPASSWD) as registry:
+        for password in (None, "wrong", PASSWORD):
+            if password is not None:
+                monkeypatch.setenv("EPBUILD_REGISTRY_USER", "ci")
+                monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", password)
+            if password == PASSWORD:
+                assert pushed(registry, "mine/models").sent == len(BYTES)
+                continue
+            with pytest.raises(EnvironmentFailure) as caught:
+                pushed(registry, "mine/models")
+            assert caught.value.problems[0].code == "EPB427"
+
+
+def test_a_build_pushes_what_it_emits(registry: DebianRegistry, quickstart: Project, tmp_path: Path) -> None:
+    step = "emit:classifier/snapdragon-SM8750/*"
+    quickstart.build("epbuild.yaml", step)
+    plain = quickstart.files("dist/quickstart/classifier/snapdragon-SM8750")
+    path = "    path: dist/${recipe.name}/${group}/${target}\n"
+    packed = path.replace("${group}", "image/${group}")
+    push_there = f"    pack: oci\n    push: {registry.host}/built/${{group}}:${{target}}\n"
+    quickstart.edit(path, f"{packed}{push_there}")
+    assert len(emitted(quickstart.build("epbuild.yaml", step))) == 1
+    found = pulled(registry, "built/classifier", "snapdragon-SM8750", tmp_path / "pulled")
+    assert found == plain
+    assert set(quickstart.files("dist/quickstart/image/classifier/snapdragon-SM8750")) >= {"index.json", "oci-layout"}
+
+
+def test_a_build_that_may_not_push_says_so_in_one_line(program: Path, quickstart: Project) -> None:
+    with running(program, HTPASSWD) as registry:
+        path = "    path: dist/${recipe.name}/${group}/${target}\n"
+        quickstart.edit(path, f"{path}    pack: oci\n    push: {registry.host}/built/${{group}}:${{target}}\n")
+        quickstart.environment["DOCKER_CONFIG"] = os.devnull
+        done = quickstart.epbuild("run", "epbuild.yaml", "emit:classifier/snapdragon-SM8750/*")
+    assert done.returncode == 3, done.stdout + done.stderr
+    (line,) = [line for line in (done.stdout + done.stderr).splitlines() if "EPB427" in line]
+    assert "without a user and a password" in line

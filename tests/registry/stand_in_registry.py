@@ -1,0 +1,241 @@
+"""A registry for these tests: on this machine only, strict where the specification is, and as unreliable as a test asks it to be."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import selectors
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+_ROUTE = re.compile(r"/v2/([a-z0-9/._-]+)/(blobs|manifests)/(.*)")
+
+Answer = tuple[int, Mapping[str, str], bytes]
+"""A status, headers and a body."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What came: the headers as they were sent, and how many bytes of a body arrived."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    size: int
+
+    @property
+    def authorization(self) -> str | None:
+        return self.headers.get("Authorization")
+
+
+@dataclass
+class Trouble:
+    """What a server does instead of answering, for a request of that method to a path with that text in it."""
+
+    method: str
+    path: str
+    answer: Answer | None = None
+    """None: it hangs up without a word."""
+    reads: int | None = None
+    """How many bytes of the body it reads before; None: all."""
+    times: int = 1
+
+
+class Server:
+    """A server of these tests. Troubles come first, then `answer`, which says what becomes of a request."""
+
+    def __init__(self, port: int, scheme: str) -> None:
+        self.port = port
+        self.root = f"{scheme}://127.0.0.1:{port}"
+        self.requests: list[Request] = []
+        self.troubles: list[Trouble] = []
+
+    def asked(self, method: str) -> list[str]:
+        """The paths that were asked for with a method."""
+        return [request.path for request in self.requests if request.method == method]
+
+    def secrets(self) -> set[str | None]:
+        """The Authorization headers that came."""
+        return {request.authorization for request in self.requests}
+
+    def answer(self, request: Request, data: bytes) -> Answer:
+        raise NotImplementedError
+
+
+class Registry(Server):
+    """Keeps blobs and manifests, and says no where the specification says so."""
+
+    def __init__(self, port: int, scheme: str) -> None:
+        super().__init__(port, scheme)
+        self.blobs: dict[str, bytes] = {}
+        self.manifests: dict[str, bytes] = {}
+        self.location: Callable[[str], str] = lambda path: path
+        """Makes the Location header of an upload out of its path."""
+        self.allowed: set[str | None] | None = None
+        """The Authorization headers that may do anything; None: nobody is asked."""
+        self.challenge = ""
+
+    def answer(self, request: Request, data: bytes) -> Answer:
+        if self.allowed is not None and request.authorization not in self.allowed:
+            return 401, {"WWW-Authenticate": self.challenge} if self.challenge else {}, said("UNAUTHORIZED", "sign in first")
+        parts = urlsplit(request.path)
+        route = _ROUTE.fullmatch(parts.path)
+        if route is None:
+            return 404, {}, b"404 page not found"
+        match request.method, route[2], route[3]:
+            case "HEAD", kind, name:
+                kept = (self.blobs if kind == "blobs" else self.manifests).get(name)
+                return (404, {}, b"") if kept is None else (200, {"Docker-Content-Digest": digest(kept)}, kept)
+            case "POST", "blobs", "uploads/":
+                return 202, {"Location": self.location(f"{parts.path}{len(self.requests)}?state=a%2Fb")}, b""
+            case "PUT", "blobs", _:
+                return self.put_blob(parts.query, request.headers, data)
+            case "PUT", "manifests", name:
+                return self._put_manifest(name, request.headers, data)
+        return 405, {}, said("UNSUPPORTED", "the operation is unsupported")
+
+    def put_blob(self, query: str, headers: Mapping[str, str], data: bytes) -> Answer:
+        asked = parse_qs(query, strict_parsing=True)
+        if asked != {"state": ["a/b"], "digest": [digest(data)]} or headers.get("Content-Type") != "application/octet-stream":
+            return 400, {}, said("DIGEST_INVALID", "provided digest did not match uploaded content")
+        self.blobs[digest(data)] = data
+        return 201, {"Docker-Content-Digest": digest(data)}, b""
+
+    def _put_manifest(self, name: str, headers: Mapping[str, str], data: bytes) -> Answer:
+        manifest = json.loads(data)
+        if not {part["digest"] for part in (manifest["config"], *manifest["layers"])} <= set(self.blobs):
+            return 400, {}, said("MANIFEST_BLOB_UNKNOWN", "blob unknown to registry")
+        if headers.get("Content-Type") != MANIFEST_TYPE or (name.startswith("sha256:") and name != digest(data)):
+            return 400, {}, said("MANIFEST_INVALID", "manifest invalid")
+        self.manifests[name] = data
+        return 201, {"Docker-Content-Digest": digest(data)}, b""
+
+
+class TokenServer(Server):
+    """Hands out tokens, to a user with a password or to anybody."""
+
+    def __init__(self, port: int, scheme: str) -> None:
+        super().__init__(port, scheme)
+        self.user: str | None = None
+        """The Authorization header that a token is handed out for; None: any."""
+        self.tokens: list[Mapping[str, object]] = []
+        """What is answered, one after the other."""
+
+    @property
+    def challenge(self) -> str:
+        return f'Bearer realm="{self.root}/auth?account=ci",service="registry, of tests",scope="repository:team/models:pull"'
+
+    def answer(self, request: Request, data: bytes) -> Answer:
+        if self.user is not None and request.authorization != self.user:
+            return 401, {}, b'{"details": "incorrect username or password"}'
+        return 200, {}, json.dumps(self.tokens.pop(0)).encode()
+
+
+class Tunnel(Server):
+    """A proxy that joins lines, and sees nothing of what goes over them. Every line leads to the port `to` of this machine."""
+
+    to = 0
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def said(code: str, message: str) -> bytes:
+    """An error as the specification has it."""
+    return json.dumps({"errors": [{"code": code, "message": message, "detail": None}]}).encode()
+
+
+def basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+_S = TypeVar("_S", bound=Server)
+
+
+@contextmanager
+def serving(kind: type[_S], tls: ssl.SSLContext | None = None) -> Iterator[_S]:
+    """Lend a running server."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _do(self) -> None:
+            trouble = self._trouble()
+            length = int(self.headers.get("Content-Length", 0))
+            data = self.rfile.read(length if trouble is None or trouble.reads is None else min(length, trouble.reads))
+            request = Request(self.command, self.path, dict(self.headers.items()), len(data))
+            server.requests.append(request)
+            answer = server.answer(request, data) if trouble is None else trouble.answer
+            if answer is None or len(data) < length:
+                self.close_connection = True
+            if answer is None:
+                return
+            status, headers, body = answer
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_HEAD = do_POST = do_PUT = _do  # noqa: N815 - the names that the library gives them
+
+        def do_CONNECT(self) -> None:
+            server.requests.append(Request(self.command, self.path, dict(self.headers.items()), 0))
+            if isinstance(server, Tunnel):
+                with socket.create_connection(("127.0.0.1", server.to)) as there:
+                    self.send_response(200)
+                    self.end_headers()
+                    _join(self.connection, there)
+            self.close_connection = True
+
+        def _trouble(self) -> Trouble | None:
+            for trouble in server.troubles:
+                if trouble.times and trouble.method == self.command and trouble.path in self.path:
+                    trouble.times -= 1
+                    return trouble
+            return None
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
+            pass
+
+    class Listener(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass  # a client that has heard enough
+
+    listener = Listener(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        listener.socket = tls.wrap_socket(listener.socket, server_side=True)
+    server = kind(listener.server_address[1], "http" if tls is None else "https")
+    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        listener.shutdown()
+        thread.join()
+        listener.server_close()
+
+
+def _join(one: socket.socket, other: socket.socket) -> None:
+    with selectors.DefaultSelector() as selector, suppress(OSError):
+        selector.register(one, selectors.EVENT_READ, (one, other))
+        selector.register(other, selectors.EVENT_READ, (other, one))
+        while ready := selector.select(30):
+            for key, _ in ready:
+                here, there = key.data
+                data = here.recv(65536)
+                if not data:
+                    return
+                there.sendall(data)
