@@ -1,21 +1,84 @@
-"""How artifacts are laid out for people: layouts, directories that are swapped in whole, manifests."""
+"""How artifacts are laid out for people: layouts, directories that are swapped in whole, manifests, packages, archives, provenance."""
+
+from typing import TYPE_CHECKING
 
 from epbuild.emit.directory import Ours, mend, prepare, swap_in, unfinished
 from epbuild.emit.layout import Placed, Stored, StoredModel, arrange
-from epbuild.emit.manifest import ManifestFile, ManifestModel, emitted_files, render
+from epbuild.emit.manifest import ManifestModel, render
+from epbuild.emit.recorded import emitted_files, listed_files
+from epbuild.emit.tree import Content, Pour, Role, Write
+from epbuild.late import late
+
+if TYPE_CHECKING:
+    from epbuild.emit.archive import Form, compressor, write_archive
+    from epbuild.emit.assets import share_files
+    from epbuild.emit.bom import bill
+    from epbuild.emit.emitted import EmittedModel, base_models, compiled_models
+    from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
+    from epbuild.emit.materials import Built, InputFile, Materials, RecipeFiles, gather, recipe_file
+    from epbuild.emit.oci import Image, image
+    from epbuild.emit.package import Inference, Variant, check_package, for_inference, package_manifest
+    from epbuild.emit.provenance import Subject, statement
 
 __all__ = [
-    "ManifestFile",
+    "Built",
+    "Content",
+    "EmittedModel",
+    "Form",
+    "GenaiError",
+    "Image",
+    "Inference",
+    "InputFile",
     "ManifestModel",
+    "Materials",
     "Ours",
     "Placed",
+    "Pour",
+    "RecipeFiles",
+    "Role",
+    "Stage",
     "Stored",
     "StoredModel",
+    "Subject",
+    "Variant",
+    "Write",
     "arrange",
+    "base_models",
+    "bill",
+    "check_base",
+    "check_package",
+    "check_stages",
+    "compiled_models",
+    "compressor",
     "emitted_files",
+    "for_inference",
+    "gather",
+    "genai_config",
+    "image",
+    "listed_files",
     "mend",
+    "package_manifest",
     "prepare",
+    "recipe_file",
     "render",
+    "share_files",
+    "statement",
     "swap_in",
     "unfinished",
+    "write_archive",
 ]
+
+__getattr__ = late(
+    __name__,
+    {
+        "archive": ("Form", "compressor", "write_archive"),
+        "assets": ("share_files",),
+        "bom": ("bill",),
+        "emitted": ("EmittedModel", "base_models", "compiled_models"),
+        "genai": ("GenaiError", "Stage", "check_base", "check_stages", "genai_config"),
+        "materials": ("Built", "InputFile", "Materials", "RecipeFiles", "gather", "recipe_file"),
+        "oci": ("Image", "image"),
+        "package": ("Inference", "Variant", "check_package", "for_inference", "package_manifest"),
+        "provenance": ("Subject", "statement"),
+    },
+)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from epbuild.emit.tree import Role
 from epbuild.errors import BuildError, Problem
 
 
@@ -34,7 +35,7 @@ class Placed:
     """A file to lay out: the artifact, its POSIX path below the output's folder, and the references to rewrite in it."""
 
     path: str
-    role: str
+    role: Role
     artifact: Stored
     renames: Mapping[str, str] = field(default_factory=dict)
 
@@ -51,7 +52,7 @@ def arrange(
     `reserved` is a path for none of them. External data keeps its location beside its model, since the model names it. Raises BuildError
     when a model has several context binaries by one EP, for which the recipe has one name, or when two artifacts would get one path.
     """
-    placed: dict[str, Placed] = {reserved.casefold(): Placed(reserved, "reserved", Stored("", "", 0))}
+    placed: dict[str, Placed] = {reserved.casefold(): Placed(reserved, "manifest", Stored("", "", 0))}
     for model in models:
         path = names[model.member]
         folder = posixpath.dirname(path)

@@ -5,20 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from epbuild.emit.tree import Content
+
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class ManifestFile:
-    """One emitted file."""
-
-    path: str
-    role: str
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -46,9 +37,13 @@ def render(
     target: Mapping[str, Any],
     toolchain: Mapping[str, Any],
     models: Sequence[ManifestModel],
-    files: Sequence[ManifestFile],
+    files: Sequence[Content],
+    provenance: str | None = None,
 ) -> bytes:
-    """The manifest's bytes: indented UTF-8 JSON with sorted keys, ending in a newline."""
+    """The manifest's bytes: indented UTF-8 JSON with sorted keys, ending in a newline.
+
+    `provenance` is the path of the statement about these files and the manifest, which it therefore cannot list.
+    """
     document = {
         "format": FORMAT,
         "recipe": recipe,
@@ -70,15 +65,11 @@ def render(
             for model in models
         ],
         "files": [{"path": file.path, "role": file.role, "size": file.size, "sha256": file.sha256} for file in files],
+        **({"provenance": provenance} if provenance is not None else {}),
     }
+    return document_bytes(document)
+
+
+def document_bytes(document: Mapping[str, Any]) -> bytes:
+    """A document as every file that epbuild emits has it: indented UTF-8 JSON with sorted keys, ending in a newline."""
     return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
-
-def emitted_files(manifest: Path) -> frozenset[str]:
-    """The POSIX paths that a manifest says epbuild made, itself included; none when it is missing or not a manifest."""
-    try:
-        document = json.loads(manifest.read_text(encoding="utf-8"))
-        listed = {str(file["path"]) for file in document["files"]}
-        return frozenset(listed | {manifest.name}) if document["format"] == FORMAT else frozenset()
-    except (OSError, ValueError, KeyError, TypeError):
-        return frozenset()

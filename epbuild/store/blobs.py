@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.store.content import Blob, Copier, hash_stream
+from epbuild.store.content import Blob, Copier, Write, hand_on, hash_stream
 from epbuild.store.drafts import Draft, Drafts, discard, touch
 from epbuild.store.failures import DamagedBlob, MissingBlob, explained
 from epbuild.store.things import Thing, files_below
@@ -47,9 +47,9 @@ class BlobStore:
         return blob
 
     def take(self, path: Path) -> Blob:
-        """Store the file at `path`, to which nobody writes any more; it may be at `path` no longer. Raises StoreError.
+        """Store the file at `path`, to which nobody writes any more; it may be at `path` no longer, also when this fails.
 
-        On the file system of the store it is moved there, and nothing is copied.
+        On the file system of the store it is moved there, and nothing is copied. Raises StoreError.
         """
         with explained(f"store {path} in {self.root}"), self._drafts.moved(path) as draft:
             if draft is not None:
@@ -102,6 +102,19 @@ class BlobStore:
             identity = os.fstat(source.fileno())
         if found.digest != digest:
             destination.unlink(missing_ok=True)
+            self._set_aside(digest, identity)
+            raise DamagedBlob(digest, self.root)
+
+    def pour(self, digest: str, write: Write) -> None:
+        """Give the blob's content to `write`, in order and in pieces of at most 1 MiB, in constant memory.
+
+        Whether the content is right shows after the last piece: raises DamagedBlob then. Raises MissingBlob, StoreError when it
+        cannot be read, and what `write` raises.
+        """
+        with self._open(digest) as source:
+            found = hand_on(_Explained(source, f"read {digest} in the store {self.root}"), write)
+            identity = os.fstat(source.fileno())
+        if found.digest != digest:
             self._set_aside(digest, identity)
             raise DamagedBlob(digest, self.root)
 
@@ -184,6 +197,21 @@ class BlobStore:
                 self._damaged.mkdir(parents=True, exist_ok=True)
                 discard(self._damaged / digest)
                 place.replace(self._damaged / digest)
+
+
+class _Explained(io.RawIOBase):
+    """A file whose own failures are told as the store's, and nobody else's in whose midst it is read."""
+
+    def __init__(self, file: io.FileIO, task: str) -> None:
+        self._file = file
+        self._task = task
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        with explained(self._task):
+            return self._file.readinto(buffer)
 
 
 class _Watched(io.RawIOBase):

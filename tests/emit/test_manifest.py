@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epbuild.emit import ManifestFile, ManifestModel, emitted_files, render
+from epbuild.emit import Content, ManifestModel, emitted_files, render
 from epbuild.schemas import schema
 
 DIGEST = "ab" * 32
@@ -63,6 +63,7 @@ def rendered(*, reverse: bool = False) -> bytes:
                 "session_options": {},
                 "environment": shuffled({"ADSP_LIBRARY_PATH": "/opt/größe", "QNN_LOG": "1"}),
                 "unchecked_options": ["new_option"],
+                "not_reproducible": "it has the time of day in it",
             }
         ),
         toolchain=shuffled(
@@ -91,7 +92,7 @@ def rendered(*, reverse: bool = False) -> bytes:
             )
             for name, nodes in {"prefill": [NODE], "decode": [NODE, EMBEDDED]}.items()
         ],
-        files=[ManifestFile("llm.bin", "context-binary", 12, DIGEST), ManifestFile("prefill.onnx", "model", 0, DIGEST)],
+        files=[Content("llm.bin", "context-binary", 12, DIGEST), Content("prefill.onnx", "model", 0, DIGEST)],
     )
 
 
@@ -191,7 +192,7 @@ def test_every_key_of_the_schema_is_explained() -> None:
 
 def test_a_manifest_says_which_files_are_epbuilds_own_itself_included(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(rendered())
-    assert emitted_files(tmp_path / "manifest.json") == {"llm.bin", "prefill.onnx", "manifest.json"}
+    assert emitted_files(tmp_path) == {"llm.bin", "prefill.onnx", "manifest.json"}
 
 
 GARBAGE = [
@@ -213,11 +214,11 @@ GARBAGE = [
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_a_broken_manifest_gives_epbuild_no_right_to_any_file(tmp_path: Path, garbage: bytes) -> None:
     (tmp_path / "manifest.json").write_bytes(garbage)
-    assert emitted_files(tmp_path / "manifest.json") == frozenset()
+    assert emitted_files(tmp_path) == frozenset()
 
 
 def test_no_manifest_gives_epbuild_no_right_to_any_file(tmp_path: Path) -> None:
-    assert emitted_files(tmp_path / "manifest.json") == frozenset()
+    assert emitted_files(tmp_path) == frozenset()
 
 
 json_values = st.recursive(
@@ -233,4 +234,4 @@ def test_no_content_of_a_manifest_stops_a_build(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "manifest.json"
         manifest.write_bytes(content)
-        assert all(isinstance(path, str) for path in emitted_files(manifest))
+        assert all(isinstance(path, str) for path in emitted_files(manifest.parent))

@@ -1,0 +1,77 @@
+"""The models of an output as its bill of materials tells of them: what each was made of, and what it needs beside itself."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from epbuild.emit.manifest import ManifestModel
+from epbuild.emit.materials import Built
+
+
+@dataclass(frozen=True)
+class EmittedModel:
+    """A model in an output: its name, and its POSIX path below the output's root."""
+
+    name: str
+    file: str
+    sources: tuple[str, ...]
+    """The source models that it was made of: one, or those that were merged."""
+    actions: tuple[str, ...] = ()
+    """The session groups that compiled it; none for one that is shipped as it was before."""
+    refers: tuple[str, ...] = ()
+    """The paths of the emitted files that it needs beside itself."""
+    inputs: Sequence[Mapping[str, Any]] = ()
+    """The name, type and shape of each, as in the manifest."""
+    outputs: Sequence[Mapping[str, Any]] = ()
+    compatibility: Mapping[str, str] = field(default_factory=dict)
+    """The compatibility string of each EP."""
+
+
+def compiled_models(
+    models: Iterable[ManifestModel], built: Iterable[Built], data: Mapping[str, Sequence[str]], folder: str = ""
+) -> list[EmittedModel]:
+    """The models of one group for one target, which lie below `folder`, as the manifest there lists them.
+
+    `built` are the session groups that they come from; `data` has, by the source model, the external data that lies beside the model.
+    """
+    actions = {item.key: item.action for item in built}
+    found = []
+    for model in models:
+        members = model.merged or [{"name": model.name, "action_key": model.action_key}]
+        names = [str(member["name"]) for member in members]
+        file = posixpath.join(folder, model.file)
+        binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
+        source = model.source or {}
+        found.append(
+            EmittedModel(
+                name=model.name,
+                file=file,
+                sources=tuple(names),
+                actions=tuple(dict.fromkeys(actions[str(member["action_key"])] for member in members)),
+                refers=_beside(file, [*binaries, *(location for name in names for location in data[name])]),
+                inputs=source.get("inputs", ()),
+                outputs=source.get("outputs", ()),
+                compatibility=model.compatibility,
+            )
+        )
+    return found
+
+
+def base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str = "") -> list[EmittedModel]:
+    """Those of the same models that are also shipped as they were before compiling, under the names `base` below `folder`."""
+    found = []
+    for model in models:
+        if model.name in base and model.source is not None:
+            file = posixpath.join(folder, base[model.name])
+            refers = _beside(file, model.source["external_data"])
+            known = {kind: model.source.get(kind, ()) for kind in ("inputs", "outputs")}
+            found.append(EmittedModel(model.name, file, (model.name,), refers=refers, **known))
+    return found
+
+
+def _beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
+    """What a model names, as paths below the output's root."""
+    return tuple(sorted({posixpath.normpath(posixpath.join(posixpath.dirname(file), name)) for name in names}))
