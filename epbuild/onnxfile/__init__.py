@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
     from epbuild.onnxfile.merge import Merged, members_of, merge_models
     from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
+    from epbuild.onnxfile.places import ModelPlace, model_places
 
 __all__ = [
     "PROTOBUF_LIMIT",
@@ -47,6 +48,7 @@ __all__ = [
     "Merged",
     "MissingReference",
     "ModelHeader",
+    "ModelPlace",
     "Packaging",
     "Repackaged",
     "SharedInitializers",
@@ -57,6 +59,7 @@ __all__ = [
     "locate",
     "members_of",
     "merge_models",
+    "model_places",
     "read_connection",
     "read_header",
     "relink",
@@ -72,5 +75,6 @@ __getattr__ = late(
         "initializers": ("SharedInitializers", "share_initializers"),
         "merge": ("Merged", "members_of", "merge_models"),
         "packaging": ("Packaging", "Repackaged", "repackage"),
+        "places": ("ModelPlace", "model_places"),
     },
 )

@@ -1,0 +1,106 @@
+"""What lies where in a model's file: every attribute, initializer, name and metadata entry, by what a person would call it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.onnxfile.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
+
+# Field numbers and names, as onnx.proto gives them.
+_MODEL = {
+    1: "IR version", 2: "producer name", 3: "producer version", 4: "domain", 5: "model version", 6: "doc string", 8: "opset import",
+    20: "training graph", 25: "function",
+}  # fmt: skip
+_MODEL_GRAPH = 7
+_METADATA = 14
+_GRAPH = {2: "graph name", 10: "graph's doc string", 14: "quantisation"}
+_GRAPH_NODE = 1
+_NAMED = {5: ("initializer", 8), 11: ("input", 1), 12: ("output", 1), 13: ("value", 1), 15: ("sparse initializer", 0)}
+_GRAPH_METADATA = 16
+_NODE = {1: "input", 2: "output", 4: "operator", 6: "doc string", 7: "domain", 8: "overload", 9: "metadata", 10: "devices"}
+_NODE_NAME = 3
+_NODE_ATTRIBUTE = 5
+_ATTRIBUTE_NAME = 1
+_ATTRIBUTE_TEXT = 4
+_KEY, _VALUE = 1, 2
+
+_MOST_PLACES = 200_000
+_LONGEST_NAME = 1 << 16
+
+
+@dataclass(frozen=True)
+class ModelPlace:
+    """`size` bytes of a model's file from `start` on; `title` is unique in the file."""
+
+    title: str
+    start: int
+    size: int
+
+
+def model_places(path: Path) -> tuple[ModelPlace, ...]:
+    """The places of a model's file, in file order; what holds them together (tags, lengths) is in none of them.
+
+    The text of a node's attribute is a place without what goes before it, so that an embedded context is found at its first byte.
+    Raises MalformedModel where it is no whole model, or one with more places than anybody would read of, and OSError.
+    """
+    seen: dict[str, int] = {}
+    places: list[ModelPlace] = []
+    with path.open("rb") as file:
+        wire = WireReader(file)
+        for title, field in _model(wire):
+            seen[title] = count = seen.get(title, 0) + 1
+            if len(places) == _MOST_PLACES:
+                raise MalformedModel(f"the model has more than {_MOST_PLACES:,} places", field.tag_at)
+            start = field.start if field.wire_type == LENGTH_DELIMITED else field.length_at
+            places.append(ModelPlace(title if count == 1 else f"{title} ({count})", start, field.end - start))
+    if not places:
+        raise MalformedModel("the file is empty")
+    return tuple(places)
+
+
+def _model(wire: WireReader) -> Iterator[tuple[str, Field]]:
+    for field in wire.fields(0, wire.size):
+        if field.number == _MODEL_GRAPH:
+            yield from _graph(wire, field)
+        elif field.number == _METADATA:
+            yield f"metadata '{_text(wire, field, _KEY)}'", _inside(wire, field, _VALUE)
+        else:
+            yield _MODEL.get(field.number, f"field {field.number} of the model"), field
+
+
+def _graph(wire: WireReader, graph: Field) -> Iterator[tuple[str, Field]]:
+    node = 0
+    for field in wire.message(graph):
+        if field.number == _GRAPH_NODE:
+            node += 1
+            yield from _node(wire, field, node)
+        elif field.number in _NAMED:
+            kind, name = _NAMED[field.number]
+            yield f"{kind} '{_text(wire, field, name)}'" if name else kind, field
+        elif field.number == _GRAPH_METADATA:
+            yield f"graph's metadata '{_text(wire, field, _KEY)}'", _inside(wire, field, _VALUE)
+        else:
+            yield _GRAPH.get(field.number, f"field {field.number} of the graph"), field
+
+
+def _node(wire: WireReader, node: Field, number: int) -> Iterator[tuple[str, Field]]:
+    # By number: two nodes may have one name, and a name may be what differs.
+    for field in wire.message(node):
+        if field.number == _NODE_ATTRIBUTE:
+            yield f"node {number}, attribute {_text(wire, field, _ATTRIBUTE_NAME)}", _inside(wire, field, _ATTRIBUTE_TEXT)
+        else:
+            what = "name" if field.number == _NODE_NAME else _NODE.get(field.number, f"field {field.number}")
+            yield f"node {number}, {what}", field
+
+
+def _inside(wire: WireReader, message: Field, number: int) -> Field:
+    """The field of that number in a message; the message itself where there is none."""
+    return next((part for part in wire.message(message) if part.number == number), message)
+
+
+def _text(wire: WireReader, message: Field, number: int) -> str:
+    """The short text in a message's field of that number; empty where there is none, or a long one."""
+    found = next((part for part in wire.message(message) if part.number == number), None)
+    return wire.text(found) if found is not None and found.size <= _LONGEST_NAME else ""

@@ -1,0 +1,171 @@
+"""`run --rebuild-and-compare` with the real EP: the same is told as that, what is known to differ as that, and everything else fails."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy
+import onnx
+import pytest
+from conftest import Project
+from onnx import TensorProto, helper, numpy_helper
+from quick_builds import GROUPS, PATIENCE, no_worker_stays, nothing_is_left_over, start, write_project
+
+from epbuild.schemas import schema
+
+ONE_SOC, SOCS = "soc_model: SM8750", "soc_model: 'SC8380XP,SM8750'"
+MULTIPLIED = 128
+"""Numbers in the constant that multiplies a single row: from 128 on, two compiles hardly ever agree in what they leave of its padding."""
+ATTEMPTS = 8
+
+
+def compared(project: Project, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """Exit code, and what was told of each step that was made again."""
+    done = project.epbuild("run", *arguments, "--rebuild-and-compare", "--json")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events, done.stderr
+    assert events[-1]["event"] == "run_finished"
+    return done.returncode, {event["step"]: event for event in events if event["event"] == "step_compared"}
+
+
+def kept(project: Project, event: dict[str, Any]) -> dict[str, bytes]:
+    return project.files(event["kept"])
+
+
+def multiply_a_row(path: Path) -> None:
+    """A model in which a constant multiplies a single row, as the gain of an RMSNorm does when a decoder makes one token."""
+    random = numpy.random.default_rng(1)
+    gain = (1 + 0.1 * random.standard_normal(MULTIPLIED)).astype(numpy.float32)
+    weights = (random.standard_normal((MULTIPLIED, MULTIPLIED)) / 8).astype(numpy.float32)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, MULTIPLIED]) for name in "xy"]
+    nodes = [helper.make_node("Mul", ["x", "gain"], ["g"]), helper.make_node("MatMul", ["g", "w"], ["y"])]
+    tensors = [numpy_helper.from_array(gain, "gain"), numpy_helper.from_array(weights, "w")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def until_different(project: Project) -> dict[str, Any]:
+    """Compare until the EP has left other bytes in what it never sets: chance decides what these are."""
+    for _ in range(ATTEMPTS):
+        code, told = compared(project, "epbuild.yaml", "compile:left/*")
+        [event] = told.values()
+        assert code == (event["verdict"] == "different")
+        if event["verdict"] == "different":
+            return event
+    raise AssertionError(f"{ATTEMPTS} compiles came out the same")
+
+
+def test_the_quickstart_comes_out_the_same_to_the_byte(quickstart: Project) -> None:
+    quickstart.build()
+    before = quickstart.files()
+    code, told = compared(quickstart, "-j", "2")
+    assert code == 0
+    assert {step: event["verdict"] for step, event in told.items()} == {
+        f"{step}/snapdragon-{soc}{member}": "same"
+        for soc in ("SC8380XP", "SM8750")
+        for step, member in (("share:decoder", ""), ("compile:classifier", "/classifier"))
+    }
+    assert {event["files"] for event in told.values()} == {2, 3}
+    assert quickstart.files() == before
+    assert not (quickstart.folder / ".epbuild/rebuilt").exists()
+    # Nothing was recorded, and the next run has nothing to do.
+    assert quickstart.epbuild("run", "--check").returncode == 0
+
+
+def test_a_target_for_several_socs_differs_in_times_of_day_alone_and_that_is_known(project: Project) -> None:
+    write_project(project)
+    project.edit(ONE_SOC, SOCS)
+    project.build()
+    time.sleep(1.1)  # the times in the archive are in seconds
+    code, told = compared(project, "epbuild.yaml", "emit:left/*")
+    [event] = told.values()
+    assert (code, event["verdict"], event["problems"]) == (0, "known", [])
+    assert "time of day" in event["known"]
+    [difference] = event["differences"]
+    [found] = difference["found"]
+    assert (found["meaning"], found["part"]) == ("timestamp", "member dlc.metadata2.3.0")
+    assert found["count"] == difference["count"]
+    assert found["old"] < found["new"]
+    trees = kept(project, event)
+    assert trees.keys() == {f"{tree}/left_ctx{end}" for tree in ("stored", "rebuilt") for end in (".onnx", "_qnn.bin")}
+    old, new = (trees[f"{tree}/left_ctx_qnn.bin"] for tree in ("stored", "rebuilt"))
+    places = [at for at, (one, other) in enumerate(zip(old, new, strict=True)) if one != other]
+    assert (difference["offset"], difference["count"]) == (places[0], len(places))
+    assert found["old"].encode() in old
+    assert found["new"].encode() in new
+    assert project.files("dist/left")["left_qnn.bin"] == old
+
+
+def test_the_manifest_of_a_target_for_several_socs_says_why_it_is_not_reproducible(project: Project) -> None:
+    write_project(project)
+    project.build()
+    assert "not_reproducible" not in json.loads(project.files("dist/left")["manifest.json"])["target"]
+    project.edit(ONE_SOC, SOCS)
+    project.build()
+    manifest = json.loads(project.files("dist/left")["manifest.json"])
+    assert "time of day" in manifest["target"]["not_reproducible"]
+    jsonschema.validate(manifest, schema("manifest"))
+
+
+def test_padding_that_the_ep_never_sets_is_told_as_that_and_fails(project: Project) -> None:
+    write_project(project)
+    multiply_a_row(project.folder / "left.onnx")
+    event = until_different(project)
+    assert {found["meaning"] for item in event["differences"] for found in item["found"]} == {"padding"}
+    assert [problem["code"] for problem in event["problems"]] == ["EPB650"]
+    assert event["kept"] in event["problems"][0]["hint"]
+    done = project.epbuild("run", "epbuild.yaml", "compile:left/*", "--rebuild-and-compare")
+    if done.returncode:
+        assert "look like padding that was never set" in done.stdout
+        assert "[EPB650]" in done.stderr
+
+
+def test_a_target_that_is_known_for_times_of_day_is_not_excused_for_anything_else(project: Project) -> None:
+    write_project(project)
+    project.edit(ONE_SOC, SOCS)
+    multiply_a_row(project.folder / "left.onnx")
+    event = until_different(project)
+    assert [problem["code"] for problem in event["problems"]] == ["EPB652"]
+    assert len({found["meaning"] for item in event["differences"] for found in item["found"]}) > 1
+
+
+def test_what_is_out_of_date_is_built_first_and_only_what_was_asked_for_is_compared(project: Project) -> None:
+    write_project(project)
+    code, told = compared(project, "epbuild.yaml", "emit:right/*")
+    assert (code, list(told)) == (0, ["compile:right/npu/right"])
+    assert project.files("dist").keys() == {f"right/{name}" for name in ("right_ctx.onnx", "right_qnn.bin", "manifest.json")}
+
+
+@pytest.mark.parametrize("option", ["--check", "--dry-run"])
+def test_an_option_that_makes_nothing_does_not_go_with_it(option: str, project: Project) -> None:
+    write_project(project)
+    done = project.epbuild("run", "--rebuild-and-compare", option)
+    assert done.returncode == 2
+    assert not (project.folder / ".epbuild").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
+def test_an_interrupt_while_it_compares_costs_nothing_that_was_built(project: Project) -> None:
+    write_project(project)
+    project.build()
+    before = project.files()
+    running = start(project, "run", "-j", "1", "--rebuild-and-compare", "--json")
+    assert running.stdout is not None
+    for line in running.stdout:
+        if json.loads(line).get("doing") == "compiling again":
+            break
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=PATIENCE)
+    assert running.returncode == 130
+    no_worker_stays(project)
+    assert project.files() == before
+    project.build()
+    nothing_is_left_over(project)
+    assert not any((project.folder / ".epbuild/rebuilt").glob("*"))
+    assert len(GROUPS) == 2, "so that one was still to come"

@@ -1,0 +1,98 @@
+"""Whoever is told that a byte of a model differs is told what that byte belongs to, and an embedded context is found to the byte."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from context_models import QNN, compiled, value
+from onnx import TensorProto, helper
+from onnx_models import external_tensor, if_node, subgraph
+
+from epbuild.onnxfile import MalformedModel, model_places, places
+
+
+def places_of(path: Path) -> dict[str, bytes]:
+    content = path.read_bytes()
+    return {place.title: content[place.start : place.start + place.size] for place in model_places(path)}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="first", doc_string="why"),
+        if_node(subgraph([helper.make_node("Relu", ["r"], ["y"])]), subgraph([helper.make_node("Relu", ["x"], ["y"])])),
+    ]
+    weights = [helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0]), external_tensor("far", "weights.bin", offset=64)]
+    graph = helper.make_graph(nodes, "the graph", [value("x")], [value("y")], weights)
+    made = helper.make_model(graph, producer_name="somebody", opset_imports=[helper.make_opsetid("", 21)])
+    helper.set_model_props(made, {"made for": "a phone", "made by": "hand"})
+    onnx.save(made, tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def test_names_texts_and_metadata_are_where_their_titles_say(model: Path) -> None:
+    found = places_of(model)
+    assert found["producer name"] == b"somebody"
+    assert found["graph name"] == b"the graph"
+    assert (found["metadata 'made for'"], found["metadata 'made by'"]) == (b"a phone", b"hand")
+    assert (found["node 1, name"], found["node 1, operator"], found["node 1, doc string"]) == (b"first", b"Relu", b"why")
+    assert (found["node 1, input"], found["node 1, output"]) == (b"x", b"r")
+
+
+def test_an_initializer_is_one_place_with_its_values_or_with_where_these_are(model: Path) -> None:
+    found = places_of(model)
+    assert TensorProto.FromString(found["initializer 'w'"]).float_data == [1.0, 2.0]
+    assert b"weights.bin" in found["initializer 'far'"]
+
+
+def test_an_attribute_that_is_no_text_is_one_place_subgraphs_and_all(model: Path) -> None:
+    found = places_of(model)
+    for name in ("then_branch", "else_branch"):
+        assert onnx.AttributeProto.FromString(found[f"node 2, attribute {name}"]).g.name == "branch"
+
+
+def test_an_embedded_context_begins_at_its_first_byte_and_ends_with_its_last(tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 5
+    found = places_of(compiled(tmp_path / "model.onnx", payload=payload))
+    assert found["node 1, attribute ep_cache_context"] == payload
+    assert found["node 1, attribute source"] == QNN.encode()
+
+
+def test_places_come_in_the_order_of_the_file_and_share_no_byte_and_no_title(model: Path) -> None:
+    found = model_places(model)
+    assert all(first.start + first.size <= second.start for first, second in pairwise(found))
+    assert found[-1].start + found[-1].size <= model.stat().st_size
+    assert len({place.title for place in found}) == len(found)
+
+
+def test_several_of_one_title_are_told_apart(tmp_path: Path) -> None:
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "g", [value("a"), value("b")], [value("y")])
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    found = places_of(tmp_path / "model.onnx")
+    assert (found["node 1, input"], found["node 1, input (2)"]) == (b"a", b"b")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x3a\xff\xff\xff\xff\x0f"])
+def test_what_is_no_model_is_refused_rather_than_guessed_at(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(MalformedModel):
+        model_places(tmp_path / "model.onnx")
+
+
+def test_a_model_with_more_places_than_anybody_reads_is_refused_rather_than_held_in_memory(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "_MOST_PLACES", len(model_places(model)) - 1)
+    with pytest.raises(MalformedModel, match="more than"):
+        model_places(model)
+
+
+def test_a_field_that_onnx_does_not_know_yet_is_told_by_its_number(tmp_path: Path) -> None:
+    graph: Any = helper.make_graph([], "g", [], [])
+    content = helper.make_model(graph).SerializeToString() + b"\xc2\x3e\x03new"  # field 1000, a text
+    (tmp_path / "model.onnx").write_bytes(content)
+    assert places_of(tmp_path / "model.onnx")["field 1000 of the model"] == b"new"
