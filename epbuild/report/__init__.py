@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from epbuild.report.explanation import explanation_document, print_explanations
     from epbuild.report.findings import findings_document, print_findings
     from epbuild.report.inspection import print_inspection, print_inspections
+    from epbuild.report.lock import lock_document, print_lock
+    from epbuild.report.markdown import print_markdown
     from epbuild.report.store import (
         checking,
         print_clean_sum,
@@ -33,6 +35,7 @@ __all__ = [
     "comparison_document",
     "explanation_document",
     "findings_document",
+    "lock_document",
     "plan_document",
     "print_clean_sum",
     "print_cleaned",
@@ -43,6 +46,8 @@ __all__ = [
     "print_inspections",
     "print_json",
     "print_line",
+    "print_lock",
+    "print_markdown",
     "print_plan",
     "print_stock",
     "print_tidied",
@@ -75,6 +80,11 @@ __getattr__ = late(
             "print_inspection",
             "print_inspections",
         ),
+        "lock": (
+            "lock_document",
+            "print_lock",
+        ),
+        "markdown": ("print_markdown",),
         "store": (
             "checking",
             "print_clean_sum",

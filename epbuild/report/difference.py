@@ -28,12 +28,13 @@ _WIDTH = 80
 _GAP = 2
 _VALUE = 22
 _WHAT = _WIDTH - 2 * (_VALUE + _GAP)
-_UNTOLD = "the options, the toolchain and the source models"
+UNTOLD = "the options, the toolchain and the source models"
+"""What is not compared where there is no manifest."""
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def comparison_document(old: str, new: str, found: Comparison) -> dict[str, Any]:
-    """`diff --json`: the verdict, the senses, and every fact that differs, with whole digests."""
+    """`diff --json`: the verdict, the senses, every fact that differs, with whole digests, and the sizes of all files."""
     return {
         "format": FORMAT,
         "a": old,
@@ -55,6 +56,10 @@ def comparison_document(old: str, new: str, found: Comparison) -> dict[str, Any]
             }
             for item in found.differences
         ],
+        "sizes": [
+            {"kind": size.kind, "name": size.name, "artifact": size.artifact, "old": size.before, "new": size.after}
+            for size in found.sizes
+        ],
     }
 
 
@@ -74,7 +79,7 @@ def print_comparison(found: Comparison) -> None:
         has_none = " and ".join(found.without_manifest) + (
             " has no manifest" if len(found.without_manifest) == 1 else " have no manifests"
         )
-        notes.append(f"Not compared, as {has_none}: {_UNTOLD}.")
+        notes.append(f"Not compared, as {has_none}: {UNTOLD}.")
     if notes:
         lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -11,20 +11,25 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from epbuild.build import (
+    ComparisonFinished,
+    ComparisonStarted,
     Event,
     Fetched,
     Fetching,
     OutputRemoved,
     RunFinished,
     RunStarted,
+    StepCompared,
     StepFailed,
     StepFinished,
     StepOutput,
     StepStarted,
+    ToolchainLocked,
     ToolchainReady,
     ToolchainStarted,
     Warned,
 )
+from epbuild.report.changes import ChangeReport
 from epbuild.report.problems import tell_problems
 from epbuild.report.text import print_line
 from epbuild.snapshot import nothing_to_do
@@ -38,10 +43,14 @@ _STYLES = {
     "built": "green",
     "emitted": "green",
     "ready": "green",
+    "locked": "green",
     "fetched": "green",
     "restored": "cyan",
     "removed": "yellow",
     "kept": "yellow",
+    "same": "green",
+    "known": "yellow",
+    "differs": "red",
     "failed": "red",
     "skipped": "yellow",
 }
@@ -55,6 +64,7 @@ class PlainLines:
         self._running: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self._changes = ChangeReport()
         self._pulse = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> PlainLines:
@@ -67,6 +77,7 @@ class PlainLines:
 
     def __call__(self, event: Event) -> None:
         with self._lock:
+            self._changes.hear(event)
             self._hear(event)
 
     def _hear(self, event: Event) -> None:
@@ -82,12 +93,24 @@ class PlainLines:
             case Fetching(model):
                 started = self._running.get(model, (time.monotonic(), ""))[0]
                 self._running[model] = (started, _arriving(event))
-            case ToolchainReady(name) | Fetched(name) | StepFinished(name) | StepFailed(name) | OutputRemoved(name):
+            case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name):
                 self._running.pop(name, None)
                 tell_end(event, _say)
+            case StepFinished(name) | StepFailed(name) | OutputRemoved(name):
+                self._running.pop(name, None)
+                tell_end(event, _say)
+            case StepCompared(name):
+                self._running.pop(name, None)
+                tell_comparison(event, _say)
+            case ComparisonStarted(groups):
+                _say(f"{groups} to make again and compare")
+            case ComparisonFinished():
+                _say(comparison_summary(event))
             case Warned(problem):
                 tell_problems([problem], "warning")
             case RunFinished():
+                for line in self._changes.lines(event):
+                    print_line(line)
                 _say(summary(event))
 
     def _beat(self) -> None:
@@ -110,6 +133,7 @@ class LiveRows:
         self._total: TaskID | None = None
         self._rows: dict[str, TaskID] = {}
         self._todo = 0
+        self._changes = ChangeReport()
 
     def __enter__(self) -> LiveRows:
         return self
@@ -118,6 +142,7 @@ class LiveRows:
         self._close()
 
     def __call__(self, event: Event) -> None:
+        self._changes.hear(event)
         match event:
             case RunStarted(todo=todo):
                 self._todo = todo
@@ -127,7 +152,7 @@ class LiveRows:
                 self._row(name, text)
             case Fetching(name):
                 self._row(name, _arriving(event))
-            case ToolchainReady(name) | Fetched(name) | OutputRemoved(name):
+            case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name) | OutputRemoved(name):
                 self._drop(name)
                 tell_end(event, self._say)
             case StepFinished(name) | StepFailed(name):
@@ -135,11 +160,23 @@ class LiveRows:
                 tell_end(event, self._say)
                 if self._total is not None and self._progress is not None and getattr(event, "outcome", "") != "current":
                     self._progress.advance(self._total)
+            case ComparisonStarted(groups):
+                if self._progress is not None and self._total is not None:
+                    self._progress.remove_task(self._total)
+                self._total, self._todo = None, groups
+            case StepCompared(name):
+                self._drop(name)
+                tell_comparison(event, self._say)
+                if self._total is not None and self._progress is not None:
+                    self._progress.advance(self._total)
+            case ComparisonFinished():
+                self._say(comparison_summary(event))
             case Warned(problem):
                 tell_problems([problem], "warning")
             case RunFinished():
                 self._close()
-                print_line(summary(event))
+                for line in (*self._changes.lines(event), summary(event)):
+                    print_line(line)
 
     def _open(self) -> Progress:
         if self._progress is None:
@@ -209,9 +246,13 @@ def summary(event: RunFinished) -> str:
     return f"{told} ({event.seconds:.2f} s)"
 
 
-def tell_end(event: ToolchainReady | Fetched | StepFinished | StepFailed | OutputRemoved, say: Callable[[str], None]) -> None:
+def tell_end(
+    event: ToolchainReady | ToolchainLocked | Fetched | StepFinished | StepFailed | OutputRemoved, say: Callable[[str], None]
+) -> None:
     """What is worth a line of something that ended: nothing, for a step that was up to date."""
     match event:
+        case ToolchainLocked(name, platforms, packages, seconds):
+            say(_line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}"))
         case ToolchainReady(name, version, seconds):
             say(_line("ready", seconds, f"toolchain {name}", f"onnxruntime {version}"))
         case Fetched(model):
@@ -230,6 +271,34 @@ def tell_end(event: ToolchainReady | Fetched | StepFinished | StepFailed | Outpu
                 # Where it is, rather than what the step is called.
                 step, note = note, ""
             say(_line(outcome, seconds or None, step, *([] if size is None else [_decimal(size)]), *([note] if note else [])))
+
+
+def tell_comparison(event: StepCompared, say: Callable[[str], None]) -> None:
+    """What came of making a session group again: a line, below it what differs, and the problems that this is."""
+    label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
+    if event.verdict == "same":
+        files = f"{event.files} file{'' if event.files == 1 else 's'}"
+        say(_line(label, event.seconds, event.step, files, _decimal(event.size)))
+        return
+    say(_line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ"))
+    from epbuild.report.rebuilt import comparison_lines
+
+    for line in comparison_lines(event):
+        say(line)
+    tell_problems(event.problems)
+
+
+def comparison_summary(event: ComparisonFinished) -> str:
+    """The line below the comparisons of a build."""
+    counts = {
+        "the same": event.same,
+        "known to differ": event.known,
+        "different": event.different,
+        "failed": event.failed,
+        "skipped": event.skipped,
+    }
+    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing"
+    return f"made again: {told} ({event.seconds:.2f} s)"
 
 
 def _line(label: str, seconds: float | None, *parts: str) -> str:

@@ -19,10 +19,12 @@ from epbuild.verify.signature import signature
 
 if TYPE_CHECKING:
     from epbuild.verify.artifact import Artifact, Model, NothingToVerify, find_artifacts
+    from epbuild.verify.bytes_differ import DifferingBytes, FileDifference, compare_bytes
     from epbuild.verify.difference import Comparison, Difference, compare
     from epbuild.verify.inspection import inspect_files, inspect_model
     from epbuild.verify.manifest import ListedFile, ListedModel, Manifest
     from epbuild.verify.payload import Payload
+    from epbuild.verify.sizes import SizeChange
     from epbuild.verify.static import check_artifact
 
 __all__ = [
@@ -30,9 +32,11 @@ __all__ = [
     "Comparison",
     "CompiledModel",
     "Difference",
+    "DifferingBytes",
     "Expected",
     "ExpectedEp",
     "ExpectedModel",
+    "FileDifference",
     "Finding",
     "ListedFile",
     "ListedModel",
@@ -42,11 +46,13 @@ __all__ = [
     "Outcome",
     "Payload",
     "SharedBytes",
+    "SizeChange",
     "check_artifact",
     "check_compiled",
     "check_expectations",
     "check_shared_bytes",
     "compare",
+    "compare_bytes",
     "find_artifacts",
     "inspect_files",
     "inspect_model",
@@ -63,6 +69,11 @@ __getattr__ = late(
             "NothingToVerify",
             "find_artifacts",
         ),
+        "bytes_differ": (
+            "DifferingBytes",
+            "FileDifference",
+            "compare_bytes",
+        ),
         "difference": (
             "Comparison",
             "Difference",
@@ -78,6 +89,7 @@ __getattr__ = late(
             "Manifest",
         ),
         "payload": ("Payload",),
+        "sizes": ("SizeChange",),
         "static": ("check_artifact",),
     },
 )

@@ -17,6 +17,7 @@ from epbuild.verify.manifest import NAME, BadManifest, Manifest, read_manifest
 from epbuild.verify.payload import Payload
 
 _MODEL = ".onnx"
+_ARCHIVES = frozenset({".zip", ".zst"})
 
 
 class NothingToVerify(VerifyError):
@@ -100,10 +101,19 @@ class Artifact:
         """The folder as a finding names it."""
         return self.place or "."
 
+    def label(self, model: Model) -> str:
+        """What a model of the artifact is called: by its manifest, else by its file."""
+        listed = self.manifest.models if self.manifest is not None else ()
+        return next((item.name for item in listed if item.file == model.file), model.file)
+
     @property
     def has_manifest(self) -> bool:
         """Whether there is a manifest, usable or not."""
         return self.manifest is not None or self.flaw is not None
+
+    def is_inner(self, name: str) -> bool:
+        """Whether a file belongs to an artifact below this one, which says of itself what it should be; not so its manifest."""
+        return any(name.startswith(f"{folder}/") and name != f"{folder}/{NAME}" for folder in self.inner)
 
     def files(self) -> Iterator[str]:
         """Every file below the folder, as POSIX paths in order, less those of inner artifacts and of hidden folders. Raises OSError."""
@@ -119,6 +129,8 @@ def find_artifacts(path: Path) -> tuple[Artifact, ...]:
             raise _nothing(f"there is no file or folder {path}")
     except (OSError, ValueError) as error:
         raise _nothing(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if path.suffix in _ARCHIVES:
+        raise _nothing(f"{path} is an archive: unpack it, and verify the folder")
     if path.suffix != ".json":
         return (Artifact(path.parent, (Model(path.parent, path.name, asked_for=True),), whole=False),)
     found = _with_manifest(path.parent, "", path.name)
@@ -138,6 +150,8 @@ def _in_folder(folder: Path) -> tuple[Artifact, ...]:
             loose.setdefault(f"{parent}/" if parent else "", []).append(file)
     artifacts = [_without(found, emitted) for found in emitted.values()]
     artifacts += [Artifact(folder / place, _models(folder / place, names), place) for place, names in loose.items()]
+    if not artifacts and (folder / "oci-layout").is_file():
+        raise _nothing(f"{folder} is an image layout, whose files are named by their digests: pull it, and verify the folder")
     if not artifacts:
         raise _nothing(f"{folder} holds no manifest and no ONNX model")
     return tuple(sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.place).parts))

@@ -122,6 +122,8 @@ def check_sharing(artifact: Artifact) -> Iterator[Finding]:
                 message = f"{len(files)} models refer to it; no manifest says whether these are the ones that should."
                 yield Finding("sharing", artifact.shown(binary), "skipped", message)
         return
+    if not manifest.models:
+        return  # a package, whose models are in folders of their own
     subject = artifact.place or manifest.group
     if not manifest.share_weights:
         shared = {binary: files for binary, files in users.items() if len(files) > 1}

@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args
 
 from epbuild.differences import Kind, Place, changed_facts
 from epbuild.verify.artifact import Artifact, find_artifacts
+from epbuild.verify.pairing import Pair, paired_artifacts, place_of
 from epbuild.verify.payload import Payload
+from epbuild.verify.sizes import ModelFiles, SizeChange, model_files, size_changes
 from epbuild.verify.traits import Facts, ModelTraits, Sense, Traits, traits
 
 SENSES: tuple[Sense, ...] = get_args(Sense)
@@ -47,6 +49,11 @@ class Difference:
         return self.place == _LONE_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
 
     @property
+    def lone_artifact(self) -> bool:
+        """Whether it is a whole artifact that only one of the two has."""
+        return self.place == _LONE_ARTIFACT
+
+    @property
     def what(self) -> str:
         """The fact in words."""
         where = self.artifact.rstrip("/")
@@ -64,6 +71,10 @@ class Comparison:
     """Whose options, toolchain and source models are unknown, so that neither's were compared."""
     explained: bool = True
     """Whether what was compared explains the contexts that differ."""
+    sizes: tuple[SizeChange, ...] = ()
+    """Every model, context binary and external data file, also those of the same size."""
+    artifacts: tuple[str, ...] = ("",)
+    """The folders below the paths that were compared of the artifacts that both have, less those without models, such as a package's."""
 
     @property
     def senses(self) -> tuple[Sense, ...]:
@@ -103,21 +114,23 @@ def compare(old: Path, new: Path) -> Comparison:
     Raises NothingToVerify (EPB600) where there is nothing, Incomparable (EPB630) where something cannot be read.
     """
     digests: dict[Payload, str] = {}
-    pairs = _paired_artifacts(find_artifacts(old), find_artifacts(new))
+    pairs = paired_artifacts(find_artifacts(old), find_artifacts(new))
     parts = []
-    for place, first, second in pairs:
+    for pair in pairs:
+        first, second = pair
         part = (
             _one_sided(first, second)
             if first is None or second is None
             else difference(traits(first, digests), traits(second, digests))
         )
-        named = part.differences if len(pairs) == 1 else tuple(replace(item, artifact=place or ".") for item in part.differences)
-        parts.append(replace(part, differences=named))
+        parts.append(part if len(pairs) == 1 else _placed(part, first, second, place_of(pair) or "."))
     return Comparison(
         differences=_sorted(item for part in parts for item in part.differences),
         models=sum(part.models for part in parts),
         without_manifest=tuple(side for side in get_args(Side) if any(side in part.without_manifest for part in parts)),
         explained=all(part.explained for part in parts),
+        sizes=tuple(size for part in parts for size in part.sizes),
+        artifacts=("",) if len(pairs) == 1 else tuple(place_of(pair) or "." for pair in pairs if _have_models(pair)),
     )
 
 
@@ -142,6 +155,7 @@ def difference(old: Traits, new: Traits) -> Comparison:
         models=len(both),
         without_manifest=tuple(side for side, items in zip(get_args(Side), (old, new), strict=True) if not items.has_manifest),
         explained=not contexts or any(item.sense not in _EFFECTS for item in found),
+        sizes=tuple(size_changes([(_files(first), _files(second)) for first, second in pairs])),
     )
 
 
@@ -190,18 +204,28 @@ def _aligned(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[st
     return numbered, numbered
 
 
-def _paired_artifacts(old: Sequence[Artifact], new: Sequence[Artifact]) -> list[tuple[str, Artifact | None, Artifact | None]]:
-    """Artifacts that lie at the same place below the two paths; one each belong together wherever they lie."""
-    if len(old) == len(new) == 1:
-        return [("", old[0], new[0])]
-    before, after = {item.place: item for item in old}, {item.place: item for item in new}
-    return [(place, before.get(place), after.get(place)) for place in sorted({*before, *after})]
+def _placed(part: Comparison, old: Artifact | None, new: Artifact | None, place: str) -> Comparison:
+    """What differs between two of several artifacts, with the place that tells them apart."""
+    found = list(part.differences)
+    if old is not None and new is not None and old.place != new.place:
+        found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))
+    return replace(
+        part,
+        differences=tuple(replace(item, artifact=place) for item in found),
+        sizes=tuple(replace(item, artifact=place) for item in part.sizes),
+    )
+
+
+def _have_models(pair: Pair) -> bool:
+    return all(item is not None for item in pair) and any(item.models for item in pair if item is not None)
 
 
 def _one_sided(old: Artifact | None, new: Artifact | None) -> Comparison:
     kind: Kind = "added" if old is None else "removed"
     before, after = (", ".join(model.file for model in item.models) if item is not None else None for item in (old, new))
-    return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0)
+    files = [[model_files(model, item.label(model)) for model in item.models] if item is not None else [] for item in (old, new)]
+    pairs = [*((each, None) for each in files[0]), *((None, each) for each in files[1])]
+    return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0, sizes=tuple(size_changes(pairs)))
 
 
 def _paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[tuple[ModelTraits | None, ModelTraits | None]]:
@@ -222,6 +246,10 @@ def _paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> li
     if len(alone) == len(left) == 1:
         found[id(alone[0])] = left.pop()
     return [*((first, found.get(id(first))) for first in old), *((None, second) for second in left)]
+
+
+def _files(model: ModelTraits | None) -> ModelFiles | None:
+    return model.files if model is not None else None
 
 
 def _sorted(found: Any) -> tuple[Difference, ...]:

@@ -34,9 +34,10 @@ def check_files(artifact: Artifact) -> Iterator[Finding]:
     if manifest is None:
         return
     for listed in manifest.files.values():
-        yield _check_presence(artifact, listed)
+        if not artifact.is_inner(listed.path):
+            yield _check_presence(artifact, listed)
     try:
-        others = [name for name in artifact.files() if name not in manifest.files and name != NAME]
+        others = [name for name in artifact.files() if name not in manifest.files and name not in manifest.unlisted]
     except OSError as error:
         message = f"A folder cannot be read: {error.strerror or error}."
         yield Finding("files", artifact.title, "failed", message, "EPB600")
@@ -50,6 +51,8 @@ def check_digests(artifact: Artifact) -> Iterator[Finding]:
     """Whether every listed file has the size and the content that it was emitted with; what is missing is not told again."""
     manifest = artifact.manifest
     for listed in manifest.files.values() if manifest is not None else ():
+        if artifact.is_inner(listed.path):
+            continue
         try:
             payload = Payload.whole(locate(artifact.folder, listed.path))
         except (BadReference, OSError):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from epbuild.onnxfile import BadReference, check_reference
-from epbuild.schemas import schema
+from epbuild.schemas import import_jsonschema, schema
 
 NAME = "manifest.json"
 _FORMAT = 1
@@ -50,13 +50,19 @@ class ListedModel:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says; `eps` are the target's, in order, with the options that ONNX Runtime was given."""
+    """What a manifest says; `eps` are the target's, in order, with the options that ONNX Runtime was given.
+
+    That of a model package has no models: these are in folders with manifests of their own.
+    """
 
     group: str
+    target: str
     share_weights: bool
     eps: Mapping[str, Mapping[str, str]]
     models: tuple[ListedModel, ...]
     files: Mapping[str, ListedFile]
+    unlisted: frozenset[str]
+    """The files that belong to it and that it cannot list: itself, and the statement about it."""
     document: Mapping[str, Any]
     """All of it, as it is written."""
 
@@ -71,30 +77,68 @@ def read_manifest(path: Path) -> Manifest | None:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise BadManifest(f"it is not JSON: {_short(error)}") from error
+    if isinstance(document, dict) and "components" in document:
+        return _package(document)
     if not isinstance(document, dict) or not {"format", "group", "files"} & document.keys():
         return None
     if document.get("format") != _FORMAT:
         raise BadManifest(f"its format is {_short(document.get('format'))}, and this epbuild reads {_FORMAT}")
     _check_schema(document)
-    files = [ListedFile(item["path"], item["role"], item["size"], item["sha256"]) for item in document["files"]]
+    files = _files(document["files"])
     models = tuple(_model(item) for item in document["models"])
-    for place in (*(item.path for item in files), *(model.file for model in models)):
-        try:
-            check_reference(place)
-        except BadReference as error:
-            raise BadManifest(f"it lists a file that is not below its folder: {_short(error)}") from error
+    _check_places((*(item.path for item in files), *(model.file for model in models)))
     for model in models:
         if not any((item.path, item.role) == (model.file, "model") for item in files):
             raise BadManifest(f"it has the model '{_short(model.name)}', whose file is not among its files")
     target = document["target"]
     return Manifest(
         group=document["group"],
+        target=target["name"],
         share_weights=document["share_weights"],
         eps={ep["ep"]: ep["provider_options"] for ep in target["eps"]},
         models=models,
         files={item.path: item for item in files},
+        unlisted=frozenset({NAME, *([document["provenance"]] if "provenance" in document else [])}),
         document=document,
     )
+
+
+def _package(document: Mapping[str, Any]) -> Manifest | None:
+    """What the manifest of a model package lists; its models are in folders with manifests of their own. None: another program's."""
+    metadata = document.get("additional_metadata")
+    own = metadata.get("epbuild") if isinstance(metadata, dict) else None
+    if not isinstance(own, dict):
+        return None
+    if own.get("format") != _FORMAT:
+        raise BadManifest(f"its format is {_short(own.get('format'))}, and this epbuild reads {_FORMAT}")
+    try:
+        files = _files(own["files"])
+        provenance = str(own["provenance"]) if "provenance" in own else None
+    except (KeyError, TypeError) as error:
+        raise BadManifest("its list of files is not as a package of epbuild's has it") from error
+    _check_places(item.path for item in files)
+    return Manifest(
+        group="",
+        target="",
+        share_weights=False,
+        eps={},
+        models=(),
+        files={item.path: item for item in files},
+        unlisted=frozenset({NAME, *([provenance] if provenance is not None else [])}),
+        document=document,
+    )
+
+
+def _files(listed: Iterable[Mapping[str, Any]]) -> list[ListedFile]:
+    return [ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"])) for item in listed]
+
+
+def _check_places(places: Iterable[str]) -> None:
+    for place in places:
+        try:
+            check_reference(place)
+        except BadReference as error:
+            raise BadManifest(f"it lists a file that is not below its folder: {_short(error)}") from error
 
 
 def _check_schema(document: Mapping[str, Any]) -> None:
@@ -108,9 +152,7 @@ def _check_schema(document: Mapping[str, Any]) -> None:
 
 @cache
 def _validator() -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(schema("manifest"))
+    return import_jsonschema().Draft202012Validator(schema("manifest"))
 
 
 def _model(item: Mapping[str, Any]) -> ListedModel:

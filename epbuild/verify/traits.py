@@ -16,9 +16,10 @@ from epbuild.onnxfile import BadReference, EPContextNode, Initializer, ModelHead
 from epbuild.verify.artifact import Artifact, Model
 from epbuild.verify.checks import read_target
 from epbuild.verify.contexts import COMPATIBILITY, entry_of
-from epbuild.verify.manifest import sources_of
+from epbuild.verify.manifest import Manifest, sources_of
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
+from epbuild.verify.sizes import ModelFiles, model_files
 
 Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
 """`context`: what the EP made, whatever made it differ. `graph or weights`: a file that holds both, known by its digest alone."""
@@ -28,6 +29,8 @@ Facts = dict[Sense, dict[str, Any]]
 _VERSIONS = frozenset({"sdk", "backend_api", "version", "openvino"})
 """The fields of compatibility strings that tell of the toolchain and not of the target, as the catalog names them."""
 _DEFAULT_DOMAINS = ("", "ai.onnx")
+_BESIDE = ("base-model", "base-data", "genai-config", "asset")
+"""The roles of files that are neither compiled nor told from what is."""
 
 
 class Incomparable(VerifyError):
@@ -55,6 +58,7 @@ class ModelTraits:
     outside: Facts
     data: Mapping[str, Mapping[str, str]]
     """Digests by location: of the source's external data, and of the model's own."""
+    files: ModelFiles
 
     @property
     def label(self) -> str:
@@ -75,13 +79,17 @@ def traits(artifact: Artifact, digests: dict[Payload, str]) -> Traits:
     """The facts of an artifact. `digests` remembers what has been read. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
         raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
-    document = artifact.manifest.document if artifact.manifest is not None else None
-    listed = {model["file"]: model for model in document["models"]} if document is not None else {}
+    manifest = artifact.manifest
+    listed = {model["file"]: model for model in manifest.document.get("models", ())} if manifest is not None else {}
     models = tuple(_model_traits(model, listed.get(model.file), digests) for model in artifact.models)
-    return Traits(document is not None, _whole(document) if document is not None else {}, models)
+    return Traits(manifest is not None, _whole(manifest) if manifest is not None else {}, models)
 
 
-def _whole(document: Mapping[str, Any]) -> Facts:
+def _whole(manifest: Manifest) -> Facts:
+    document = manifest.document
+    beside = {"files beside": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
+    if not manifest.models:  # a package, whose models are in folders of their own
+        return {"settings": beside, "names": {"package": document["package_name"]}}
     target, toolchain = document["target"], document["toolchain"]
     return {
         "target": {
@@ -89,6 +97,7 @@ def _whole(document: Mapping[str, Any]) -> Facts:
             "EP order": ", ".join(ep["ep"] for ep in target["eps"]),
         },
         "settings": {
+            **beside,
             "share_weights": document["share_weights"],
             "session_options": target["session_options"],
             "environment": target["environment"],
@@ -128,8 +137,9 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, digests: dict[
         files = {name: source["sha256"] for name, source in sources.items()}
         outside["graph or weights"] = {"source file": files if "merged" in listed else files[listed["name"]]}
         outside["settings"] = {"action key": listed["action_key"]}
+    name = listed["name"] if listed is not None else None
     return ModelTraits(
-        name=listed["name"] if listed is not None else None,
+        name=name,
         file=model.file,
         sha256=sha256,
         holds_weights=any(initializer.inline_bytes for initializer in header.initializers),
@@ -137,6 +147,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, digests: dict[
         inside=inside,
         outside=outside,
         data={"source data": _source_data(sources), "external data": own_data},
+        files=model_files(model, name or model.file),
     )
 
 

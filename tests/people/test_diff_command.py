@@ -105,6 +105,9 @@ def test_the_exit_code_is_that_of_diff(tmp_path: Path) -> None:
     other = epbuild(tmp_path, "diff", "a", "c", "--json")
     assert (other.returncode, other.stderr) == (1, "")
     assert json.loads(other.stdout)["verdict"] == "They differ in graph."
+    comment = epbuild(tmp_path, "diff", "a", "c", "--markdown")
+    assert (comment.returncode, comment.stderr) == (1, "")
+    assert comment.stdout.startswith("**The artifacts differ in graph.**\n\n`a` &rarr; `c`: ")
 
 
 @pytest.mark.slow
@@ -115,6 +118,7 @@ def test_the_exit_code_is_that_of_diff(tmp_path: Path) -> None:
         (("a", "empty"), "empty holds no manifest and no ONNX model. [EPB600]\n"),
         (("a", "broken.onnx"), "epbuild: error: it cannot be compared: broken.onnx: "),
         (("a",), "epbuild: error: Missing argument 'B'."),
+        (("a", "a", "--markdown", "--json"), "epbuild: error: --markdown and --json exclude each other"),
     ],
 )
 def test_no_answer_is_neither_same_nor_different(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:

@@ -5,29 +5,41 @@ from __future__ import annotations
 import io
 
 from epbuild.build import (
+    ChangedFile,
+    ComparisonFinished,
+    ComparisonStarted,
     Event,
     Fetched,
     Fetching,
+    OutputCompared,
     OutputRemoved,
     RunFinished,
     RunStarted,
+    SharingSaved,
+    StepCompared,
     StepFailed,
     StepFinished,
     StepOutput,
     StepStarted,
+    ToolchainLocked,
     ToolchainReady,
     ToolchainStarted,
     Warned,
 )
 from epbuild.errors import Position, Problem
+from epbuild.verify import DifferingBytes, FileDifference
 
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
+SHARE = "share:decoder/snapdragon-SC8380XP"
 EMIT = "emit:decoder/snapdragon-SC8380XP/directory"
 ADDRESS = "hf://acme/x@main/x.onnx"
 WHERE = Position("epbuild.yaml", 12, 5)
 
 FAILURE = Problem("EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", COMPILE, "The whole log: x.log.")
 WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)
+ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", COMPILE, "Both are kept.")
+STAMPS = DifferingBytes("timestamp", "member metadata", 233_880, 6, 6, "2026-11-22 00:11:01 UTC", "2026-11-22 00:11:05 UTC")
+REBUILT = FileDifference("x_qnn.bin", 246_216, 246_216, 233_880, 6, (STAMPS,))
 
 EVENTS: tuple[Event, ...] = (
     Warned(WARNING),
@@ -42,6 +54,13 @@ EVENTS: tuple[Event, ...] = (
     StepFinished(EMIT, "current", 0.0),
     StepFailed(COMPILE, (FAILURE,)),
     OutputRemoved(EMIT, "dist/old", 3, ("dist/old/mine.bin",), ("dist/old/notes.txt",)),
+    OutputCompared(EMIT, "dist/new", 100, 130, (ChangedFile("a.bin", 100, 120), ChangedFile("b.bin", None, 10))),
+    SharingSaved(SHARE, 200, 120, measured=True),
+    ComparisonStarted(2),
+    StepCompared(SHARE, "same", 2.5, 3, 752_200),
+    StepCompared(COMPILE, "different", 1.25, 2, 246_300, (REBUILT,), kept=".epbuild/rebuilt/x", problems=(ANOTHER,)),
+    ComparisonFinished(2.75, 1, 0, 1, 0, 0),
+    ToolchainLocked("qnn", ("linux-x86_64", "windows-arm64"), 10, 2.5),
     RunFinished(1, 20.0, 1, 0, 1, 1, 0),
 )
 

@@ -15,7 +15,7 @@ from epbuild.build import Event, Fetching, StepFailed, Survey
 from epbuild.build.orphans import Orphan
 from epbuild.build.status import ActionStatus
 from epbuild.errors import Problem
-from epbuild.plan import Emission, Plan, Step
+from epbuild.plan import Emission, Part, Plan, Step
 from epbuild.report import plan_document, print_json, problem_document, reporter
 
 
@@ -52,6 +52,13 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "step_finished",
         "step_failed",
         "output_removed",
+        "output_compared",
+        "sharing_saved",
+        "comparison_started",
+        "step_compared",
+        "step_compared",
+        "comparison_finished",
+        "toolchain_locked",
         "run_finished",
     ]
     assert {document["format"] for document in documents} == {1}
@@ -61,7 +68,8 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
 def test_every_event_of_a_step_names_the_step(lines: list[str]) -> None:
     documents = [json.loads(line) for line in lines]
     of_steps = [document for document in documents if document["event"].startswith("step_")]
-    assert [document["step"].split(":")[0] for document in of_steps] == ["compile", "compile", "compile", "emit", "compile"]
+    kinds = [document["step"].split(":")[0] for document in of_steps]
+    assert kinds == ["compile", "compile", "compile", "emit", "compile", "share", "compile"]
 
 
 def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str]) -> None:
@@ -91,6 +99,33 @@ def test_a_size_that_the_other_side_does_not_tell_is_null(monkeypatch: pytest.Mo
     with reporter(json=True) as listener:
         listener(Fetching("x", ADDRESS, 5, None))
     assert json.loads(stream.getvalue())["total"] is None
+
+
+def test_what_was_made_again_is_told_down_to_the_bytes(lines: list[str]) -> None:
+    [same, different] = [json.loads(line) for line in lines if json.loads(line)["event"] == "step_compared"]
+    assert (same["verdict"], same["differences"], same["kept"]) == ("same", [], None)
+    assert (different["verdict"], different["kept"]) == ("different", ".epbuild/rebuilt/x")
+    assert [problem["code"] for problem in different["problems"]] == ["EPB650"]
+    assert different["differences"] == [
+        {
+            "file": "x_qnn.bin",
+            "old_size": 246_216,
+            "new_size": 246_216,
+            "offset": 233_880,
+            "count": 6,
+            "found": [
+                {
+                    "meaning": "timestamp",
+                    "part": "member metadata",
+                    "offset": 233_880,
+                    "count": 6,
+                    "runs": 6,
+                    "old": "2026-11-22 00:11:01 UTC",
+                    "new": "2026-11-22 00:11:05 UTC",
+                }
+            ],
+        }
+    ]
 
 
 def test_a_failed_step_has_its_problems(lines: list[str]) -> None:
@@ -139,17 +174,9 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
         Step("compile:g/t/m", "compile", (), "compile:g/t/m"),
         Step("emit:g/t/directory", "emit", ("compile:g/t/m",), "emit"),
     )
-    emission = Emission(
-        "emit",
-        "g",
-        target,
-        "directory",
-        Path("dist"),
-        ("compile:g/t/m",),
-        {"m": "m.onnx"},
-        {"m": {"QNNExecutionProvider": "m.bin", "OpenVINOExecutionProvider": "m.xml"}},
-        WHERE,
-    )
+    binaries = {"m": {"QNNExecutionProvider": "m.bin", "OpenVINOExecutionProvider": "m.xml"}}
+    part = Part("g", target, "", ("compile:g/t/m",), {"m": "m.onnx"}, binaries)
+    emission = Emission("emit", "directory", None, Path("dist"), (part,), WHERE)
     found = Survey(
         Plan(steps, {}, {"emit": emission}, (WARNING,)),
         {"compile:g/t/m": ActionStatus("out of date", ("model m changed: 1 -> 2",), "ab" * 32)},

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 
 import pytest
-from heard import ADDRESS, COMPILE, EMIT, EVENTS, FAILURE, Terminal
+from heard import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
 from epbuild.build import Event, Fetched, Fetching, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.report import progress, reporter
@@ -59,11 +59,20 @@ def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(mo
         "removed           dist/old  3 files that the recipe no longer asks for",
         "kept              dist/old/mine.bin  which was changed after epbuild wrote it",
         "kept              dist/old/notes.txt  which epbuild did not make",
+        "2 to make again and compare",
+        f"same       2.5 s  {SHARE}  3 files  752.2 kB",
+        f"differs    1.2 s  {COMPILE}  1 of 2 files differ",
+        "  x_qnn.bin: 246,216 bytes; 6 differ, the first at byte 233,880",
+        "    time of day in member metadata, 6 times: 2026-11-22 00:11:01 UTC -> 2026-11-22 00:11:05 UTC",
+        "  both are kept: .epbuild/rebuilt/x",
+        "made again: 1 the same, 1 different (2.75 s)",
+        "locked     2.5 s  toolchain qnn  10 packages for linux-x86_64, windows-arm64",
         "1 built, 1 up to date, 1 failed (20.00 s)",
     ]
     assert error.splitlines() == [
         "epbuild.yaml:12:5: warning: the model 'x' shares nothing. [EPB233]",
         f"{COMPILE}: error: {FAILURE.text} [EPB401]",
+        f"{COMPILE}: error: {ANOTHER.text} [EPB650]",
     ]
 
 

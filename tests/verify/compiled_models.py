@@ -9,7 +9,7 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from epbuild.emit import ManifestFile, ManifestModel, render
+from epbuild.emit import Content, ManifestModel, Role, render
 
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
@@ -86,10 +86,10 @@ def list_files(
     leave_out: Sequence[str] = (),
 ) -> None:
     """Write the manifest of a folder as it is, less the files of `leave_out`; each model's source is as `source` says."""
-    roles = {".onnx": "model", ".bin": "context-binary"}
+    roles: Mapping[str, Role] = {".onnx": "model", ".bin": "context-binary"}
     listed = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in {"manifest.json", *leave_out})
     files = [
-        ManifestFile(
+        Content(
             path.relative_to(folder).as_posix(),
             roles.get(path.suffix, "external-data"),
             path.stat().st_size,

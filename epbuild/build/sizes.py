@@ -1,0 +1,67 @@
+"""Sizes worth watching: what each file of an output was before the output was laid out again, and what sharing saves in what ships."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from epbuild.build.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.build.sharing import shared_bytes, unmeasured
+from epbuild.emit import listed_files
+from epbuild.plan import MANIFEST, PROVENANCE, SessionGroup
+
+Files = Mapping[str, Mapping[str, Any]]
+"""The `digest` and the `size` in bytes of each file of an output, by its POSIX path there."""
+_UNLISTED = {MANIFEST, PROVENANCE}
+
+
+def last_files(output: Path, recorded: Files) -> Files:
+    """What an output held when it was last laid out: as its manifest says, if one lies there, else as the workspace has it `recorded`.
+
+    To be asked before the output is swapped in. The manifest comes first, since another workspace may have laid it out after this one.
+    """
+    listed = listed_files(output)
+    return {
+        path: {"digest": file.sha256, "size": file.size} for path, file in listed.items() if file.size is not None
+    } or recorded
+
+
+def compared(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
+    """An output with what it was before; manifests, and the statement about them, which no manifest can list, are left out."""
+    old, new = (
+        {path: file for path, file in files.items() if PurePosixPath(path).name not in _UNLISTED} for files in (before, after)
+    )
+    return OutputCompared(
+        step,
+        directory,
+        sum(file["size"] for file in old.values()) if old else None,
+        sum(file["size"] for file in new.values()),
+        tuple(
+            ChangedFile(path, old[path]["size"] if path in old else None, new[path]["size"] if path in new else None)
+            for path in sorted({*old, *new})
+            if path not in old or path not in new or old[path]["digest"] != new[path]["digest"]
+        ),
+    )
+
+
+def savings(group: SessionGroup, result: Mapping[str, Any]) -> SharingSaved | None:
+    """What sharing saves in what a session group made; None where nothing is shared.
+
+    Where the recipe asks what sharing must save, every member has been compiled alone: then it is measured. Otherwise it is counted:
+    a file that N models name stands for N copies of it, and the weights file of a group for the weights of each of its models.
+    """
+    if not group.share:
+        return None
+    step = group.steps[-1]
+    if group.min_shared_ratio is not None and not unmeasured(group, result):
+        measured = shared_bytes(result)
+        return SharingSaved(step, measured.alone, measured.shared, measured=True)
+    users = Counter(name for model in result["models"] for name in {*model["binaries"], *model["data"]})
+    sizes = {name: result["artifacts"][name]["size"] for name in users}
+    unshared = {name: count * sizes[name] for name, count in users.items()}
+    if group.weights_file in unshared and "shared_initializers" in result:
+        unshared[group.weights_file] = result["shared_initializers"]["total_bytes"]
+    total, stored = sum(unshared.values()), sum(sizes.values())
+    return SharingSaved(step, total, stored, measured=False) if total != stored else None

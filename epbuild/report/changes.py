@@ -1,0 +1,260 @@
+"""What a build changed, for people: what grew or shrank, what sharing saves, where the time went. Lines of 80 columns.
+
+Size                                      before      after      change
+dist/classifier                         185.2 kB   217.9 kB    +32.8 kB   +17.7%
+  classifier_qnn.bin                    184.3 kB   217.1 kB    +32.8 kB   +17.8%
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from epbuild.build import (
+    ChangedFile,
+    Event,
+    OutputCompared,
+    OutputRemoved,
+    RunFinished,
+    SharingSaved,
+    StepFinished,
+    ToolchainReady,
+)
+from epbuild.report.problems import coloured
+from epbuild.report.text import painted, printable
+
+WIDTH = 80
+_CELLS = (11, 11, 12, 9)
+_GAP = 2
+_MOST_OUTPUTS = 6
+_MOST_FILES = 3
+_MOST_GROUPS = 6
+_MOST_STEPS = 10
+_FEW_STEPS = 4  # of a build in which there is little time to find
+_LONG_SECONDS = 60
+_LEAST_SECONDS = 0.05  # less is shown as 0.0
+_BOLD = "1"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Something with its bytes before and after; None where it was, or is, not there."""
+
+    name: str
+    before: int | None
+    after: int | None
+
+    @property
+    def change(self) -> int:
+        """By how many bytes it grew."""
+        return (self.after or 0) - (self.before or 0)
+
+    @property
+    def in_words(self) -> tuple[str, str, str, str]:
+        """The size before, the size after, the difference and the difference as a part of the size before."""
+        before, after = ("-" if size is None else amount(size) for size in (self.before, self.after))
+        if self.before is None or self.after is None:
+            return before, after, "new" if self.before is None else "removed", ""
+        return before, after, signed(self.change), percent(self.change, self.before)
+
+
+class ChangeReport:
+    """Hears a build, and then has the lines to show before its last one: none where nothing was made, or something failed."""
+
+    def __init__(self) -> None:
+        self._outputs: list[OutputCompared] = []
+        self._removed: list[OutputRemoved] = []
+        self._sharing: list[SharingSaved] = []
+        self._seconds: dict[str, float] = {}
+
+    def hear(self, event: Event) -> None:
+        """Take note of what an event says of sizes or of time."""
+        match event:
+            case OutputCompared():
+                self._outputs.append(event)
+            case OutputRemoved():
+                self._removed.append(event)
+            case SharingSaved():
+                self._sharing.append(event)
+            case ToolchainReady(name, _, seconds):
+                self._seconds[f"toolchain {name}"] = seconds
+            case StepFinished(step, "built" | "restored" | "emitted", seconds):
+                self._seconds[step] = seconds
+
+    def lines(self, ended: RunFinished) -> list[str]:
+        """What there is to tell, between empty lines."""
+        if ended.exit_code or not (ended.built or ended.restored):
+            return []
+        sections = (
+            size_lines(self._outputs, self._removed),
+            sharing_lines([item for item in self._sharing if item.measured], "measured, each model alone"),
+            sharing_lines([item for item in self._sharing if not item.measured], "counted, a copy per model"),
+            time_lines(self._seconds, ended.seconds),
+        )
+        colour = coloured(sys.stdout)
+        told = [_with_bold_word(line, colour) if number == 0 else line for lines in sections for number, line in enumerate(lines)]
+        return ["", *told, ""] if told else []
+
+
+def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemoved]) -> Iterator[str]:
+    """What each output was and is, biggest change first, with the files that changed most; one line where there is no change to tell."""
+    sizes = {item: Sizes(item.directory, item.before, item.after) for item in outputs}
+    new = [found for found in sizes.values() if found.before is None]
+    changed = [
+        item
+        for item in outputs
+        if item.before is not None and (item.before != item.after or any(_is_told(item, file) for file in item.files))
+    ]
+    # An output that has moved was compared with what lay at its old place: that is not gone as well.
+    moved = {item.step for item in outputs if item.before is not None}
+    gone = [Sizes(item.directory, item.size, None) for item in removed if item.size and item.step not in moved]
+    alike = sum(file.before == file.after for item in outputs for file in item.files)
+    total = amount(sum(item.after for item in outputs))
+    if outputs and not changed and not gone and len(new) in (0, len(outputs)):
+        if new:
+            yield f"Size: {total} in {count(len(outputs), 'new output')}."
+        else:
+            others = f"; {count(alike, 'file')} with other bytes" if alike else ""
+            yield f"Size: {total} in {count(len(outputs), 'output')}, as before{others}."
+        return
+    if not (changed or gone or new):
+        return
+    yield from _row("Size", ("before", "after", "change", ""))
+    changed.sort(key=lambda item: (-abs(sizes[item].change), item.directory))
+    for item in changed[:_MOST_OUTPUTS]:
+        files = [Sizes(f"  {file.path}", file.before, file.after) for file in item.files if _is_told(item, file)]
+        files.sort(key=lambda file: (-abs(file.change), file.name))
+        # One file's numbers need not be told twice.
+        yield from _row(item.directory, sizes[item].in_words if len(files) != 1 else ("",) * 4)
+        yield from _listed(files, _MOST_FILES, "  {} other files")
+    yield from _listed([sizes[item] for item in changed[_MOST_OUTPUTS:]], 0, "{} other outputs")
+    yield from _listed(new, 0, "{} new outputs")
+    yield from _listed(gone, 0, "{} removed outputs")
+    if len(outputs) + len(gone) > 1:
+        yield from _row("in all", _sum([*sizes.values(), *gone]).in_words)
+    if alike:
+        yield f"{count(alike, 'other file')} with other bytes of the same size."
+
+
+def sharing_lines(found: Sequence[SharingSaved], yardstick: str) -> Iterator[str]:
+    """What sharing saves, by one yardstick: in a sentence, and in a table that begins with the least saving where groups differ in it."""
+    if len({_saving([item])[3] for item in found}) > 1:
+        yield from _row(f"Sharing ({yardstick})", ("unshared", "shared", "saved", ""))
+        worst = sorted(found, key=lambda item: ((item.unshared - item.shared) / (item.unshared or 1), item.step))
+        most = _MOST_GROUPS if len(worst) > _MOST_GROUPS + 1 else len(worst)
+        for item in worst[:most]:
+            yield from _row(item.step, _saving([item]))
+        if worst[most:]:
+            yield from _row(f"{len(worst) - most} other groups", _saving(worst[most:]))
+        yield from _row("in all", _saving(worst))
+    elif found:
+        unshared, _, saved, part = _saving(found)
+        where = found[0].step if len(found) == 1 else f"{len(found)} groups"
+        text = f"Sharing saves {saved} of {unshared}{f' ({part})' if part else ''} in {where} ({yardstick})."
+        yield from textwrap.wrap(printable(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def time_lines(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
+    """The steps that took longest, and the rest as a sum; nothing where only one took any time. `wall`: what the user waited."""
+    took = dict(_own_seconds(seconds))
+    longest = sorted((step for step in took if took[step] >= _LEAST_SECONDS), key=lambda step: (-took[step], step))
+    if len(longest) < 2:
+        return
+    total = sum(took.values())
+    most = _MOST_STEPS if total >= _LONG_SECONDS else _FEW_STEPS
+    longest = longest[: most if len(took) <= most else most - 1]
+    yield f"Time: {total:,.1f} s of work in {wall:,.1f} s"
+    rest = sorted(took.keys() - set(longest))
+    rows = {step: took[step] for step in longest}
+    rows |= {rest[0] if len(rest) == 1 else f"{len(rest)} other steps": sum(took[step] for step in rest)} if rest else {}
+    for step, own in rows.items():
+        yield from _row(step, ("", "", f"{own:,.1f} s", f"{100 * own / total:.0f}%"))
+
+
+def amount(size: int) -> str:
+    """Bytes in words."""
+    from rich.filesize import decimal
+
+    return decimal(size)
+
+
+def signed(size: int) -> str:
+    """A difference of bytes in words."""
+    return f"{'-' if size < 0 else '+'}{amount(abs(size))}"
+
+
+def percent(part: int, whole: int) -> str:
+    """A difference as a part of something, with its sign, or how many times as much it is; nothing where the something is nothing."""
+    if not whole:
+        return ""
+    value = 100 * part / whole
+    return f"{value:+,.1f}%" if value < 1000 else f"{1 + value / 100:,.0f}x"
+
+
+def count(number: int, noun: str) -> str:
+    """So many of something."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _is_told(output: OutputCompared, file: ChangedFile) -> bool:
+    """Whether a file has a row of its own: not an archive, which is the output, and not the blobs of an image, whose names say nothing."""
+    name = file.path.rpartition("/")[2]
+    return file.before != file.after and name != PurePath(output.directory).name and not re.fullmatch("[0-9a-f]{64}", name)
+
+
+def _with_bold_word(heading: str, colour: bool) -> str:
+    word = re.match(r"\w*", heading)
+    length = word.end() if word else 0
+    return painted(heading[:length], _BOLD, colour) + heading[length:]
+
+
+def _own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """The time of each step, less that of other steps: a share step's event has that of its whole session group."""
+    compiles = defaultdict[str, float](float)
+    for step, took in seconds.items():
+        kind, _, place = step.partition(":")
+        if kind == "compile":
+            compiles[f"share:{place.rpartition('/')[0]}"] += took
+    for step, took in seconds.items():
+        inner = compiles.get(step, 0.0)
+        yield (f"{step}, beside its compiles" if inner else step), max(0.0, took - inner)
+
+
+def _saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
+    unshared, shared = (sum(sizes) for sizes in zip(*((item.unshared, item.shared) for item in found), strict=True))
+    saved = unshared - shared
+    return amount(unshared), amount(shared), signed(saved).lstrip("+"), percent(saved, unshared).lstrip("+")
+
+
+def _listed(found: Sequence[Sizes], most: int, others: str) -> Iterator[str]:
+    """So many rows, and the sum of the others as one more, which is no gain for a single other."""
+    most = len(found) if len(found) == most + 1 else most
+    for item in found[:most]:
+        yield from _row(item.name, item.in_words)
+    if rest := found[most:]:
+        yield from _row(others.format(len(rest)), _sum(rest).in_words)
+
+
+def _sum(found: Sequence[Sizes]) -> Sizes:
+    before = [item.before for item in found if item.before is not None]
+    after = [item.after for item in found if item.after is not None]
+    return Sizes("", sum(before) if before else None, sum(after) if after else None)
+
+
+def _row(name: str, cells: Sequence[str]) -> Iterator[str]:
+    """A name and its numbers, at the right; a name that meets the numbers has lines of its own."""
+    numbers = "".join(f"{cell:>{width}}" for cell, width in zip(cells, _CELLS, strict=True)).lstrip()
+    text, room = printable(name), WIDTH - len(numbers)
+    if len(text) > room - _GAP:
+        indent = text[: len(text) - len(text.lstrip())]
+        yield from textwrap.wrap(
+            text.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+        )
+        text = ""
+    if text or numbers:
+        yield f"{text:<{room}}{numbers}".rstrip()

@@ -1,0 +1,217 @@
+"""Comparisons of artifacts as GitHub-flavoured Markdown, for the comment of a pull request.
+
+All that comes from artifacts is shown as code, so that a name can neither become markup nor call anybody. The text is ASCII, whatever the
+encoding of standard output, and short enough for a comment.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from epbuild.differences import shown
+from epbuild.report.changes import amount, count, percent, signed
+from epbuild.report.difference import UNTOLD
+from epbuild.report.text import printable
+from epbuild.verify import Comparison, Difference, SizeChange
+
+MOST_CHARACTERS = 65_000
+"""GitHub takes 65,536 in a comment."""
+
+_OPEN_ROWS = 12
+"""A longer list is folded."""
+_MOST_ROWS = (200, 50, 15, 3, 0)
+"""How many rows a list has at most: fewer where the comment would be too long."""
+_MOST_PLACES = 3
+_LONGEST = 120
+_NOTHING = "-"
+_ARROW = "&rarr;"
+_SIZED = {"model": "Models", "context binary": "Context binaries", "external data": "External data"}
+_SUBJECTS = ("Graph and weights", "Target", "Options", "Settings", "Toolchain", "Contexts", "Names")
+_FOLDED = {"Contexts", "Names"}
+"""What follows from the others."""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A list with a title; a column whose heading begins with `>` has numbers. `note` is a sentence below it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    folded: bool = False
+
+
+def print_markdown(old: str, new: str, found: Comparison) -> None:
+    """`diff --markdown`."""
+    sys.stdout.write(markdown(old, new, found))
+
+
+def markdown(old: str, new: str, found: Comparison) -> str:
+    """What differs between the artifacts at two paths: a headline, then tables of sizes, and of facts by what they are about."""
+    untold = _untold(old, new, found)
+    if not found.differences:
+        return " ".join(filter(None, (f"**{found.verdict}**", untold))) + "\n"
+    tables = [table for table in (_alone(found), *_size_tables(found), *_fact_tables(found)) if table.rows]
+    ending = [*([f"The same: {', '.join(found.same)}."] if found.same else []), *([untold] if untold else [])]
+    text = ""
+    for most in _MOST_ROWS:
+        parts = [_headline(found), _sum(old, new, found), *(_written(table, most) for table in tables), *ending]
+        text = "\n\n".join(parts) + "\n"
+        if len(text) <= MOST_CHARACTERS:
+            break
+    return text
+
+
+def code(text: str) -> str:
+    """A text from outside as code, in which nothing is markup, in a table or not. Of a long one, the middle is left out."""
+    text = printable(text)
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"
+    if not text:
+        return "(empty)"
+    if text.isascii() and text == text.strip() and not re.search(r"[`|\\]", text):
+        return f"`{text}`"
+    return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda match: f'&#{ord(match[0])};', text)}</code>"
+
+
+def _headline(found: Comparison) -> str:
+    sentence = re.sub("^They ", "The artifacts ", re.sub("^Their ", "The ", found.verdict))
+    return f"**{sentence}**"
+
+
+def _sum(old: str, new: str, found: Comparison) -> str:
+    """Where the artifacts lie, what all of each come to, and how many outputs differ."""
+    before = sum(item.before or 0 for item in found.sizes)
+    after = sum(item.after or 0 for item in found.sizes)
+    sizes = f"{amount(before)} {_ARROW} {amount(after)} ({_change(before, after)})" if before != after else amount(after)
+    text = f"{code(old)} {_ARROW} {code(new)}: {sizes}."
+    if found.artifacts == ("",):
+        return text
+    differing = {item.artifact for item in found.differences} & set(found.artifacts)
+    alone = [item.kind for item in found.differences if item.lone_artifact]
+    told = [
+        f"Of {count(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'' if len(differing) > 1 else 's'}"
+    ]
+    told += [f"{alone.count(kind)} {word}" for kind, word in (("added", "new"), ("removed", "gone")) if kind in alone]
+    return f"{text} {', '.join(told)}."
+
+
+def _alone(found: Comparison) -> _Table:
+    """The outputs that only one side has."""
+    rows = [
+        (
+            _place(item.artifact),
+            code(item.new or item.old) if item.new or item.old else _NOTHING,
+            "new" if item.kind == "added" else "gone",
+        )
+        for item in found.differences
+        if item.lone_artifact
+    ]
+    return _Table("Outputs on one side only", ("output", "models", ""), tuple(sorted(rows)))
+
+
+def _size_tables(found: Comparison) -> Iterator[_Table]:
+    several = found.artifacts != ("",)
+    senses: dict[tuple[str, str], dict[str, None]] = {}
+    for item in found.differences:
+        if item.place[0] == "models":
+            senses.setdefault((item.artifact, item.place[1]), {})[item.sense] = None
+    for kind, title in _SIZED.items():
+        sizes = [item for item in found.sizes if item.kind == kind]
+        told = [item for item in sizes if item.before != item.after or (kind == "model" and (item.artifact, item.name) in senses)]
+        told.sort(key=lambda item: (-abs((item.after or 0) - (item.before or 0)), item.artifact, item.name))
+        rows = tuple(
+            (
+                *([_place(item.artifact)] if several else []),
+                code(item.name),
+                *(_NOTHING if size is None else amount(size) for size in (item.before, item.after)),
+                _change(item.before, item.after),
+                *([", ".join(_senses(item, senses))] if kind == "model" else []),
+            )
+            for item in told
+        )
+        columns = ("output", kind, ">before", ">after", ">change", "differs in")[not several : 6 if kind == "model" else 5]
+        rest = len(sizes) - len(told)
+        alike = "without a difference" if kind == "model" else "of the same size"
+        yield _Table(title, columns, rows, f"{rest} more {alike}." if rest else "")
+
+
+def _senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:
+    # That it is there on one side only is told already.
+    return senses.get((item.artifact, item.name), ()) if item.before is not None and item.after is not None else ()
+
+
+def _fact_tables(found: Comparison) -> Iterator[_Table]:
+    """The facts that differ, each once with the outputs in which it differs alike."""
+    several = found.artifacts != ("",)
+    tables: dict[str, dict[tuple[str, str, str], list[str]]] = {title: {} for title in _SUBJECTS}
+    for item in found.differences:
+        if not item.lone:
+            values = (_value(item, item.old), _value(item, item.new))
+            where = tables[_subject(item)].setdefault((code(replace(item, artifact="").what), *values), [])
+            where.append(item.artifact)
+    for title, facts in tables.items():
+        rows = [(*fact, *([_places(where, found.artifacts)] if several else [])) for fact, where in facts.items()]
+        yield _Table(title, ("", "before", "after", *(["outputs"] if several else [])), tuple(rows), folded=title in _FOLDED)
+
+
+def _subject(item: Difference) -> str:
+    if item.place[0] in ("session_options", "environment") or (item.place[0] == "eps" and item.place[2:3] == ("options",)):
+        return "Options"
+    return {"target": "Target", "settings": "Settings", "toolchain": "Toolchain", "context": "Contexts", "names": "Names"}.get(
+        item.sense, "Graph and weights"
+    )
+
+
+def _value(item: Difference, value: Any) -> str:
+    return _NOTHING if value is None and item.kind != "changed" else code(shown(value))
+
+
+def _place(artifact: str) -> str:
+    return code(artifact.rstrip("/"))
+
+
+def _places(where: list[str], everywhere: tuple[str, ...]) -> str:
+    if len(where) == len(everywhere) > 1:
+        return f"all {len(where)}"
+    named = ", ".join(_place(place) for place in where[:_MOST_PLACES])
+    return f"{named} and {len(where) - _MOST_PLACES} more" if len(where) > _MOST_PLACES else named
+
+
+def _change(before: int | None, after: int | None) -> str:
+    if before is None or after is None:
+        return "new" if after is not None else "gone" if before is not None else _NOTHING
+    part = percent(after - before, before)
+    return "same size" if before == after else f"{signed(after - before)}{f', {part}' if part else ''}"
+
+
+def _untold(old: str, new: str, found: Comparison) -> str:
+    without = [code({"A": old, "B": new}[side]) for side in found.without_manifest]
+    if not without:
+        return ""
+    return (
+        f"Not compared, as {' and '.join(without)} {'has no manifest' if len(without) == 1 else 'have no manifests'}: {UNTOLD}."
+    )
+
+
+def _written(table: _Table, most: int) -> str:
+    """A table as Markdown; of a long one, the first rows, and how many more there are."""
+    if not most:
+        return f"{table.title}: {len(table.rows)}"
+    lines = [_cells(column.removeprefix(">") for column in table.columns)]
+    lines += [_cells("--:" if column.startswith(">") else "---" for column in table.columns)]
+    lines += [_cells(row) for row in table.rows[:most]]
+    more = f"and {len(table.rows) - most} more, which `epbuild diff` lists." if len(table.rows) > most else ""
+    body = "\n\n".join(filter(None, ("\n".join(lines), more, table.note)))
+    if table.folded or len(table.rows) > _OPEN_ROWS:
+        return f"<details><summary>{table.title} ({len(table.rows)})</summary>\n\n{body}\n\n</details>"
+    return f"#### {table.title}\n\n{body}"
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
