@@ -3,17 +3,24 @@
 from typing import TYPE_CHECKING
 
 from epbuild.build.events import (
+    ChangedFile,
+    ComparisonFinished,
+    ComparisonStarted,
     Event,
     Fetched,
     Fetching,
     Listener,
+    OutputCompared,
     OutputRemoved,
     RunFinished,
     RunStarted,
+    SharingSaved,
+    StepCompared,
     StepFailed,
     StepFinished,
     StepOutput,
     StepStarted,
+    ToolchainLocked,
     ToolchainReady,
     ToolchainStarted,
     Warned,
@@ -28,10 +35,14 @@ from epbuild.late import late
 if TYPE_CHECKING:
     from epbuild.build.cleaning import Forgotten, check_idle, clean, remove_workspace
     from epbuild.build.explanation import Explanation, explain
+    from epbuild.build.locking import Locking, Upgrade, make_lock, write_lock
     from epbuild.build.upkeep import Damage, Stock, Tidied, Verification, stock, tidy, verify
 
 __all__ = [
+    "ChangedFile",
     "Cleaned",
+    "ComparisonFinished",
+    "ComparisonStarted",
     "Damage",
     "Event",
     "Explanation",
@@ -39,10 +50,14 @@ __all__ = [
     "Fetching",
     "Forgotten",
     "Listener",
+    "Locking",
+    "OutputCompared",
     "OutputRemoved",
     "Request",
     "RunFinished",
     "RunStarted",
+    "SharingSaved",
+    "StepCompared",
     "StepFailed",
     "StepFinished",
     "StepOutput",
@@ -51,14 +66,17 @@ __all__ = [
     "Stock",
     "Survey",
     "Tidied",
+    "ToolchainLocked",
     "ToolchainReady",
     "ToolchainStarted",
+    "Upgrade",
     "Verification",
     "Warned",
     "check_idle",
     "clean",
     "explain",
     "logged_steps",
+    "make_lock",
     "read_log",
     "read_plan",
     "remove_workspace",
@@ -69,6 +87,7 @@ __all__ = [
     "tidy",
     "verify",
     "workspace_of",
+    "write_lock",
 ]
 
 __getattr__ = late(
@@ -83,6 +102,12 @@ __getattr__ = late(
         "explanation": (
             "Explanation",
             "explain",
+        ),
+        "locking": (
+            "Locking",
+            "Upgrade",
+            "make_lock",
+            "write_lock",
         ),
         "upkeep": (
             "Damage",

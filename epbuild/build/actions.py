@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import posixpath
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epbuild.build.capacity import estimated_memory
-from epbuild.build.emission import Made, clear_away, emission_document, emit, lease_name
+from epbuild.build.contents import Made
+from epbuild.build.emission import clear_away, emit, lease_name
 from epbuild.build.events import (
     Listener,
     Outcome,
     RunFinished,
+    SharingSaved,
     StepFailed,
     StepFinished,
     StepOutput,
@@ -27,13 +30,17 @@ from epbuild.build.logs import log_file
 from epbuild.build.orphans import Outputs
 from epbuild.build.scheduler import Idle
 from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
-from epbuild.build.status import Survey, Surveyor
-from epbuild.emit import unfinished
+from epbuild.build.sizes import compared, last_files, savings
+from epbuild.build.status import PLACE, Survey, Surveyor
+from epbuild.emit import Pour, unfinished
 from epbuild.errors import BuildError, EpbuildError, Problem, StoreError, VerifyError
 from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document
-from epbuild.recipe import Recipe
-from epbuild.store import DamagedBlob, Measurement, MissingBlob, StepRecord, lease, lease_if_free
+from epbuild.recipe import ImageReference, Recipe
+from epbuild.store import Cancelled, DamagedBlob, Measurement, MissingBlob, StepRecord, lease, lease_if_free
 from epbuild.toolchain import Environment
+
+if TYPE_CHECKING:
+    from epbuild.emit import Image
 
 _ATTEMPTS = 2
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
@@ -73,6 +80,11 @@ class Actions:
         self._outcomes: dict[str, Outcome] = {}
         self._exit_code = 0
 
+    @property
+    def made(self) -> Mapping[str, Made]:
+        """The session groups that are made by now, or were found made, by id."""
+        return self._made
+
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
         restored = []
@@ -87,7 +99,7 @@ class Actions:
         if restored:
             self._workspace.record_steps(restored)
         current = [ident for ident, status in self._found.emissions.items() if status.state == "current"]
-        self._clear_away({self._plan.emissions[ident].directory: self._plan.emissions[ident] for ident in current})
+        self._clear_away({self._plan.emissions[ident].path: self._plan.emissions[ident] for ident in current})
         for ident in current:
             self._stands(self._plan.emissions[ident])
 
@@ -135,9 +147,20 @@ class Actions:
             self._ended(StepFinished(step, "skipped", 0.0))
 
     def finished(self, seconds: float) -> RunFinished:
-        """The sum of it all."""
+        """The sum of it all, once it is told what sharing saves in what was made."""
+        for saved in self._savings():
+            self._tell(saved)
         counts = [sum(outcome in wanted for outcome in self._outcomes.values()) for wanted in _COUNTED]
         return RunFinished(self._exit_code, seconds, *counts)
+
+    def _savings(self) -> Iterator[SharingSaved]:
+        emitted = [emission for emission in self._plan.emissions.values() if self._outcomes.get(emission.id) == "emitted"]
+        laid_out = {ident for emission in emitted for ident in emission.session_groups}
+        for ident, made in self._made.items():
+            if ident in laid_out or self._outcomes.get(made.group.steps[-1]) in ("built", "restored"):
+                saved = savings(made.group, made.result)
+                if saved is not None:
+                    yield saved
 
     def _make(self, group: SessionGroup) -> None:
         status = self._found.groups[group.id]
@@ -145,16 +168,16 @@ class Actions:
             raise BuildError(Problem("EPB414", "the toolchain is not there", group.id))
         begin = time.monotonic()
         self._tell(StepStarted(group.steps[0], "staging"))
-        with self._alone(group.id, group.steps[0], self._store.root, status.key):
+        with self.alone(group.id, group.steps[0], self._store.root, status.key):
             result = self._surveyor.result(status.key)
             built = result is None
             if result is None:
-                with self._execution(group, status.document, group.id) as execution:
+                with self.execution(group, status.document, group.id) as execution:
                     result = execute(group, execution)
                 self._surveyor.records.put(status.key, {"document": status.document, "result": result})
             self._check(group, result)  # what fails anyway is not measured
             for member in unmeasured(group, result):
-                with self._execution(group, status.document, f"{group.id}/{member.name}") as execution:
+                with self.execution(group, status.document, f"{group.id}/{member.name}") as execution:
                     result = with_alone(result, member, measure_alone(group, member, execution))
                 # At once, since it may have taken as long as the group itself.
                 self._surveyor.records.put(status.key, {"document": status.document, "result": result})
@@ -177,7 +200,7 @@ class Actions:
             raise VerifyError(*unmet)
 
     @contextmanager
-    def _execution(self, group: SessionGroup, document: Mapping[str, Any], name: str) -> Iterator[Execution]:
+    def execution(self, group: SessionGroup, document: Mapping[str, Any], name: str) -> Iterator[Execution]:
         """What one compile of models of the group needs, while their files are what `document` says; the log is that of `name`."""
         inputs = group.files
         log = log_file(self._workspace.directory, name)
@@ -212,23 +235,36 @@ class Actions:
     def _lay_out(self, emission: Emission) -> None:
         begin = time.monotonic()
         self._tell(StepStarted(emission.steps[0], "laying out"))
-        with self._alone(emission.id, emission.id, self._workspace.directory, lease_name(emission)):
+        with self.alone(emission.id, emission.id, self._workspace.directory, lease_name(emission)):
             before = self._workspace.step(emission.id)
-            files = before.result["files"] if before else {}
+            files = self._surveyor.emitted(emission)
             key = action_key(self._document(emission))
-            if before is not None and before.action_key == key and not self._surveyor.damage(emission.directory, files):
+            if before is not None and before.action_key == key and files and not self._surveyor.damage(emission.root, files):
                 # Another build has done it since this one looked.
                 self._stands(emission)
                 return
+            last = last_files(emission.path, files or self._moved(emission))
             files = self._emit(emission, files)
             document = self._document(emission)
-            self._outputs.record(emission.id, emission.directory, files)
-            self._workspace.record_steps([_record(emission.id, action_key(document), document, {"files": files})])
+            self._outputs.record(emission.id, emission.path, files)
+            result = {"files": files, PLACE: self._surveyor.place(emission)}
+            self._workspace.record_steps([_record(emission.id, action_key(document), document, result)])
         size = sum(file["size"] for file in files.values())
-        if emission.merging is not None:
-            merged = files[emission.models[emission.merging.name]]["size"]
-            self._ended(StepFinished(emission.merging.step, "built", 0.0, f"{len(emission.merging.members)} models", merged))
-        self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, shown_path(emission.directory), size))
+        for part in emission.parts:
+            if part.merging is not None:
+                merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
+                note = f"{len(part.merging.members)} models"
+                self._ended(StepFinished(part.merging.step, "built", 0.0, note, merged["size"] if merged else 0))
+        self._tell(compared(emission.id, shown_path(emission.path), last, files))
+        note = shown_path(emission.path) + (f", pushed to {emission.push}" if emission.push is not None else "")
+        self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, note, size))
+
+    def _moved(self, emission: Emission) -> dict[str, Any]:
+        """The files that the emission wrote to a place where the recipe wants them no longer."""
+        left = (orphan for orphan in self._found.orphans if orphan.step == emission.id)
+        before = self._workspace.step(emission.id) if next(left, None) is not None else None
+        files: dict[str, Any] = before.result["files"] if before is not None else {}
+        return files
 
     def _stands(self, emission: Emission) -> None:
         """Take note that an emission is in place, with what it merged."""
@@ -240,12 +276,11 @@ class Actions:
         for directory in unfinished(current):
             emission = current[directory]
             with suppress(OSError, StoreError), lease_if_free(self._workspace.directory, lease_name(emission)) as free:
-                before = self._workspace.step(emission.id)
                 if free:
-                    clear_away(emission, before.result["files"] if before else ())
+                    clear_away(emission, self._surveyor.emitted(emission))
 
     def _document(self, emission: Emission) -> dict[str, Any]:
-        return emission_document(emission, [self._made[ident] for ident in emission.session_groups], self._recipe.name)
+        return self._surveyor.emission_document(emission, [self._made[ident] for ident in emission.session_groups])
 
     def _emit(self, emission: Emission, before: Mapping[str, Any]) -> dict[str, Any]:
         """Write the files; what the store has lost is made again, once."""
@@ -253,10 +288,14 @@ class Actions:
         def say(text: str) -> None:
             self._tell(StepOutput(emission.steps[0], text))
 
+        def push(image: Image, reference: ImageReference, pour: Pour) -> None:
+            self._push(emission.id, image, reference, pour)
+
         for attempt in range(1, _ATTEMPTS + 1):
             made = [self._made[ident] for ident in emission.session_groups]
             try:
-                return emit(emission, made, self._recipe.name, self._store, before.keys(), self._surveyor.digests, say)
+                inputs = self._surveyor.inputs(emission)
+                return emit(emission, made, inputs, self._store, before.keys(), self._surveyor.digests, say, push)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
@@ -265,8 +304,27 @@ class Actions:
                     self._make(self._plan.session_groups[ident])
         raise AssertionError("the last attempt returns or raises")
 
+    def _push(self, step: str, image: Image, reference: ImageReference, pour: Pour) -> None:
+        from epbuild.registry import PushCancelled, push  # it speaks HTTP, which few builds do
+
+        told = 0.0
+
+        def sent(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= 1 or done == total:
+                told = time.monotonic()
+                self._tell(StepOutput(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes"))
+
+        try:
+            pushed = push(image, reference, pour, sent, step=step, cancelled=self.cancelled)
+        except PushCancelled as error:
+            raise Cancelled(step) from error
+        self._tell(
+            StepOutput(step, f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before")
+        )
+
     @contextmanager
-    def _alone(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
+    def alone(self, action: str, step: str, root: Path, key: str) -> Iterator[None]:
         """Keep other builds from doing the same; while one is at it, wait, and let other actions of this build go on."""
 
         def wait() -> None:

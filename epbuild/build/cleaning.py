@@ -40,14 +40,12 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
             emission = plan.emissions.get(ident)
             if emission is not None:
                 with _held(emission, workspace, dry_run=dry_run):
-                    output = Emitted(
-                        ident, emission.directory, _recorded(workspace, ident), Digests(workspace.files), force=force
-                    )
+                    output = Emitted(ident, emission.path, _recorded(workspace, ident), Digests(workspace.files), force=force)
                     found = output.sort_out() if dry_run else output.remove(recipe.directory)
                     # The record alone tells that a file which stays is not as epbuild made it: the next `clean` has to know as well.
                     if not dry_run and not found.kept_as("changed since"):
                         workspace.forget_steps([ident])
-                        outputs.forget(emission.directory)
+                        outputs.forget(emission.path)
                 yield found
         if not dry_run:
             workspace.forget_steps(ident for ident in wanted if ident in plan.session_groups)

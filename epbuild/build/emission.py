@@ -1,262 +1,225 @@
-"""Lays one group's artifacts out for one target: from results in the store to a directory with a manifest, swapped in whole."""
+"""Makes one output: from results in the store to a folder, a package, an archive or an image, put in its place whole."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from epbuild import __version__
-from epbuild.build.merging import MergedModel, draft_names, merge, merged_key, settings_of
-from epbuild.emit import (
-    ManifestFile,
-    ManifestModel,
-    Ours,
-    Placed,
-    Stored,
-    StoredModel,
-    arrange,
-    emitted_files,
-    mend,
-    prepare,
-    render,
-    swap_in,
-)
-from epbuild.errors import StoreError
-from epbuild.onnxfile import relink
-from epbuild.plan import MANIFEST, Emission, Merging, PlannedEp, PlannedTarget, SessionGroup
+from epbuild.build.contents import LaidOut, Made, Workbench, base_contents, in_order, lay_out, part_manifest
+from epbuild.build.merging import settings_of
+from epbuild.build.publishing import Files, Publisher, Push, ours, recorded
+from epbuild.emit import Content, mend, prepare
+from epbuild.plan import BOM, MANIFEST, PROVENANCE, Emission, Part, action_key
+from epbuild.recipe import Recipe
 from epbuild.store import BlobStore, Digests
 
-FORMAT = 3
+if TYPE_CHECKING:
+    from epbuild.emit import EmittedModel
+
+FORMAT = 4
+_BESIDE = ".intoto.json"
+"""Ends the name of the provenance of an archive, beside which it lies."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """A session group with what it came to: its key, the document behind the key, and its result."""
+class Inputs:
+    """What goes into outputs beside the results of session groups: the recipe, and the digests of the user's files that count."""
 
-    group: SessionGroup
-    key: str
-    document: Mapping[str, Any]
-    result: Mapping[str, Any]
+    recipe: Recipe
+    files: Mapping[Path, str]
+
+    @property
+    def of_the_recipe(self) -> dict[str, str]:
+        """The digests of the files that the recipe was read from, by their names as seen from its folder."""
+        return {Path(os.path.relpath(path, self.recipe.directory)).as_posix(): self.files[path] for path in self.recipe.files}
 
 
-def emission_document(emission: Emission, made: Sequence[Made], recipe: str) -> dict[str, Any]:
+def emission_document(emission: Emission, made: Sequence[Made], inputs: Inputs) -> dict[str, Any]:
     """Everything that the emitted bytes depend on; its digest is the emission's key."""
+    files = inputs.files
     return {
         "format": FORMAT,
         "epbuild": __version__,
         "layout": emission.layout,
-        "recipe": recipe,
-        "models": dict(emission.models),
-        "context binaries": {member: dict(names) for member, names in emission.binaries.items()},
+        "recipe": inputs.recipe.name,
+        **(
+            {"parts": {f"{part.group}/{part.target.name}": _part_document(part, files) for part in emission.parts}}
+            if _is_package(emission)
+            else _part_document(emission.parts[0], files)
+        ),
         "made": {item.group.id: {"key": item.key, "artifacts": _digests(item.result)} for item in made},
-        "options": {ep.entry.ep: dict(ep.provider_options) for ep in emission.target.eps},
-        "session_options": dict(emission.target.session_options),
-        "environment": dict(emission.target.environment),
-        "unchecked": list(emission.target.unchecked),
-        **({"merge": settings_of(emission.merging)} if emission.merging is not None else {}),
+        **({"pack": _pack_document(emission)} if emission.pack is not None else {}),
+        **({"package": {"name": emission.title, "description": emission.description}} if _is_package(emission) else {}),
+        # A statement names the files of the recipe by their digests.
+        **({"provenance": inputs.of_the_recipe} if emission.provenance else {}),
+        **({"bom": True} if emission.bom else {}),
+        **({"named": {item.group.id: _named(item) for item in made}} if emission.provenance or emission.bom else {}),
+    }
+
+
+def _named(item: Made) -> dict[str, Any]:
+    """What the recipe calls things that keys know by their content alone, and that provenance and bills of materials name."""
+    group = item.group
+    return {
+        "toolchain": group.target.toolchain.name,
+        "models": {member.name: member.model.path for member in group.members},
+    }
+
+
+def _part_document(part: Part, files: Mapping[Path, str]) -> dict[str, Any]:
+    genai = part.genai
+    return {
+        "folder": part.folder,
+        "models": dict(part.models),
+        "context binaries": {member: dict(names) for member, names in part.binaries.items()},
+        "options": {ep.entry.ep: dict(ep.provider_options) for ep in part.target.eps},
+        "session_options": dict(part.target.session_options),
+        "environment": dict(part.target.environment),
+        "unchecked": list(part.target.unchecked),
+        **({"not reproducible": part.target.known_to_differ} if part.target.known_to_differ else {}),
+        **({"base": dict(part.base)} if part.base else {}),
+        **({"components": dict(part.components)} if part.components else {}),
+        **({"merge": settings_of(part.merging)} if part.merging is not None else {}),
+        **(
+            {
+                "genai": {
+                    "config": files[genai.config],
+                    "roles": dict(genai.roles),
+                    "files": {name: files[path] for name, path in genai.files.items()},
+                }
+            }
+            if genai is not None
+            else {}
+        ),
+    }
+
+
+def _pack_document(emission: Emission) -> dict[str, Any]:
+    by_zstd: dict[str, Any] = {}
+    if emission.pack == "tar.zst":
+        from epbuild.emit import compressor
+
+        by_zstd = {"compression": emission.compression, "compressor": compressor(emission.id)}
+    return {
+        "form": emission.pack,
+        # What is said about an archive names it.
+        **({"name": emission.path.name} if emission.is_file and emission.provenance else {}),
+        **({"push": str(emission.push)} if emission.push is not None else {}),
+        **by_zstd,
     }
 
 
 def emit(
     emission: Emission,
     made: Sequence[Made],
-    recipe: str,
+    inputs: Inputs,
     store: BlobStore,
     before: Collection[str],
     digests: Digests,
     say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Write the directory; returns each file's digest and size by its path. A file that is there already as it has to be stays that file.
+    push: Push,
+) -> Files:
+    """Make the output; returns each file's digest and size by its path below the output's root.
 
-    `before` are the files that the last emission here wrote; `say` is told how models were merged. Raises BuildError when something of
-    the user's is in the way, or the models cannot be merged, EnvironmentFailure when the place cannot be written, MissingBlob or
-    DamagedBlob when an artifact has to be made again.
+    `before` are the files that the last emission here wrote; `say` is told how models were merged, and what was left out; `push` brings an
+    image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as it is asked for,
+    EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and what `push`
+    raises.
     """
-    models = [model for item in made for model in _stored_models(item)]
-    merging = emission.merging
-    names = emission.models if merging is None else draft_names(emission, merging)
-    placed = arrange(models, names, emission.binaries, MANIFEST, emission.id)
-    ours = _ours(before)
-    with prepare(emission.directory, ours, emission.id) as staged:
-        files = [_place(item, staged, store, digests, emission.directory / item.path) for item in placed]
-        if merging is None:
-            listed = _models(emission, made, placed)
-        else:
-            with digests.relinking(_same(files, staged, emission.directory)):
-                merged = merge(emission, merging, staged, say)
-            listed = [_merged_model(emission, merging, made, merged)]
-            drafts = frozenset(names.values())
-            files = [file for file in files if file.path not in drafts]
-            files.append(_merged_file(emission.models[merging.name], staged, digests, emission.directory))
-            files.sort(key=lambda file: PurePosixPath(file.path).parts)
-        manifest = staged / MANIFEST
-        manifest.write_bytes(_manifest(emission, made, recipe, listed, files))
-        files.append(ManifestFile(MANIFEST, "manifest", manifest.stat().st_size, digests.of(manifest)))
-        with digests.relinking(_same(files, staged, emission.directory)):
-            swap_in(staged, emission.directory, ours, emission.id)
-    return {file.path: {"digest": file.sha256, "size": file.size} for file in files}
+    with prepare(emission.path, ours(before), emission.id) as draft:
+        bench = Workbench(draft / "made", store)
+        bench.folder.mkdir()
+        by_id = {item.group.id: item for item in made}
+        laid = [lay_out(emission, part, [by_id[i] for i in part.session_groups], bench, say) for part in emission.parts]
+        contents = in_order(_contents(emission, laid, bench, inputs, say))
+        publisher = Publisher(emission, store, digests, before)
+
+        def stated(subjects: Sequence[Content]) -> bytes:
+            from epbuild.build.evidence import statement_of
+
+            key = action_key(emission_document(emission, made, inputs))
+            return statement_of(emission, key, subjects, made, inputs.recipe, inputs.files)
+
+        if emission.pack in ("zip", "tar.zst"):
+            name = f"{emission.path.name}{_BESIDE}"
+            return publisher.as_archive(
+                emission.pack, contents, draft, lambda whole: {name: stated([whole, *contents])} if emission.provenance else {}
+            )
+        if emission.provenance:
+            contents = in_order([*contents, bench.written(PROVENANCE, "provenance", stated(contents))])
+        if emission.pack == "oci":
+            return publisher.as_image(contents, draft, bench, _annotations(emission), push)
+        publisher.as_folder(contents, draft)
+    return recorded(contents)
+
+
+def _contents(
+    emission: Emission, laid: Sequence[LaidOut], bench: Workbench, inputs: Inputs, say: Callable[[str], None]
+) -> list[Content]:
+    """The files of an output, less its provenance, which tells of them all."""
+    statement = PROVENANCE if emission.provenance and not emission.is_file else None
+    parts = [[*item.contents, *_pipeline(emission, item, bench, inputs)] for item in laid]
+    if _is_package(emission):
+        from epbuild.build.packages import package_of
+
+        package = package_of(emission, laid, parts, bench, inputs.recipe.name, inputs.files)
+        for sentence in package.left_out:
+            say(sentence)
+        contents = [*package.contents, *_bill(emission, laid, package.contents, bench, inputs, package.base_models)]
+        manifest = package.manifest(contents, inputs.recipe.name, statement)
+    else:
+        (item,), (mine,) = laid, parts
+        contents = [*mine, *base_contents(emission, item, "")]
+        contents += _bill(emission, laid, contents, bench, inputs, item.base_models)
+        manifest = part_manifest(item, contents, inputs.recipe.name, statement)
+    return [*contents, bench.written(MANIFEST, "manifest", manifest)]
+
+
+def _bill(
+    emission: Emission,
+    laid: Sequence[LaidOut],
+    contents: Sequence[Content],
+    bench: Workbench,
+    inputs: Inputs,
+    base: Callable[[], Sequence[EmittedModel]],
+) -> Iterator[Content]:
+    if emission.bom:
+        from epbuild.build.evidence import bill_of
+
+        yield bench.written(BOM, "bom", bill_of(emission, laid, contents, base(), inputs.recipe, inputs.files))
+
+
+def _pipeline(emission: Emission, laid: LaidOut, bench: Workbench, inputs: Inputs) -> Iterator[Content]:
+    if laid.part.genai is not None:
+        from epbuild.build.pipelines import pipeline_contents
+
+        yield from pipeline_contents(emission, laid, laid.part.genai, bench, inputs.files)
+
+
+def _annotations(emission: Emission) -> dict[str, str]:
+    """What an image says of itself, by the names of https://github.com/opencontainers/image-spec/blob/main/annotations.md."""
+    described = {"org.opencontainers.image.description": emission.description} if emission.description else {}
+    return {"org.opencontainers.image.title": emission.title, **described}
 
 
 def lease_name(emission: Emission) -> str:
-    """The lease of the workspace under which an emission's directory is touched."""
+    """The lease of the workspace under which an emission's output is touched."""
     return re.sub(r"[^A-Za-z0-9._-]+", ".", emission.id)
 
 
 def clear_away(emission: Emission, before: Collection[str]) -> None:
-    """Remove what killed builds left beside the directory of an emission whose lease is held. Raises OSError."""
-    mend(emission.directory, _ours(before))
+    """Remove what killed builds left beside the output of an emission whose lease is held. Raises OSError."""
+    mend(emission.path, ours(before))
 
 
-def _ours(before: Collection[str]) -> Ours:
-    return lambda folder: emitted_files(folder / MANIFEST) | frozenset(before)
-
-
-def _place(item: Placed, staged: Path, store: BlobStore, digests: Digests, there: Path) -> ManifestFile:
-    path = staged / item.path
-    if not item.renames:
-        if not _stays(there, path, item.artifact.digest, digests):
-            store.materialise(item.artifact.digest, path)
-        return ManifestFile(item.path, item.role, item.artifact.size, item.artifact.digest)
-    original = path.with_name(f"{path.name}.original")
-    store.materialise(item.artifact.digest, original)
-    relink(original, path, item.renames)
-    original.unlink()
-    found = ManifestFile(item.path, item.role, path.stat().st_size, digests.of(path))
-    _stays(there, path, found.sha256, digests)
-    return found
-
-
-def _stays(there: Path, path: Path, digest: str, digests: Digests) -> bool:
-    """Make `path` the very file that is `there`, if it has that digest: what watches it sees no change, and nothing is copied."""
-    draft = path.with_name(f"{path.name}.same")
-    try:
-        if there.is_symlink() or digests.of(there) != digest:
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with digests.relinking([there]):
-            os.link(there, draft)
-        draft.replace(path)
-    except (OSError, StoreError):
-        return False
-    return True
-
-
-def _merged_file(path: str, staged: Path, digests: Digests, directory: Path) -> ManifestFile:
-    found = ManifestFile(path, "model", (staged / path).stat().st_size, digests.of(staged / path))
-    _stays(directory / path, staged / path, found.sha256, digests)
-    return found
-
-
-def _same(files: Sequence[ManifestFile], staged: Path, directory: Path) -> list[Path]:
-    """The files of the output that are in the new tree as they are."""
-    return [there for file in files if _is_same(there := directory / file.path, staged / file.path)]
-
-
-def _is_same(there: Path, path: Path) -> bool:
-    return there.is_file() and there.samefile(path)
-
-
-def _stored_models(made: Made) -> list[StoredModel]:
-    artifacts = {name: Stored(name, blob["digest"], blob["size"]) for name, blob in made.result["artifacts"].items()}
-    return [
-        StoredModel(
-            member=model["member"],
-            model=artifacts[model["file"]],
-            binaries=tuple((ep, artifacts[name]) for name, ep in model["binaries"].items()),
-            data=tuple(artifacts[name] for name in model["data"]),
-        )
-        for model in made.result["models"]
-    ]
+def _is_package(emission: Emission) -> bool:
+    return emission.layout == "ort-model-package"
 
 
 def _digests(result: Mapping[str, Any]) -> dict[str, str]:
     return {name: blob["digest"] for name, blob in result["artifacts"].items()}
-
-
-def _manifest(
-    emission: Emission, made: Sequence[Made], recipe: str, models: Sequence[ManifestModel], files: Sequence[ManifestFile]
-) -> bytes:
-    target = emission.target
-    toolchain = made[0].document["toolchain"]
-    return render(
-        recipe=recipe,
-        group=emission.group,
-        share_weights=made[0].group.share,
-        target=_target(target),
-        toolchain={name: toolchain[name] for name in ("python", "platform", "distributions")},
-        models=models,
-        files=files,
-    )
-
-
-def _models(emission: Emission, made: Sequence[Made], placed: Sequence[Placed]) -> list[ManifestModel]:
-    references = {item.path: item.renames for item in placed}
-    return [
-        ManifestModel(
-            name=model["member"],
-            file=emission.models[model["member"]],
-            action_key=item.key,
-            source=_source(item.document, model),
-            nodes=[_relinked(node, references[emission.models[model["member"]]]) for node in model["nodes"]],
-            fallback_nodes=model["fallback_nodes"],
-            compatibility=model["compatibility"],
-        )
-        for item in made
-        for model in item.result["models"]
-    ]
-
-
-def _merged_model(emission: Emission, merging: Merging, made: Sequence[Made], merged: MergedModel) -> ManifestModel:
-    members = [(item, model) for item in made for model in item.result["models"]]
-    return ManifestModel(
-        name=merging.name,
-        file=emission.models[merging.name],
-        action_key=merged_key(merging, {model["member"]: item.key for item, model in members}),
-        source=None,
-        nodes=merged.nodes,
-        fallback_nodes=sum(model["fallback_nodes"] for _, model in members),
-        compatibility=merged.compatibility,
-        merged=[
-            {"name": model["member"], "action_key": item.key, "source": _source(item.document, model)} for item, model in members
-        ],
-    )
-
-
-def _target(target: PlannedTarget) -> dict[str, Any]:
-    return {
-        "name": target.name,
-        "eps": [_ep(ep) for ep in target.eps],
-        "session_options": dict(target.session_options),
-        "environment": dict(target.environment),
-        "unchecked_options": list(target.unchecked),
-    }
-
-
-def _ep(ep: PlannedEp) -> dict[str, Any]:
-    device = ep.device
-    return {
-        "ep": ep.entry.ep,
-        "module": ep.entry.module,
-        "device": {
-            "type": device.type,
-            "vendor": device.vendor,
-            "metadata": dict(device.metadata),
-            "virtual": device.virtual,
-        },
-        "provider_options": dict(ep.provider_options),
-    }
-
-
-def _source(document: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    found = next(item for item in document["members"] if item["name"] == model["member"])
-    return {"sha256": found["graph"], "external_data": found["external"], **model["source"]}
-
-
-def _relinked(node: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
-    if "reference" not in node:
-        return dict(node)
-    return {**node, "reference": renames.get(node["reference"], node["reference"])}

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from epbuild.errors import Problem
 
+if TYPE_CHECKING:
+    from epbuild.verify import FileDifference
+
 Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped"]
+Verdict = Literal["same", "known", "different"]
+"""What was made again is the same to the byte; or differs in nothing but what its target is known for; or differs otherwise."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,16 @@ class ToolchainReady:
 
     toolchain: str
     onnxruntime: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ToolchainLocked:
+    """What to lock of a toolchain is known: so many packages for each of these platforms."""
+
+    toolchain: str
+    platforms: tuple[str, ...]
+    packages: int
     seconds: float
 
 
@@ -101,6 +116,78 @@ class OutputRemoved:
     """Kept, since somebody has changed them."""
     foreign: tuple[str, ...] = ()
     """Kept, since epbuild did not make them."""
+    size: int = 0
+    """The bytes that went."""
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file of an output that has other bytes than before: its size then (None: it is new) and now (None: it is gone)."""
+
+    path: str
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True)
+class OutputCompared:
+    """An output was laid out: its bytes before (None: it is the first) and now, less its manifest, and which of its files changed."""
+
+    step: str
+    directory: str
+    before: int | None
+    after: int
+    files: tuple[ChangedFile, ...]
+
+
+@dataclass(frozen=True)
+class SharingSaved:
+    """What a sharing group's binaries and data come to without sharing, and with it.
+
+    `measured`: each member was compiled alone. Otherwise it is arithmetic: a copy of what is shared for each model that names it.
+    """
+
+    step: str
+    unshared: int
+    shared: int
+    measured: bool
+
+
+@dataclass(frozen=True)
+class ComparisonStarted:
+    """The build is done, and so many session `groups` are made again, to be compared."""
+
+    groups: int
+
+
+@dataclass(frozen=True)
+class StepCompared:
+    """A session group was made again; `step` is its last step, `files` and `size` are of what was made before."""
+
+    step: str
+    verdict: Verdict
+    seconds: float
+    files: int
+    size: int
+    differences: tuple[FileDifference, ...] = ()
+    known: str | None = None
+    """Why the target is known to differ, where it is, whether it did or not."""
+    kept: str | None = None
+    """The folder that has both, where they differ."""
+    problems: tuple[Problem, ...] = ()
+    """A problem for each file that differs and is not known to."""
+
+
+@dataclass(frozen=True)
+class ComparisonFinished:
+    """All is compared; the counts are of session groups."""
+
+    seconds: float
+    same: int
+    known: int
+    different: int
+    failed: int
+    skipped: int
 
 
 @dataclass(frozen=True)
@@ -127,6 +214,7 @@ Event = (
     RunStarted
     | ToolchainStarted
     | ToolchainReady
+    | ToolchainLocked
     | Fetching
     | Fetched
     | StepStarted
@@ -134,6 +222,11 @@ Event = (
     | StepFinished
     | StepFailed
     | OutputRemoved
+    | OutputCompared
+    | SharingSaved
+    | ComparisonStarted
+    | StepCompared
+    | ComparisonFinished
     | Warned
     | RunFinished
 )

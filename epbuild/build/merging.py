@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.build.executor import COMPATIBILITY, node_document
 from epbuild.errors import BuildError, Problem, VerifyError
 from epbuild.onnxfile import ChangeRefused, read_header
-from epbuild.plan import Emission, Merging, action_key
+from epbuild.plan import Merging, Part, action_key
 
 if TYPE_CHECKING:
     from epbuild.onnxfile import Merged
@@ -41,21 +41,21 @@ def merged_key(merging: Merging, keys: Mapping[str, str]) -> str:
     return action_key({"merge": settings_of(merging), "members": dict(keys)})
 
 
-def draft_names(emission: Emission, merging: Merging) -> dict[str, str]:
+def draft_names(part: Part, merging: Merging) -> dict[str, str]:
     """Where the members lie while they are merged: beside the merged model, since that is where their references lead from."""
-    folder = posixpath.dirname(emission.models[merging.name])
+    folder = posixpath.dirname(part.models[merging.name])
     return {member: posixpath.join(folder, f".{member}.merging.onnx") for member in merging.members}
 
 
-def merge(emission: Emission, merging: Merging, staged: Path, say: Callable[[str], None]) -> MergedModel:
+def merge(part: Part, merging: Merging, staged: Path, say: Callable[[str], None]) -> MergedModel:
     """Put the merged model in the place of the members' models below `staged`, where these and all that they refer to lie.
 
     `say` is told what was connected, and what was left out. Raises BuildError where the models cannot be merged.
     """
     from epbuild.onnxfile import merge_models
 
-    paths = {member: staged / name for member, name in draft_names(emission, merging).items()}
-    destination = staged / emission.models[merging.name]
+    paths = {member: staged / name for member, name in draft_names(part, merging).items()}
+    destination = staged / part.models[merging.name]
     pairs = [(paths[member], merging.prefixes[member]) for member in merging.members]
     try:
         made = merge_models(pairs, merging.connections, destination)

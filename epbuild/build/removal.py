@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from epbuild.emit import emitted_files, prepare, swap_in
-from epbuild.plan import MANIFEST
+from epbuild.emit import emitted_files, listed_files, prepare, swap_in
+from epbuild.errors import EnvironmentFailure, Problem
 from epbuild.store import Digests, StatKey, unchanged
 
 Why = Literal["not made by epbuild", "changed since"]
@@ -31,7 +30,10 @@ class Cleaned:
 
 
 class Emitted:
-    """What lies in the `directory` of the emission `step`, which wrote files of the SHA-256 `recorded`, by their paths there."""
+    """What lies in the `directory` of the emission `step`, which wrote files of the SHA-256 `recorded`, by their paths there.
+
+    An archive is given by its own path: it is recorded, with what is said of it, by names in its folder.
+    """
 
     def __init__(
         self,
@@ -46,6 +48,8 @@ class Emitted:
         """With `force`, changed files go as well; those that are `claimed`, as absolute paths, belong to another output now."""
         self._step = step
         self._directory = directory
+        self._archive = directory.name in recorded and not directory.is_dir()
+        self._root = directory.parent if self._archive else directory
         self._recorded = recorded
         self._digests = digests
         self._force = force
@@ -59,6 +63,8 @@ class Emitted:
         """
         if not self._directory.parent.is_dir():
             return self.sort_out()
+        if self._archive:
+            return self._remove_archive(top)
         with prepare(self._directory, self._made, self._step) as staged:
             found = self.sort_out()
             if found.removed:
@@ -66,13 +72,28 @@ class Emitted:
         _remove_empty(self._directory, top)
         return found
 
+    def _remove_archive(self, top: Path) -> Cleaned:
+        """Remove the archive and what is said of it; the folder that it lay in goes if it is empty then."""
+        found = self.sort_out()
+        try:
+            for name in self._going(self._root):
+                (self._root / name).unlink(missing_ok=True)
+        except OSError as error:
+            message = f"the output {self._directory.name} cannot be removed: {error.strerror or error}"
+            raise EnvironmentFailure(Problem("EPB424", message, self._step, "Check the permissions of its folder.")) from error
+        _remove_empty(self._root, top)
+        return found
+
     def sort_out(self) -> Cleaned:
         """Which files go, and which stay. Raises StoreError when a file cannot be read."""
-        directory, removed, kept = self._directory, list[str](), dict[str, Why]()
+        directory, removed, kept = self._root, list[str](), dict[str, Why]()
         if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
             return Cleaned(self._step, directory, (), 0, {"": "not made by epbuild"})
         made = self._expected()
-        for path in _files(directory):
+        there = (
+            [directory / name for name in self._recorded if (directory / name).is_file()] if self._archive else _files(directory)
+        )
+        for path in there:
             name = path.relative_to(directory).as_posix()
             if path.absolute() in self._claimed:
                 continue
@@ -93,17 +114,16 @@ class Emitted:
         return {name for name, key in self._keys.items() if unchanged(folder / name, key)}
 
     def _made(self, folder: Path) -> Collection[str]:
-        return emitted_files(folder / MANIFEST) | self._recorded.keys()
+        return emitted_files(folder) | self._recorded.keys()
 
     def _expected(self) -> dict[str, set[str]]:
         """What the files that epbuild made may contain: what was recorded here, or what the manifest says, which may be newer."""
-        manifest = self._directory / MANIFEST
         expected = {name: {digest} for name, digest in self._recorded.items()}
-        if emitted_files(manifest):
-            for file in json.loads(manifest.read_bytes())["files"]:
-                expected.setdefault(file["path"], set()).add(file["sha256"])
-            if not self._recorded:
-                expected[MANIFEST] = {self._digests.of(manifest)}
+        for name, listed in listed_files(self._directory).items():
+            if listed.sha256 is not None:
+                expected.setdefault(name, set()).add(listed.sha256)
+            elif not self._recorded and (self._directory / name).is_file():
+                expected[name] = {self._digests.of(self._directory / name)}  # what lists the others is not listed itself
         return expected
 
 

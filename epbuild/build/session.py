@@ -13,6 +13,7 @@ from pathlib import Path
 from epbuild.build.actions import Actions
 from epbuild.build.capacity import memory_here
 from epbuild.build.events import Event, Listener, OutputRemoved, RunStarted, ToolchainReady, ToolchainStarted, Warned, shown_path
+from epbuild.build.locked import HeldLock, check_lock, hold_lock
 from epbuild.build.orphans import Outputs
 from epbuild.build.remote import RemoteModels
 from epbuild.build.scheduler import Scheduler, drive
@@ -43,6 +44,10 @@ class Request:
     """Variables of the recipe to set, as `vars.name=value`."""
     memory: int | None = None
     """Bytes of memory for all that runs at once; None: what there is."""
+    locked: bool = False
+    """Whether only what the recipe's lock says may be built with."""
+    rebuild_and_compare: bool = False
+    """Whether to make everything again afterwards, and compare."""
 
 
 class ReadVariables(Mapping[str, str]):
@@ -80,7 +85,13 @@ def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping
         except BrokenRecipe as error:
             # Told together, so that one run shows all that there is to mend.
             raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
+        if request.locked:
+            check_lock(recipe)  # before anything is fetched
         plan = make_plan(recipe, request.selection, remote.known if fetch is None else lambda model: fetch(remote, model))
+        if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
+            from epbuild.build.pipelines import check_pipelines  # few recipes have any
+
+            check_pipelines(plan)
         if workspace.fact(_VALID) != recipe.digest:
             workspace.record_fact(_VALID, recipe.digest)
     return recipe, plan
@@ -90,14 +101,17 @@ def survey(request: Request) -> Survey:
     """What is out of date, without making anything: not even a toolchain that is missing. Raises EpbuildError."""
     variables = ReadVariables()
     recipe, plan = read_plan(request, environment=variables)
+    lock = hold_lock(recipe, plan, strict=request.locked)
     cache, home = cache_directory(), toolchain_directory()
     environments = {
-        name: prepare(toolchain, recipe.directory, home, entries)
+        name: prepare(toolchain, recipe.directory, home, entries, lock.environments.get(name))
         for name, (toolchain, entries) in plan.toolchains().items()
-        if ready(toolchain, recipe.directory, home)
+        if ready(toolchain, recipe.directory, home, lock.environments.get(name))
     }
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        found = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe.name).survey(plan, environments)
+        surveyor = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe)
+        doubts = (*lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
+        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments)
         return _with_orphans(found, Outputs(workspace, recipe.file, request.settings, variables.seen), request)
 
 
@@ -115,18 +129,23 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         if known is not None:
             return known
         # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
-        with _workspace(request) as workspace:
+        with lasting_workspace(request.recipe) as workspace:
             return replace(remote, workspace=workspace).fetched(model, tell, stop)
 
     began, variables = clock(request.recipe), ReadVariables()
     recipe, plan = read_plan(request, fetch, variables)
-    for warning in plan.warnings:
+    lock = hold_lock(recipe, plan, strict=request.locked)
+    for warning in (*plan.warnings, *lock.warnings):
         tell(Warned(warning))
     cache = cache_directory()
-    environments = _environments(recipe, plan, tell)
-    with _workspace(request) as workspace:
+    environments = _environments(recipe, plan, lock, tell)
+    with lasting_workspace(request.recipe) as workspace:
         workspace.sweep()
-        surveyor = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe.name)
+        surveyor = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe)
+        doubts = lock.deviations(plan, environments, surveyor.digests)
+        for warning in doubts:
+            tell(Warned(warning))
+        plan = replace(plan, warnings=(*plan.warnings, *lock.warnings, *doubts))
         outputs = Outputs(workspace, recipe.file, request.settings, variables.seen)
         found = _with_orphans(surveyor.survey(plan, environments), outputs, request)
         todo = set(found.todo)
@@ -144,16 +163,19 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         ended = actions.finished(time.monotonic() - begin)
         if ended.exit_code == 0:
             _remove_orphans(found, outputs, surveyor, tell)
+        if request.rebuild_and_compare and (ended.exit_code == 0 or request.keep_going):
+            code = _rebuild_and_compare(request, actions, surveyor, tell)
+            ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         tell(ended)
         if began is not None and found.up_to_date and not plan.warnings:
-            _leave_snapshot(request, recipe, found, environments, workspace, variables.seen, began)
+            _leave_snapshot(request, recipe, found, environments, workspace, variables.seen, began, lock)
         return ended.exit_code
 
 
 @contextmanager
-def _workspace(request: Request) -> Iterator[Workspace]:
-    """The workspace beside the recipe, made where it is not, and known to the store as one that builds with it."""
-    with Workspace.open(workspace_of(request.recipe)) as workspace:
+def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
+    """The workspace beside a recipe, made where it is not, and known to the store as one that builds with it."""
+    with Workspace.open(workspace_of(recipe)) as workspace:
         with suppress(StoreError):  # where nothing can be written, whoever has to will say so
             Roots(cache_directory()).register(workspace.directory)
         yield workspace
@@ -172,6 +194,7 @@ def _leave_snapshot(
     workspace: Workspace,
     variables: Mapping[str, str | None],
     began: tuple[int, int],
+    lock: HeldLock,
 ) -> None:
     """Have the next run recognise by stats alone that there is nothing to do; not where a result lives in the store only."""
     plan = found.plan
@@ -181,11 +204,13 @@ def _leave_snapshot(
     files = [
         *map(Path, own_files()),
         *recipe.files,
+        *([lock.path] if lock.exists else ()),
         *(recipe.directory / catalog.name for catalog in recipe.catalogs),
         *(path for environment in environments.values() for path in environment.watched()),
         *(path for group in plan.session_groups.values() for path in group.files),
+        *(path for emission in plan.emissions.values() for path in emission.files),
         *(
-            plan.emissions[ident].directory / name
+            plan.emissions[ident].root / name
             for ident, record in emitted.items()
             if record is not None
             for name in record.result["files"]
@@ -199,7 +224,21 @@ def _leave_snapshot(
         files=files,
         environment=variables,
         began=began,
+        absent=() if lock.exists else (lock.path,),
+        locked=lock.exists,
     )
+
+
+def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, tell: Listener) -> int:
+    """What is made again, and compared, comes to: an exit code."""
+    from epbuild.build.rebuilding import rebuild_and_compare
+
+    forget(request.recipe)  # should it be killed, the next build has to clean up
+    memory = request.memory or memory_here()
+    with surveyor.workspace.staging("run"):
+        return rebuild_and_compare(
+            actions, surveyor.workspace, surveyor.store, tell, jobs=request.jobs, keep_going=request.keep_going, memory=memory
+        )
 
 
 def _drive(actions: Actions, found: Survey, request: Request) -> None:
@@ -226,14 +265,14 @@ def _with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
     """`found` with the outputs that nobody asks for any more; some steps alone do not tell what the whole recipe asks for."""
     if request.selection:
         return found
-    return replace(found, orphans=outputs.orphans(emission.directory for emission in found.plan.emissions.values()))
+    return replace(found, orphans=outputs.orphans(emission.path for emission in found.plan.emissions.values()))
 
 
 def _remove_orphans(found: Survey, outputs: Outputs, surveyor: Surveyor, tell: Listener) -> None:
     if not found.orphans:
         return
     claimed = {
-        emission.directory.absolute() / name
+        emission.root.absolute() / name
         for ident, emission in found.plan.emissions.items()
         if (record := surveyor.workspace.step(ident)) is not None
         for name in record.result["files"]
@@ -241,18 +280,19 @@ def _remove_orphans(found: Survey, outputs: Outputs, surveyor: Surveyor, tell: L
     for orphan in found.orphans:
         gone = outputs.remove(orphan, surveyor.digests, claimed)
         changed, foreign = (tuple(map(shown_path, gone.kept_as(why))) for why in ("changed since", "not made by epbuild"))
-        tell(OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign))
+        tell(OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size))
 
 
-def _environments(recipe: Recipe, plan: Plan, tell: Listener) -> dict[str, Environment]:
+def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, tell: Listener) -> dict[str, Environment]:
     home = toolchain_directory()
     environments = {}
     for name, (toolchain, entries) in plan.toolchains().items():
         begin = time.monotonic()
-        there = ready(toolchain, recipe.directory, home)
+        locked = lock.environments.get(name)
+        there = ready(toolchain, recipe.directory, home, locked)
         if not there:
             tell(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
-        environment = prepare(toolchain, recipe.directory, home, entries)
+        environment = prepare(toolchain, recipe.directory, home, entries, locked)
         if not there:
             tell(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
         environments[name] = environment

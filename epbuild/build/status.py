@@ -8,21 +8,27 @@ new           it was never done here, and nobody's result for it is in the store
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from epbuild.build.emission import Made, emission_document
+from epbuild.build.contents import Made
+from epbuild.build.emission import Inputs, emission_document
 from epbuild.build.orphans import Orphan
 from epbuild.build.sharing import shared_bytes, unmeasured
 from epbuild.errors import PlanError, Problem
 from epbuild.plan import Emission, Member, Plan, SessionGroup, Step, action_key, differences, key_document
+from epbuild.recipe import Recipe
 from epbuild.store import ActionRecords, BlobStore, Digests, Workspace
 from epbuild.toolchain import Environment
 from epbuild.verify import check_expectations, check_shared_bytes
 
 StepState = Literal["current", "restorable", "out of date", "new"]
+
+PLACE = "place"
+"""Where a record of an emission holds its place; records of earlier releases have none."""
 
 _LOST = "its result is no longer in the store"
 
@@ -72,17 +78,14 @@ class Survey:
         status = self.emissions.get(step.action) or self.groups[step.action]
         outputs: tuple[str, ...] = ()
         if step.action in self.emissions:
-            emission = self.plan.emissions[step.action]
-            binaries = (name for names in emission.binaries.values() for name in names.values())
-            names = dict.fromkeys((*emission.models.values(), *binaries))
-            outputs = tuple((emission.directory / name).as_posix() for name in names)
+            outputs = tuple(path.as_posix() for path in _outputs(self.plan.emissions[step.action]))
         return StepStatus(step, status.state, status.reasons, status.key, outputs)
 
 
 class Surveyor:
     """Compares a plan with what is known; reads, and writes nothing but the memory of what files contain."""
 
-    def __init__(self, workspace: Workspace, store: BlobStore, records: ActionRecords, recipe: str) -> None:
+    def __init__(self, workspace: Workspace, store: BlobStore, records: ActionRecords, recipe: Recipe) -> None:
         self.workspace = workspace
         self.store = store
         self.records = records
@@ -149,9 +152,8 @@ class Surveyor:
         if environment is None:
             reason = f"the toolchain '{group.target.toolchain.name}' is not provisioned yet"
             return ActionStatus("out of date" if before else "new", (reason,))
-        depends_on_host = any(ep.entry.output_depends_on_host for ep in group.target.eps)
-        fingerprint = environment.fingerprint.document(host=depends_on_host)
-        document = key_document(group, digests, fingerprint)
+        identity = environment.identity(ep.entry for ep in group.target.eps)
+        document = key_document(group, digests, identity)
         key = action_key(document)
         result = self.result(key)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
@@ -174,14 +176,39 @@ class Surveyor:
         if pending:
             return ActionStatus("out of date" if before else "new", tuple(f"needs {ident}" for ident in pending))
         made = [found for ident in emission.session_groups if (found := groups[ident].made) is not None]
-        document = emission_document(emission, made, self._recipe)
+        document = self.emission_document(emission, made)
         key = action_key(document)
         if before is None:
             return ActionStatus("new", (), key, document)
         if before.action_key != key:
             return ActionStatus("out of date", tuple(differences(before.key_document, document)), key, document)
-        damage = self.damage(emission.directory, before.result["files"])
+        files = self.emitted(emission)
+        damage = self.damage(emission.root, files) if files else [f"it lies elsewhere: {before.result[PLACE]}"]
         return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
+
+    def emitted(self, emission: Emission) -> dict[str, Any]:
+        """The files that the emission wrote the last time, by their paths; none when there was none, or it wrote to another place.
+
+        A recipe may have got another path for the output, and several recipes of one folder have steps of one name.
+        """
+        before = self.workspace.step(emission.id)
+        if before is None or before.result.get(PLACE, self.place(emission)) != self.place(emission):
+            return {}
+        files: dict[str, Any] = before.result["files"]
+        return files
+
+    def place(self, emission: Emission) -> str:
+        """Where an output is, as seen from the folder of the workspace, so that a checkout that is moved keeps its memory."""
+        return Path(os.path.relpath(emission.path, self.workspace.directory.parent)).as_posix()
+
+    def emission_document(self, emission: Emission, made: Sequence[Made]) -> dict[str, Any]:
+        """Everything that an emission of what was `made` depends on. Raises StoreError when a file of the user's cannot be read."""
+        return emission_document(emission, made, self.inputs(emission))
+
+    def inputs(self, emission: Emission) -> Inputs:
+        """What an emission is made of beside results. Raises StoreError when a file of the user's cannot be read."""
+        read = self._recipe.files if emission.provenance else ()
+        return Inputs(self._recipe, self.digests.of_many([*read, *emission.files]))
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What is wrong with emitted files: a sentence for each that is missing or not as it was."""
@@ -226,6 +253,17 @@ class Surveyor:
             for ident in emission.session_groups
         }
         return pending | (set(plan.session_groups) - emitted)
+
+
+def _outputs(emission: Emission) -> Iterator[Path]:
+    """What people look for in an output: the archive, or the models and context binaries of a folder."""
+    if emission.pack is not None:
+        yield emission.path
+        return
+    for part in emission.parts:
+        binaries = (name for names in part.binaries.values() for name in names.values())
+        for name in dict.fromkeys((*part.models.values(), *binaries)):
+            yield emission.path / part.folder / name
 
 
 def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:

@@ -116,7 +116,7 @@ def _test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
 def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
     """The tensors of a set, by their own names where these are the model's, else by the number in the file's name."""
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     names = [value.name for value in inputs]
     arrays = {}

@@ -14,7 +14,7 @@ from typing import Any
 from epbuild.catalog import BUILT_IN, Entry
 from epbuild.errors import Position, Problem, ToolchainError
 from epbuild.recipe import Toolchain, read_requirement
-from epbuild.toolchain import Environment, Requirements, prepare, ready
+from epbuild.toolchain import LOCKED, Environment, Requirements, prepare, provisioned_in, ready
 
 _NAME = "verify"
 _RUNTIME = "onnxruntime"
@@ -83,6 +83,11 @@ def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator
             continue
         asked = map(read_requirement, packages)
         if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in asked):
+            continue
+        if marker.parent.name.startswith(LOCKED):  # which only a lock could have made again
+            interpreter = provisioned_in(marker.parent)
+            if interpreter is not None:
+                yield Toolchain(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
             continue
         for python in (None, _version(document)):
             if Requirements(tuple(packages), python).digest() == marker.parent.name:

@@ -18,7 +18,6 @@ from typing import Any
 
 from epbuild.emit import emitted_files
 from epbuild.errors import Problem, StoreError
-from epbuild.plan import MANIFEST
 from epbuild.store import (
     KINDS,
     ActionRecords,
@@ -293,7 +292,7 @@ def _places(workspace: Workspace) -> dict[str, list[Path]]:
 
 def _stands(places: list[Path] | None) -> bool:
     """Whether the manifest is there that an emission wrote; taken for granted where nobody noted where that was."""
-    return places is None or any(emitted_files(place / MANIFEST) for place in places)
+    return places is None or any(emitted_files(place) for place in places)
 
 
 def _blobs(result: Any) -> dict[str, int]:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "diff": "Say what differs between two artifacts, in which sense.",
     "relink": "Embed, extract, rename or move a context binary.",
     "merge": "Glue EPContext models into one.",
+    "lock": "Write down what toolchains and remote models are, exactly.",
     "log": "Print what the EP said while a step was compiled.",
     "schema": "Print a JSON Schema, for editors and for checks of one's own.",
     "clean": "Remove what was emitted.",

@@ -41,6 +41,7 @@ recipe_option = click.option(
 )
 steps = click.argument("steps", nargs=-1)
 json = click.option("--json", is_flag=True, help="Print JSON only.")
+locked = click.option("--locked", is_flag=True, help="Refuse whatever is not as the recipe's lock says (`epbuild lock`).")
 settings = click.option(
     "--set",
     "settings",

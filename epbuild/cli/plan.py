@@ -14,14 +14,15 @@ from epbuild.report import plan_document, print_json, print_plan, tell_problems
 @click.command()
 @arguments.recipe
 @arguments.steps
+@arguments.locked
 @arguments.settings
 @arguments.json
-def plan(recipe: Path, steps: tuple[str, ...], settings: tuple[str, ...], json: bool) -> int:
+def plan(recipe: Path, steps: tuple[str, ...], locked: bool, settings: tuple[str, ...], json: bool) -> int:
     """Show the steps of RECIPE (epbuild.yaml), the state of each, and why it would run.
 
     STEPS are globs over step ids, such as 'emit:decoder/*': only these, and what they need. Builds nothing and provisions nothing.
     """
-    found = survey(Request(recipe, steps, settings=settings))
+    found = survey(Request(recipe, steps, settings=settings, locked=locked))
     if json:
         print_json(plan_document(str(recipe), found))
     else:

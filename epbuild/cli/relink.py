@@ -66,6 +66,6 @@ def _models(path: Path) -> list[Path]:
 def _refuse_output(model: Path) -> None:
     place = model.resolve()
     for folder in place.parents:
-        if place.relative_to(folder).as_posix() in emitted_files(folder / MANIFEST):
+        if place.relative_to(folder).as_posix() in emitted_files(folder):
             message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
             raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))

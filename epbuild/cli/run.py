@@ -21,6 +21,10 @@ from epbuild.report import plan_document, print_json, print_plan, reporter
 @click.option("--keep-going", "-k", is_flag=True, help="After a failure, go on with what does not depend on it.")
 @click.option("--dry-run", "-n", is_flag=True, help="Show what would be made, and make nothing.")
 @click.option("--check", is_flag=True, help="Make nothing; exit with 1 if anything is out of date.")
+@click.option(
+    "--rebuild-and-compare", is_flag=True, help="Then compile everything again in a fresh place, and compare the bytes."
+)
+@arguments.locked
 @arguments.settings
 @arguments.json
 def run(
@@ -31,6 +35,8 @@ def run(
     keep_going: bool,
     dry_run: bool,
     check: bool,
+    rebuild_and_compare: bool,
+    locked: bool,
     settings: tuple[str, ...],
     json: bool,
 ) -> int:
@@ -41,12 +47,14 @@ def run(
     \b
     Exit codes:
       0    everything is in place
-      1    a step failed, or --check found something out of date
+      1    a step failed, --check found something out of date, or --rebuild-and-compare a difference that is not known
       2    the recipe or the command line is wrong
       3    the environment is: toolchain, device, permissions, disk
       130  interrupted; what was finished is kept
     """
-    request = Request(recipe, steps, jobs or os.cpu_count() or 1, keep_going, settings, memory)
+    if rebuild_and_compare and (dry_run or check):
+        raise click.UsageError("--rebuild-and-compare makes things; --dry-run and --check make nothing")
+    request = Request(recipe, steps, jobs or os.cpu_count() or 1, keep_going, settings, memory, locked, rebuild_and_compare)
     if not dry_run and not check:
         with reporter(json=json) as listener:
             return build(request, listener)

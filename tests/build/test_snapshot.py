@@ -90,6 +90,29 @@ def test_no_change_of_any_file_goes_unnoticed(taken: Folder, number: int, change
     assert taken.answer() is None
 
 
+def test_a_file_that_was_not_there_is_noticed_when_it_comes(folder: Folder) -> None:
+    lock = folder.path / "epbuild.lock"
+    folder.take(absent=[lock])
+    assert folder.answer() is not None
+    lock.write_bytes(b"")
+    assert folder.answer() is None
+    lock.unlink()
+    assert folder.answer() is not None
+
+
+def test_a_file_that_came_while_it_was_looked_for_makes_no_snapshot(folder: Folder) -> None:
+    folder.take(absent=[folder.files[1]])
+    assert not list((folder.path / ".epbuild").glob("snapshot*"))
+
+
+def test_only_what_was_as_locked_is_an_answer_to_locked(folder: Folder) -> None:
+    folder.take()
+    assert folder.answer("--locked") is None
+    folder.take(locked=True)
+    assert folder.answer("--locked") == folder.answer() == f"{UP_TO_DATE} (0.25 s)"
+    assert folder.answer("--locked", "--check") == f"{UP_TO_DATE}."
+
+
 def test_a_variable_that_the_recipe_read_is_watched(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOC", raising=False)
     folder.take(environment={"SOC": None})
@@ -172,7 +195,7 @@ def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
 
 WORDS = st.sampled_from(
     ["-k", "--keep-going", "--check", "-j", "--jobs", "-j4", "4", "0", "-1", "--set", "vars.a=b", "--set=vars.a=b", "--set=",
-     "a.yaml", "emit:*", "", "--", "--json", "-n", "--dry-run", "-kj2", "--jobs=2", "--keep", "--debug", "-h", "x y", "=", "²"]
+     "a.yaml", "emit:*", "", "--locked", "--", "--json", "-n", "--dry-run", "-kj2", "--jobs=2", "--keep", "--debug", "-h", "x y", "=", "²"]
 )  # fmt: skip
 
 
@@ -181,11 +204,12 @@ def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: lis
     read = snapshot._read_run(["run", *words])
     if read is None:
         return
-    recipe, check, (selection, settings) = read
+    recipe, check, locked, (selection, settings) = read
     with click.Context(run) as context:
         run.parse_args(context, list(words))
     seen = context.params
-    assert (str(seen["recipe"]), seen["check"], seen["steps"], seen["settings"]) == (recipe, check, selection, settings)
+    assert (str(seen["recipe"]), seen["check"], seen["locked"]) == (recipe, check, locked)
+    assert (seen["steps"], seen["settings"]) == (selection, settings)
     assert not seen["dry_run"]
     assert not seen["json"]
 

@@ -96,6 +96,16 @@ def test_one_that_holds_others_is_not_and_one_with_the_same_releases_is_made_and
     assert home.said == ["making an environment with onnxruntime==1.31.1, onnxruntime-qnn==2.7.0"]
 
 
+def test_a_toolchain_that_a_lock_made_is_used_as_it_is(home: Home) -> None:
+    place = home.folder / "locked-0123456789abcdef0123"
+    python = place / ("env/Scripts/python.exe" if sys.platform == "win32" else "env/bin/python")
+    python.parent.mkdir(parents=True)
+    python.write_text(json.dumps(PACKAGES), encoding="utf-8")
+    (place / "complete").write_text(json.dumps([f"{name}=={version}" for name, version in PACKAGES.items()]), encoding="utf-8")
+    assert home.find().fingerprint.distributions == PACKAGES
+    assert (home.asked, home.said) == ([], [])
+
+
 def test_a_damaged_marker_of_a_toolchain_is_passed_over(home: Home) -> None:
     (home.folder / "broken").mkdir()
     (home.folder / "broken/complete").write_text("[", encoding="utf-8")
@@ -133,7 +143,7 @@ def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = 
         "toolchain": DOCUMENT,
         "models": [],
     }
-    return Artifact(folder, (), "", Manifest("g", False, {ep: options}, (), {}, document))
+    return Artifact(folder, (), "", Manifest("g", "npu", False, {ep: options}, (), {}, frozenset(), document))
 
 
 class Recipe(Sources):

@@ -8,10 +8,13 @@ import sys
 
 import pytest
 from conftest import RECIPES, Project, compiled, toolchain_python
+from ort_package import open_package
 
 
 def _checked_in(project: Project, name: str) -> Project:
     shutil.copytree(RECIPES / "models", project.folder / "models")
+    for recipe in RECIPES.glob("*.yaml"):
+        shutil.copy(recipe, project.folder)  # one may extend another
     shutil.copy(RECIPES / name, project.recipe)
     return project
 
@@ -33,6 +36,19 @@ def test_one_build_uses_two_toolchains_that_cannot_share_an_environment(project:
     assert "onnxruntime" not in found["intel-cpu"]
     names = set(project.files("dist/two-toolchains/vision/intel-cpu"))
     assert {"classifier_ctx.onnx", "classifier_openvino.bin", "squeezenet_ctx.onnx", "squeezenet_openvino.bin"} <= names
+
+
+def test_the_models_of_the_quickstart_are_shipped_in_every_form(project: Project) -> None:
+    _checked_in(project, "shipping.yaml").build()
+    names = set(project.files())
+    archives = {
+        f"shipping-{group}-snapdragon-{soc}.tar.zst" for group in ("decoder", "classifier") for soc in ("SC8380XP", "SM8750")
+    }
+    assert {*archives, *(f"{name}.intoto.json" for name in archives)} <= names
+    assert {f"shipping.ortpackage/{name}" for name in ("manifest.json", "provenance.intoto.json", "bom.cdx.json")} <= names
+    assert {"shipping-image/index.json", "shipping-image/oci-layout"} <= names
+    assert project.epbuild("verify", "dist/shipping.ortpackage").returncode == 0
+    assert open_package(project.folder / "dist/shipping.ortpackage")["error"] is None
 
 
 def test_an_environment_that_somebody_else_made_gives_the_same_result(project: Project) -> None:

@@ -11,7 +11,7 @@ import pytest
 from commands import epbuild
 from onnx import TensorProto, helper
 
-from epbuild.emit import ManifestFile, ManifestModel, render
+from epbuild.emit import Content, ManifestModel, Role, render
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +29,7 @@ def write(folder: Path, *, soc: str = "SM8750", embed: bool = False) -> Path:
     graph = helper.make_graph([node], "g", values[:1], values[1:])
     (folder / "m_ctx.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     described = [{"name": value.name, "type": "float32", "shape": [1, 4]} for value in values]
+    roles: dict[str, Role] = {"m_ctx.onnx": "model", "m_qnn.bin": "context-binary"}
     content = render(
         recipe="tiny",
         group="main",
@@ -53,8 +54,8 @@ def write(folder: Path, *, soc: str = "SM8750", embed: bool = False) -> Path:
             )
         ],
         files=[
-            ManifestFile(name, role, (folder / name).stat().st_size, hashlib.sha256((folder / name).read_bytes()).hexdigest())
-            for name, role in (("m_ctx.onnx", "model"), ("m_qnn.bin", "context-binary"))
+            Content(name, role, (folder / name).stat().st_size, hashlib.sha256((folder / name).read_bytes()).hexdigest())
+            for name, role in roles.items()
         ],
     )
     (folder / "manifest.json").write_bytes(content)

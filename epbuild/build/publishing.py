@@ -1,0 +1,196 @@
+"""Puts an output in its place, whole: a folder that is swapped in, or an archive that is renamed to its name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epbuild.build.contents import Workbench
+from epbuild.emit import Content, Ours, Pour, Write, emitted_files, swap_in
+from epbuild.errors import BuildError, Problem, StoreError
+from epbuild.plan import Emission
+from epbuild.recipe import DEFAULT_TAG, ImageReference
+from epbuild.store import BlobStore, Digests
+
+if TYPE_CHECKING:
+    from epbuild.emit import Form, Image
+
+_BUFFER_BYTES = 1 << 20
+_LARGE_BYTES = 8 << 20
+_THREADS = min(4, os.cpu_count() or 1)
+
+Files = dict[str, dict[str, object]]
+"""The digest and size of each emitted file, by its path below the output's root."""
+
+
+Push = Callable[["Image", ImageReference, Pour], object]
+"""Brings an image into a registry."""
+
+
+def ours(before: Collection[str]) -> Ours:
+    """Which files of a folder are epbuild's: those that its manifest lists, and those that an emission `before` wrote."""
+    return lambda folder: emitted_files(folder) | frozenset(before)
+
+
+def recorded(contents: Iterable[Content]) -> Files:
+    """What is remembered of emitted files."""
+    return {content.path: {"digest": content.sha256, "size": content.size} for content in contents}
+
+
+def place_all(contents: Iterable[Content], place: Callable[[Content], None]) -> None:
+    """Have each content placed, large ones several at a time: each is hashed on the way, which takes a processor.
+
+    Raises what `place` does.
+    """
+    large = []
+    for content in contents:
+        if content.size >= _LARGE_BYTES:
+            large.append(content)
+        else:
+            place(content)
+    if len(large) < 2:
+        for content in large:
+            place(content)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(min(_THREADS, len(large)), thread_name_prefix="place")
+    try:
+        for _ in pool.map(place, large):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Publisher:
+    """Puts contents in the place of an emission; `before` are the files that it wrote the last time."""
+
+    def __init__(self, emission: Emission, store: BlobStore, digests: Digests, before: Collection[str]) -> None:
+        self._emission = emission
+        self._store = store
+        self._digests = digests
+        self._ours = ours(before)
+        self._before = before
+
+    def as_folder(self, contents: Sequence[Content], draft: Path) -> None:
+        """Lay the contents out in a new folder in `draft`, and swap it in.
+
+        A file that is there already as it has to be stays that file: what watches it sees no change, and nothing is copied. Raises
+        BuildError when something of the user's is in the way, MissingBlob or DamagedBlob when an artifact has to be made again.
+        """
+        tree, place = draft / "tree", self._emission.path
+        tree.mkdir()
+        place_all(contents, lambda content: self._place(content, tree / content.path, place / content.path, draft))
+        with self._digests.relinking(_same(contents, tree, place)):
+            swap_in(tree, place, self._ours, self._emission.id)
+
+    def as_archive(
+        self, form: Form, contents: Sequence[Content], draft: Path, beside: Callable[[Content], Mapping[str, bytes]]
+    ) -> Files:
+        """Pack the contents into a new archive in `draft`, and rename it to its place.
+
+        `beside` is given the archive, and makes the files that lie beside it. Raises what `as_folder` does.
+        """
+        from epbuild.emit import write_archive
+
+        emission = self._emission
+        path, packed = emission.path, draft / emission.path.name
+        self._refuse_foreign(path)
+        with packed.open("xb") as file:
+            made = write_archive(form, contents, self.pour, file, level=emission.compression, step=emission.id)
+            file.flush()
+            os.fsync(file.fileno())
+        whole = Content(path.name, "asset", made.size, made.digest, packed)
+        files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
+        neighbours = beside(whole)
+        for name in neighbours:
+            self._refuse_foreign(path.with_name(name))
+        for name, data in neighbours.items():
+            (draft / name).write_bytes(data)
+            files[name] = {"digest": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        # The archive last: what is said about it is there before it is.
+        for name in (*neighbours, path.name):
+            if not self._stays(path.with_name(name), draft / name, str(files[name]["digest"])):
+                (draft / name).replace(path.with_name(name))
+        return files
+
+    def as_image(
+        self, contents: Sequence[Content], draft: Path, bench: Workbench, annotations: Mapping[str, str], push: Push
+    ) -> Files:
+        """Lay an OCI image of the contents out, and have it pushed where the emission says so. Raises what `as_folder` and `push` do."""
+        from epbuild.emit import image
+
+        reference = self._emission.push
+        made = image(contents, annotations, tag=reference.tag if reference is not None else DEFAULT_TAG)
+        documents = [bench.written(document.path, "asset", document.data) for document in made.documents]
+        files = [*made.blobs, *documents]
+        self.as_folder(files, draft)
+        if reference is not None:
+            there = (replace(blob, file=self._emission.path / blob.path) for blob in made.blobs)
+            push(replace(made, blobs=tuple(there)), reference, self.pour)
+        return recorded(files)
+
+    def pour(self, content: Content, write: Write) -> None:
+        """Give the bytes of a content to `write`, piece by piece, and check them."""
+        if content.file is None:
+            self._store.pour(content.sha256, write)
+            return
+        digest, buffer = hashlib.sha256(), memoryview(bytearray(_BUFFER_BYTES))
+        with content.file.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+                write(buffer[:count])
+        self._check(content, digest.hexdigest())
+
+    def _place(self, content: Content, path: Path, there: Path, draft: Path) -> None:
+        if self._stays(there, path, content.sha256):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content.file is None:
+            self._store.materialise(content.sha256, path)
+        elif content.file.is_relative_to(draft):
+            content.file.rename(path)  # it was made here for this
+        else:
+            shutil.copyfile(content.file, path)
+            with path.open("rb") as file:
+                self._check(content, hashlib.file_digest(file, "sha256").hexdigest())
+
+    def _check(self, content: Content, digest: str) -> None:
+        if digest != content.sha256:
+            message = f"the file {content.path} changed while it was emitted"
+            raise BuildError(Problem("EPB415", message, self._emission.id, "Nothing was kept; run the build again."))
+
+    def _stays(self, there: Path, path: Path, digest: str) -> bool:
+        """Make `path` the very file that is `there`, if it has that digest."""
+        draft = path.with_name(f"{path.name}.same")
+        try:
+            if there.is_symlink() or self._digests.of(there) != digest:
+                return False
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._digests.relinking([there]):
+                os.link(there, draft)
+            draft.replace(path)
+        except (OSError, StoreError):
+            return False
+        return True
+
+    def _refuse_foreign(self, path: Path) -> None:
+        """Refuse to replace what is neither the archive of an earlier build nor lies beside one under its name."""
+        own = path.name in self._before or emitted_files(self._emission.path)
+        if path.is_dir() or (os.path.lexists(path) and not own):
+            message = f"the output {path.name} exists, and epbuild did not make it"
+            raise BuildError(Problem("EPB423", message, self._emission.id, "Move it away, or change the output's path."))
+
+
+def _same(contents: Sequence[Content], tree: Path, place: Path) -> list[Path]:
+    """The files of the output that are in the new tree as they are."""
+    return [there for content in contents if _is_same(there := place / content.path, tree / content.path)]
+
+
+def _is_same(there: Path, path: Path) -> bool:
+    return there.is_file() and there.samefile(path)

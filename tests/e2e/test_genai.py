@@ -1,0 +1,250 @@
+"""onnxruntime-genai itself reads the configuration that epbuild writes, and generates tokens with the compiled models."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project, copy_of_quickstart, toolchain_python
+from ort_package import CPU, QNN, open_package
+
+from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
+from epbuild.store import toolchain_directory
+from epbuild.toolchain import Requirements, provision
+
+ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
+GENAI = ("onnxruntime==1.31.1", "onnxruntime-genai==0.18.0")
+TARGET = "snapdragon-SM8750"
+BASE: dict[str, Any] = {
+    "model": {
+        "context_length": 128,
+        "vocab_size": 256,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "decoder": {
+            "head_size": 24,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            "num_key_value_heads": 4,
+            "inputs": {"past_key_names": "past_key_%d", "past_value_names": "past_value_%d"},
+            "outputs": {"present_key_names": "present_key_%d", "present_value_names": "present_value_%d"},
+            "sliding_window": {"window_size": 64, "alignment": "left", "slide_inputs": True, "slide_key_value_cache": False},
+            "session_options": {"log_id": "tiny-llm", "provider_options": [{"cuda": {}}]},
+        },
+    },
+    "search": {"max_length": 96, "do_sample": False},
+}
+GENAI_KEY = """\
+    genai: {config: genai.json, roles: {prefill: prefill, decode: decode}, files: [tokenizer.json]}
+"""
+PACKAGE = """
+  - {layout: ort-model-package, path: "dist/${group}.ortpackage", groups: [decoder], base: "${model}.onnx"}
+"""
+PROMPT = [5, 6, 7, 8]
+_SCRIPT = """
+import json, os, sys
+import onnxruntime_genai as genai
+
+folder, library, count, prompt, answer = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4]), {}
+try:
+    if library:
+        genai.register_execution_provider_library("QNNExecutionProvider", library)
+    config = genai.Config(folder)
+    answer["read"] = True
+    if count:
+        model = genai.Model(config)
+        generator = genai.Generator(model, genai.GeneratorParams(model))
+        generator.append_tokens(prompt)
+        answer["logits"], answer["tokens"] = generator.get_logits().ravel().tolist(), []
+        for _ in range(count):
+            generator.generate_next_token()
+            answer["tokens"].append(int(generator.get_next_tokens()[0]))
+except Exception as error:
+    answer["error"] = str(error)
+with open(sys.argv[5], "w", encoding="utf-8") as file:
+    json.dump(answer, file)
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """A Python that has onnxruntime-genai, in the folder of all toolchains."""
+    return provision(Requirements(GENAI), toolchain_directory(), name="genai", where=None)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The quickstart's decoder, whose models share weights, built by the real command; the folder of the quickstart."""
+    return _built(copy_of_quickstart(*_places(tmp_path_factory, "shared")))
+
+
+@pytest.fixture(scope="module")
+def unshared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a context binary for each model: the emulator crashes when it loads models that share weights."""
+    project = copy_of_quickstart(*_places(tmp_path_factory, "unshared"))
+    project.edit("share_weights: true", "share_weights: false")
+    return _built(project)
+
+
+def _places(factory: pytest.TempPathFactory, name: str) -> tuple[Path, Path]:
+    folder = factory.mktemp(name)
+    return folder / "quickstart", folder / "cache"
+
+
+def _built(project: Project) -> Path:
+    (project.folder / "genai.json").write_text(json.dumps(BASE), encoding="utf-8")
+    (project.folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    project.edit("    expect: {ep_context_nodes: 1, fallback_nodes: 0}\n  classifier", f"{GENAI_KEY}  classifier")
+    project.recipe.write_text(project.recipe.read_text(encoding="utf-8") + PACKAGE, encoding="utf-8")
+    project.build("epbuild.yaml", "emit:decoder/*")
+    return project.folder
+
+
+def compiled(project: Path, place: Path) -> Path:
+    """A copy of the decoder for one target, with its configuration for onnxruntime-genai, as epbuild emits them."""
+    shutil.copytree(project / "dist/quickstart/decoder" / TARGET, place)
+    assert (place / "tokenizer.json").read_text(encoding="utf-8") == "{}"
+    return place
+
+
+def uncompiled(project: Path, place: Path) -> Path:
+    """The decoder as it was before compiling, likewise."""
+    shutil.copytree(project / "models/tiny-llm", place)
+    (place / "genai_config.json").write_bytes(genai_config(BASE, base_stages(project)))
+    return place
+
+
+def stages_of(document: Mapping[str, Any]) -> list[Stage]:
+    target = document["target"]
+    return [
+        Stage(
+            model["name"],
+            model["name"],
+            model["file"],
+            tuple(item["name"] for item in model["source"]["inputs"]),
+            tuple(item["name"] for item in model["source"]["outputs"]),
+            {"ep.share_ep_contexts": "1"} if document["share_weights"] else {},
+            [(ep["ep"], ep["provider_options"]) for ep in target["eps"]],
+        )
+        for model in document["models"]
+    ]
+
+
+def base_stages(project: Path) -> list[Stage]:
+    manifest = project / "dist/quickstart/decoder" / TARGET / "manifest.json"
+    stages = stages_of(json.loads(manifest.read_text(encoding="utf-8")))
+    return [replace(stage, filename=f"{stage.name}.onnx", session_options={}, provider_options=()) for stage in stages]
+
+
+def ask(python: Path, folder: Path, answer: Path, *, tokens: int = 0, qnn: bool = False) -> dict[str, Any]:
+    """What onnxruntime-genai makes of a folder: it reads the configuration there, and generates so many tokens."""
+    found = [str(toolchain_python("onnxruntime-qnn")), "-c", "import onnxruntime_qnn as q; print(q.get_library_path())"]
+    library = subprocess.run(found, capture_output=True, text=True, encoding="utf-8", check=True).stdout.strip() if qnn else ""
+    command = [str(python), "-c", _SCRIPT, str(folder), library, str(tokens), json.dumps(PROMPT), str(answer)]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, check=False)
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    said: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    return said
+
+
+def test_genai_reads_the_configuration_of_models_that_share_a_context_binary(python: Path, built: Path, tmp_path: Path) -> None:
+    folder = compiled(built, tmp_path / "decoder")
+    stages = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))["model"]["decoder"]["pipeline"]
+    for name, stage in zip(("prefill", "decode"), stages, strict=True):
+        options = stage[name]["session_options"]
+        assert options["ep.share_ep_contexts"] == "1"
+        assert options["provider_options"] == [{"QNN": {"backend_type": "htp", "soc_model": "SM8750"}}]
+    assert ask(python, folder, tmp_path / "answer.json") == {"read": True}
+
+
+@ONLY_HERE
+def test_genai_generates_the_same_tokens_with_the_compiled_models_as_with_their_sources(
+    python: Path, unshared: Path, tmp_path: Path
+) -> None:
+    expected = ask(python, uncompiled(unshared, tmp_path / "sources"), tmp_path / "expected.json", tokens=3)
+    found = ask(python, compiled(unshared, tmp_path / "decoder"), tmp_path / "found.json", tokens=3, qnn=True)
+    # The NPU computes with 16 bits: the prompt's numbers are near, and the first tokens equal.
+    assert found["logits"] == pytest.approx(expected["logits"], abs=0.02 * max(map(abs, expected["logits"])))
+    assert found["tokens"] == expected["tokens"]
+    assert found["logits"] != expected["logits"]
+
+
+def test_a_decoder_is_one_component_of_a_package_with_its_configuration_in_each_variant(
+    python: Path, built: Path, tmp_path: Path
+) -> None:
+    package = built / "dist/decoder.ortpackage"
+    component = open_package(package, sessions=False)["components"]["decoder"]
+    assert component["variants"] == {"snapdragon-SC8380XP": QNN, TARGET: QNN, "base": CPU}
+    assert (component["selected"], component["error"]) == ("base", None)
+    # An application that has selected a variant gives genai its folder, which holds a manifest of epbuild's too.
+    assert "tokens" in ask(python, package / component["folder"], tmp_path / "variant.json", tokens=1)
+    # No wheel of onnxruntime-genai 0.15 to 0.18 can open packages; that this is one, they see.
+    whole = ask(python, package, tmp_path / "whole.json")
+    assert whole.get("read") or "Model package support requires building onnxruntime-genai" in whole["error"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda base: base["model"].pop("context_length"), "context_length is 0 or was not set"),
+        (lambda base: base["model"].update(pad_token_id=None), "Expected a number but saw a null"),
+        (lambda base: base["model"].update(tokenizer_dir="\x01"), "Unsupported uXXXX code used"),
+        (lambda base: base["model"].update(vocab_size=0), "vocab_size must be 1 or greater"),
+        (lambda base: base["model"].update(eos_token_id=256), "must be in range [0, 256)"),
+    ],
+    ids=["no context length", "null", "control character", "no vocabulary", "no such token"],
+)
+def test_a_base_that_epbuild_refuses_is_one_that_genai_refuses_later(
+    python: Path, built: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    folder = uncompiled(built, tmp_path / "sources")
+    document = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
+    base = copy.deepcopy(BASE)
+    change(document)
+    change(base)
+    (folder / "genai_config.json").write_text(json.dumps(document), encoding="utf-8")
+    assert said in ask(python, folder, tmp_path / "answer.json", tokens=1)["error"]
+    assert len(check_base(base)) == 1
+
+
+def test_what_genai_would_compute_without_a_word_epbuild_refuses(python: Path, built: Path, tmp_path: Path) -> None:
+    right = ask(python, uncompiled(built, tmp_path / "right"), tmp_path / "right.json", tokens=3)
+    folder = uncompiled(built, tmp_path / "wrong")
+    document = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
+    decoder = document["model"]["decoder"]
+
+    names = decoder.pop("outputs")
+    (folder / "genai_config.json").write_text(json.dumps(document), encoding="utf-8")
+    assert ask(python, folder, tmp_path / "wrong.json", tokens=3)["tokens"] != right["tokens"]
+    silent = copy.deepcopy(BASE)
+    del silent["model"]["decoder"]["outputs"]
+    assert all("model.decoder.outputs.present" in sentence for sentence in check_stages(silent, base_stages(built)))
+    with pytest.raises(GenaiError):
+        genai_config(silent, base_stages(built))
+
+    decoder["outputs"] = names
+    decoder["pipeline"] = [{"decoder": body} for stage in decoder["pipeline"] for body in stage.values()]
+    (folder / "genai_config.json").write_text(json.dumps(document), encoding="utf-8")
+    assert ask(python, folder, tmp_path / "twice.json", tokens=3)["tokens"] != right["tokens"]
+    with pytest.raises(GenaiError, match="which onnxruntime-genai takes for one"):
+        genai_config(BASE, [replace(stage, name="decoder") for stage in base_stages(built)])
+
+
+def test_an_input_that_nobody_names_is_refused_before_genai_runs_without_it(python: Path, built: Path, tmp_path: Path) -> None:
+    folder = uncompiled(built, tmp_path / "sources")
+    document = json.loads((folder / "genai_config.json").read_text(encoding="utf-8"))
+    document["model"]["decoder"]["inputs"]["position_ids"] = "positions"
+    (folder / "genai_config.json").write_text(json.dumps(document), encoding="utf-8")
+    assert "Missing Input: position_ids" in ask(python, folder, tmp_path / "answer.json", tokens=1)["error"]
+    base = copy.deepcopy(BASE)
+    base["model"]["decoder"]["inputs"]["position_ids"] = "positions"
+    assert any("'position_ids'" in sentence for sentence in check_stages(base, base_stages(built)))

@@ -1,0 +1,349 @@
+"""Every form of an output by the real command: whole at every moment, the same bytes for all, and nothing left of what was before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import tarfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Project, emitted
+from ort_package import open_package
+from quick_builds import QUALITIES, start, write_model, write_project
+
+EVERY_FORM = """\
+outputs:
+  - {layout: directory, path: "dist/folder/${group}", base: "base/${model}.onnx", provenance: true, bom: true}
+  - {layout: ort-model-package, path: dist/all.ortpackage, base: "${model}.onnx", provenance: true, bom: true}
+  - {layout: ort-model-package, pack: tar.zst, path: dist/all.tar.zst, provenance: true, bom: true}
+  - {layout: directory, pack: zip, path: "dist/${group}.zip", provenance: true}
+  - {layout: directory, pack: oci, path: "dist/oci/${group}", provenance: true, bom: true}
+"""
+KILLS = 24
+
+
+@pytest.fixture
+def quick(project: Project) -> Project:
+    return write_project(project)
+
+
+def with_outputs(project: Project, outputs: str) -> None:
+    """Let the recipe have these outputs and no others."""
+    text = project.recipe.read_text(encoding="utf-8")
+    project.recipe.write_text(text[: text.index("outputs:")] + outputs, encoding="utf-8")
+
+
+def one_output(**settings: str) -> str:
+    return "outputs:\n  - {" + ", ".join(f"{name}: {value}" for name, value in settings.items()) + "}\n"
+
+
+def verified(project: Project, path: str) -> None:
+    done = project.epbuild("verify", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_form_has_the_same_bytes_for_another_user_in_another_folder(tmp_path: Path) -> None:
+    elsewhere = {"umask": 0o077, "TZ": "Asia/Tokyo", "HOME": str(tmp_path / "home"), "USER": "somebody", "LC_ALL": "C"}
+    trees = []
+    for folder, differs in (("here", {}), ("some/where/else", elsewhere)):
+        project = write_project(made(tmp_path / folder / "project", tmp_path / folder / "cache"))
+        with_outputs(project, EVERY_FORM)
+        command, environment = project.command("run")
+        more = {name: str(value) for name, value in differs.items() if name != "umask"}
+        umask = {"umask": differs["umask"]} if "umask" in differs and os.name != "nt" else {}
+        done = subprocess.run(command, cwd=project.folder, env=environment | more, check=False, capture_output=True, **umask)  # type: ignore[call-overload]
+        assert done.returncode == 0, done.stderr
+        trees.append(project.files())
+    assert trees[0] == trees[1]
+    assert {"all.tar.zst", "left.zip", "all.ortpackage/manifest.json", "oci/left/index.json"} <= trees[0].keys()
+
+
+def made(folder: Path, cache: Path) -> Project:
+    folder.mkdir(parents=True)
+    return Project(folder, cache)
+
+
+def test_switching_forms_leaves_nothing_of_the_old_one_and_all_of_the_users(quick: Project) -> None:
+    quick.build()
+    (quick.folder / "dist" / "left" / "notes.txt").write_text("mine", encoding="utf-8")
+    forms = {
+        one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"): {
+            *("left.zip", "left.zip.intoto.json", "right.zip", "right.zip.intoto.json"),
+        },
+        one_output(layout="ort-model-package", path="dist/left", component='"${group}-x"'): {
+            *("left/manifest.json", "left/left/npu/manifest.json", "left/left/npu/left_ctx.onnx", "left/left/npu/left_qnn.bin"),
+            *("left/right/npu/manifest.json", "left/right/npu/right_ctx.onnx", "left/right/npu/right_qnn.bin"),
+        },
+        one_output(layout="directory", path='"dist/${group}"'): {
+            f"{name}/{file}" for name in ("left", "right") for file in ("manifest.json", f"{name}_ctx.onnx", f"{name}_qnn.bin")
+        },
+        one_output(layout="directory", pack="oci", path="dist/left", groups="[left]"): {"left/index.json", "left/oci-layout"},
+        one_output(layout="directory", path="dist/left", groups="[right]"): {
+            *("left/manifest.json", "left/right_ctx.onnx", "left/right_qnn.bin"),
+        },
+    }
+    for outputs, expected in forms.items():
+        with_outputs(quick, outputs)
+        quick.build()
+        found = {name for name in quick.files() if "/blobs/" not in name}
+        assert found == expected | {"left/notes.txt"}
+        if "ort-model-package" in outputs:
+            assert open_package(quick.folder / "dist/left", sessions=False)["error"] is None
+        assert not any(path.name.startswith(".") for path in (quick.folder / "dist").iterdir())
+    assert not (quick.folder / "dist" / "left" / "blobs").exists()
+    assert (quick.folder / "dist" / "left" / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("pack", ["zip", "tar.zst"])
+def test_an_archive_is_whole_whenever_somebody_opens_it(quick: Project, pack: str) -> None:
+    with_outputs(quick, one_output(layout="directory", pack=pack, path=f'"dist/${{group}}.{pack}"'))
+    quick.build()
+    archive, stop, seen = quick.folder / "dist" / f"left.{pack}", threading.Event(), set[str]()
+    look = opened_zip if pack == "zip" else opened_tar
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.add(look(archive))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for quality in QUALITIES[1:]:
+            quick.build("--set", f"vars.quality={quality}")
+    finally:
+        stop.set()
+        watcher.join()
+    seen.add(look(archive))
+    assert len(seen) == len(QUALITIES), seen
+
+
+def test_a_build_that_is_killed_leaves_archives_whole_and_the_next_one_leaves_nothing_beside_them(quick: Project) -> None:
+    outputs = one_output(layout="ort-model-package", pack="tar.zst", path="dist/all.tar.zst", provenance="true")
+    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"') + outputs.partition("\n")[2])
+    quick.build()
+    moments = random.Random(6)
+    for turn in range(KILLS):
+        # What was built before is in the store, so that most of the time goes into laying it out.
+        build = start(quick, "run", "--set", f"vars.quality={QUALITIES[turn % len(QUALITIES)]}")
+        time.sleep(moments.uniform(0.2, 1.2))
+        build.kill()
+        build.communicate()
+        for name in ("left", "right"):
+            opened_zip(quick.folder / "dist" / f"{name}.zip", name)
+    quick.build()
+    assert set(quick.files()) == {"left.zip", "right.zip", "all.tar.zst", "all.tar.zst.intoto.json"}
+    archive = quick.folder / "dist" / "all.tar.zst"
+    statement = json.loads(archive.with_name("all.tar.zst.intoto.json").read_bytes())
+    digests = {item["name"]: item["digest"]["sha256"] for item in statement["subject"]}
+    assert digests["all.tar.zst"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+
+
+def opened_zip(path: Path, name: str = "left") -> str:
+    """The digest of the context binary in an archive that is read to its end, against its own manifest."""
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return checked({file: archive.read(file) for file in archive.namelist()}, name)
+
+
+def opened_tar(path: Path) -> str:
+    import zstandard
+
+    with (
+        path.open("rb") as file,
+        zstandard.ZstdDecompressor().stream_reader(file) as stream,
+        tarfile.open(fileobj=stream, mode="r|") as archive,
+    ):
+        return checked({member.name: archive.extractfile(member).read() for member in archive})  # type: ignore[union-attr]
+
+
+def checked(files: dict[str, bytes], name: str = "left") -> str:
+    listed: dict[str, str] = {file["path"]: file["sha256"] for file in json.loads(files["manifest.json"])["files"]}
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in files.items() if name != "manifest.json"} == listed
+    return listed[f"{name}_qnn.bin"]
+
+
+def test_an_archive_that_was_edited_truncated_or_deleted_is_made_again_and_one_of_somebody_elses_is_not_touched(
+    quick: Project,
+) -> None:
+    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"))
+    quick.build()
+    archive = quick.folder / "dist" / "left.zip"
+    whole = archive.read_bytes()
+    assert emitted(quick.build()) == set()
+    damages: list[Callable[[], object]] = [
+        lambda: archive.write_bytes(whole[:-1]),
+        lambda: archive.write_bytes(whole[:99] + bytes([whole[99] ^ 1]) + whole[100:]),
+        archive.unlink,
+        archive.with_name("left.zip.intoto.json").unlink,
+    ]
+    for damage in damages:
+        damage()
+        assert quick.epbuild("run", "--check").returncode == 1
+        assert emitted(quick.build()) == {"emit:left/npu/zip"}
+        assert archive.read_bytes() == whole
+
+    shutil.rmtree(quick.folder / ".epbuild")
+    archive.write_bytes(b"PK\x03\x04 mine")
+    done = quick.epbuild("run")
+    assert done.returncode == 1
+    assert "left.zip exists, and epbuild did not make it" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert archive.read_bytes() == b"PK\x03\x04 mine"
+
+
+def test_a_checkout_without_memory_takes_the_archives_that_lie_there_for_its_own(quick: Project) -> None:
+    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"))
+    quick.build()
+    before = quick.files()
+    shutil.rmtree(quick.folder / ".epbuild")
+    quick.build()
+    assert quick.files() == before
+
+
+def test_clean_removes_archives_with_what_is_said_of_them_and_keeps_what_was_changed(quick: Project) -> None:
+    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true"))
+    quick.build()
+    (quick.folder / "dist" / "right.zip").write_bytes(b"changed")
+    (quick.folder / "dist" / "mine.zip").write_bytes(b"mine")
+    assert quick.epbuild("clean").returncode == 0
+    assert set(quick.files()) == {"mine.zip", "right.zip"}
+
+
+def test_a_folder_can_have_binaries_below_it_under_the_eps_own_names_and_the_models_as_they_were(quick: Project) -> None:
+    with_outputs(
+        quick,
+        one_output(layout="directory", path='"dist/${group}"', context_binary='"bin/${ep.binary}"', base='"base/${model}.onnx"'),
+    )
+    quick.build()
+    assert set(quick.files("dist/left")) == {"manifest.json", "left_ctx.onnx", "bin/left_ctx_qnn.bin", "base/left.onnx"}
+    assert (quick.folder / "dist/left/base/left.onnx").read_bytes() == (quick.folder / "left.onnx").read_bytes()
+    verified(quick, "dist")
+
+
+def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:
+    with_outputs(quick, EVERY_FORM)
+    quick.build()
+    for name in ("left", "right"):
+        with zipfile.ZipFile(quick.folder / "dist" / f"{name}.zip") as archive:
+            archive.extractall(quick.folder / "unpacked" / name)
+    verified(quick, "unpacked")
+    verified(quick, "dist/all.ortpackage")
+    assert open_package(quick.folder / "dist/all.ortpackage")["error"] is None
+    base = quick.folder / "dist" / "all.ortpackage" / "left" / "base" / "left.onnx"
+    base.write_bytes(base.read_bytes()[:-1])
+    for packed, word in {"dist/left.zip": "archive", "dist/oci/left": "image layout"}.items():
+        told = quick.epbuild("verify", packed)
+        assert told.returncode == 2
+        assert word in told.stderr
+    done = quick.epbuild("verify", "dist/all.ortpackage")
+    assert done.returncode == 1
+    assert "left/base/left.onnx" in done.stdout
+
+
+def test_the_statement_beside_an_archive_is_about_it_and_all_that_is_in_it(quick: Project) -> None:
+    with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true", bom="true"))
+    quick.build()
+    archive = quick.folder / "dist" / "left.zip"
+    statement = json.loads(archive.with_name("left.zip.intoto.json").read_bytes())
+    subjects = {item["name"]: item["digest"]["sha256"] for item in statement["subject"]}
+    with zipfile.ZipFile(archive) as opened:
+        inside = {name: hashlib.sha256(opened.read(name)).hexdigest() for name in opened.namelist()}
+    assert subjects == inside | {"left.zip": hashlib.sha256(archive.read_bytes()).hexdigest()}
+    assert {"bom.cdx.json", "manifest.json"} <= inside.keys()
+
+
+def test_what_is_said_of_an_output_follows_the_recipe_without_a_compile(quick: Project) -> None:
+    with_outputs(quick, one_output(layout="directory", path='"dist/${group}"', provenance="true"))
+    quick.build()
+    before = quick.files()
+    quick.recipe.write_text("# a comment\n" + quick.recipe.read_text(encoding="utf-8"), encoding="utf-8")
+    events = quick.build()
+    assert emitted(events) == {"emit:left/npu/directory", "emit:right/npu/directory"}
+    assert not any(event.get("outcome") == "built" for event in events)
+    changed = {name for name, data in quick.files().items() if data != before[name]}
+    assert changed == {f"{name}/provenance.intoto.json" for name in ("left", "right")}
+
+
+REFUSED = {
+    "two models under one name": (
+        one_output(layout="ort-model-package", path="dist/p", component="same"),
+        "EPB225",
+        "would both be the component 'same'",
+    ),
+    "a model's name without the model": (
+        one_output(layout="directory", path='"dist/${target}"', model="model.onnx"),
+        "EPB222",
+        "have one path",
+    ),
+    "an archive with another ending": (
+        one_output(layout="directory", pack="zip", path='"dist/${group}.tar"'),
+        "EPB224",
+        "does not end in .zip",
+    ),
+    "a base for a target called base": (
+        one_output(layout="ort-model-package", path="dist/p", base='"${model}.onnx"', targets="[nobody]"),
+        "EPB108",
+        "nobody",
+    ),
+    "a reference that is none": (
+        one_output(layout="directory", pack="oci", path='"dist/${group}"', push='"Registry/${group}"'),
+        "EPB239",
+        "registry",
+    ),
+    "a push without an image": (
+        one_output(layout="directory", path='"dist/${group}"', push="localhost:5000/x"),
+        "EPB106",
+        "'push' has a meaning only with 'pack: oci'",
+    ),
+    "a level that zstd does not have": (
+        one_output(layout="directory", pack="tar.zst", path='"dist/${group}.tar.zst"', compression="30"),
+        "EPB106",
+        "19",
+    ),
+    "a component in a folder": (one_output(layout="directory", path='"dist/${group}"', component="x"), "EPB106", "'component'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_output_that_cannot_be_is_refused_before_anything_is_done(quick: Project, case: str) -> None:
+    outputs, code, sentence = REFUSED[case]
+    with_outputs(quick, outputs)
+    done = quick.epbuild("run")
+    assert done.returncode == 2
+    assert code in done.stderr
+    assert sentence in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+    assert not (quick.folder / "dist").exists()
+
+
+def test_a_registry_that_is_not_there_is_told_in_a_sentence_and_the_image_stays(quick: Project) -> None:
+    outputs = one_output(layout="directory", pack="oci", path="dist/left", groups="[left]", push="localhost:1/models/left:1")
+    with_outputs(quick, outputs)
+    done = quick.epbuild("run")
+    assert done.returncode == 3
+    assert "EPB426" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (quick.folder / "dist" / "left" / "index.json").exists()
+    # It is not taken for done.
+    assert quick.epbuild("run", "--check").returncode == 1
+
+
+def test_a_model_that_changes_is_changed_in_every_form(quick: Project) -> None:
+    with_outputs(quick, EVERY_FORM)
+    quick.build()
+    write_model(quick.folder / "left.onnx", seed=7)
+    events = quick.build()
+    assert emitted(events) == {
+        *("emit:left/npu/directory", "emit:left/npu/zip", "emit:left/npu/oci"),
+        *("emit:ort-model-package", "emit:ort-model-package.tar.zst"),
+    }
+    assert quick.epbuild("run", "--check").returncode == 0

@@ -1,0 +1,206 @@
+"""onnxruntime itself opens the model packages, takes a variant of each component, and makes sessions with what the package says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project, copy_of_quickstart
+from ort_package import CPU, QNN, open_package
+
+from epbuild.emit import Content, Role
+from epbuild.emit.assets import share_files
+from epbuild.emit.package import DATA_FOLDER, Variant, for_inference, package_manifest
+from epbuild.runtime.variants import find_variants
+
+ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
+OUTPUT = """\
+outputs:
+  - layout: ort-model-package
+    path: dist/${recipe.name}.ortpackage
+    base: ${model}.onnx
+"""
+GROUP = """\
+groups:
+  draft: {models: [prefill], targets: [snapdragon-*]}
+"""
+GROUPS = {"draft": ("prefill",), "decoder": ("prefill", "decode"), "classifier": ("classifier",)}
+COMPONENTS = ("draft", "prefill", "decode", "classifier")
+TARGETS = ("snapdragon-SC8380XP", "snapdragon-SM8750")
+HTP = {"backend_type": "htp"}
+"""Without it, QNN does not even get to look at the package on a machine that has no NPU."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The quickstart, built by the real command."""
+    folder = tmp_path_factory.mktemp("package")
+    project = copy_of_quickstart(folder / "quickstart", folder / "cache")
+    text = project.recipe.read_text(encoding="utf-8")
+    project.recipe.write_text(text[: text.index("outputs:")].replace("groups:", GROUP) + OUTPUT, encoding="utf-8")
+    project.build()
+    return project
+
+
+@pytest.fixture(scope="module")
+def package(built: Project) -> Path:
+    """All that was built, with the models as they were before compiling beside it, in one package."""
+    root = built.folder / "dist/quickstart.ortpackage"
+    (root / "README.md").write_text("What the user adds is nobody's business.\n", encoding="utf-8")
+    assert built.epbuild("verify", str(root)).returncode == 0
+    return root
+
+
+def _content(file: Path, path: str, role: Role) -> Content:
+    data = file.read_bytes()
+    return Content(path, role, len(data), hashlib.sha256(data).hexdigest(), file)
+
+
+def edited(package: Path, place: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy whose manifest says something else of its components."""
+    shutil.copytree(package, place)
+    manifest = place / "manifest.json"
+    document = json.loads(manifest.read_text(encoding="utf-8"))
+    change(document["components"])
+    manifest.write_text(json.dumps(document), encoding="utf-8")
+    return place
+
+
+def ort_of(components: dict[str, Any], component: str, variant: str) -> dict[str, Any]:
+    found: dict[str, Any] = components[component]["variants"][variant]["executor_info"]["ort"]
+    return found
+
+
+def for_any_device(components: dict[str, Any]) -> None:
+    """The emulator that stands for an NPU here calls itself a CPU."""
+    for component in components.values():
+        for variant in component["variants"].values():
+            variant.pop("device", None)
+
+
+def test_onnx_runtime_finds_every_model_for_every_target_in_the_package(package: Path) -> None:
+    found = open_package(package, sessions=False)
+    assert found["error"] is None
+    variants = {**dict.fromkeys(TARGETS, QNN), "base": CPU}
+    assert {name: component["variants"] for name, component in found["components"].items()} == dict.fromkeys(COMPONENTS, variants)
+
+
+def test_where_there_is_no_npu_the_models_run_as_they_were_before_compiling(package: Path) -> None:
+    components = open_package(package)["components"]
+    assert {component["selected"] for component in components.values()} == {"base"}
+    assert [component["error"] for component in components.values()] == [None] * 4
+    assert components["decode"]["inputs"][:2] == ["input_ids", "position_ids"]
+    assert components["classifier"]["outputs"] == ["probabilities"]
+
+
+def test_weights_that_two_models_have_in_common_are_in_the_package_once_and_onnx_runtime_finds_them(package: Path) -> None:
+    (weights,) = package.rglob("weights.bin")
+    assert weights.parent.parent == package / "shared_assets"
+    (prefill,) = package.rglob("prefill.onnx")
+    assert prefill.parent.parent == package / "shared_assets"
+    assert (package / "decoder/base/decode.onnx").is_file()
+    assert open_package(package)["components"]["prefill"]["error"] is None
+
+
+def test_a_model_that_two_components_have_in_common_is_in_the_package_once_and_onnx_runtime_finds_it(
+    built: Project, tmp_path: Path
+) -> None:
+    source = built.folder / "models/classifier/classifier.onnx"
+    every = [_content(source, f"{name}/base/m.onnx", "base-model") for name in ("left", "right")]
+    variants = [Variant(name, "base", f"{name}/base", "m.onnx", CPU, movable=True) for name in ("left", "right")]
+    contents, said = share_files(every, variants)
+    (content,) = contents
+    (tmp_path / content.path).parent.mkdir(parents=True)
+    shutil.copyfile(source, tmp_path / content.path)
+    manifest = package_manifest(name="two", description="", variants=said, recipe="two", contents=contents)
+    (tmp_path / "manifest.json").write_bytes(manifest)
+    components = open_package(tmp_path)["components"]
+    assert [component["inputs"] for component in components.values()] == [["image"], ["image"]]
+
+
+def test_a_compiled_variant_is_not_selected_for_a_device_that_it_is_not_for(package: Path) -> None:
+    # The tests of this folder run on x86-64 only, where QNN has no NPU.
+    for component in open_package(package, QNN, HTP)["components"].values():
+        assert "No suitable model variant found" in component["error"]
+
+
+@ONLY_HERE
+def test_a_compiled_variant_runs_with_the_options_that_the_package_says(package: Path, tmp_path: Path) -> None:
+    def only_the_classifier(components: dict[str, Any]) -> None:
+        for_any_device(components)
+        # The emulator crashes when it loads models that share weights.
+        del components["prefill"], components["decode"], components["draft"]
+
+    whole = edited(package, tmp_path / "whole", only_the_classifier)
+    found = open_package(whole, QNN, HTP)["components"]["classifier"]
+    assert (found["selected"], found["error"], found["inputs"]) == ("snapdragon-SC8380XP", None, ["image"])
+    assert found["folder"] == "classifier/snapdragon-SC8380XP"
+
+    def without_options(components: dict[str, Any]) -> None:
+        del ort_of(components, "classifier", "snapdragon-SC8380XP")["provider_options"]
+
+    # The application's own options are for selecting; they do not reach the session.
+    bare = edited(whole, tmp_path / "bare", without_options)
+    error = open_package(bare, QNN, HTP)["components"]["classifier"]["error"]
+    assert "Could not determine default backend path" in error
+
+
+@ONLY_HERE
+def test_models_that_share_a_context_binary_are_selected_together_in_one_folder(package: Path, tmp_path: Path) -> None:
+    place = edited(package, tmp_path / "any", for_any_device)
+    components = open_package(place, QNN, HTP, sessions=False)["components"]
+    assert {components[name]["folder"] for name in ("prefill", "decode")} == {"decoder/snapdragon-SC8380XP"}
+    document = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    for name in ("prefill", "decode"):
+        ort = ort_of(document["components"], name, "snapdragon-SC8380XP")
+        assert ort["session_options"] == {"ep.share_ep_contexts": "1"}
+
+
+def test_the_runtime_finds_the_compiled_variants_of_the_package_too(package: Path) -> None:
+    found = {(variant.group, variant.target): list(variant.models) for variant in find_variants(package)}
+    assert found == {(group, target): list(members) for group, members in GROUPS.items() for target in TARGETS}
+
+
+def test_onnx_runtime_notices_too_late_what_verify_tells_at_once(package: Path, built: Project, tmp_path: Path) -> None:
+    place = edited(package, tmp_path / "copy", lambda components: None)
+    (weights,) = place.rglob("weights.bin")
+    weights.rename(weights.with_name("renamed"))
+    found = open_package(place)
+    assert found["error"] is None
+    assert "External data path does not exist" in found["components"]["prefill"]["error"]
+    told = built.epbuild("verify", str(place))
+    assert told.returncode == 1
+    assert "weights.bin" in told.stdout
+
+
+@pytest.mark.parametrize("option", ["session.enable_profiling", "session.collect_node_memory_stats_to_file"])
+def test_an_option_with_which_onnx_runtime_refuses_the_package_is_one_that_is_left_out(
+    package: Path, tmp_path: Path, option: str
+) -> None:
+    def with_option(components: dict[str, Any]) -> None:
+        ort_of(components, "classifier", "base")["session_options"] = {option: "0"}
+
+    assert "cannot be set in model package session options" in open_package(edited(package, tmp_path / "p", with_option))["error"]
+    assert for_inference({option: "0"}, {}, share=False).session_options == {}
+
+
+def test_a_device_would_keep_onnx_runtime_from_ever_selecting_the_cpu_variant(package: Path, tmp_path: Path) -> None:
+    def with_device(components: dict[str, Any]) -> None:
+        components["classifier"]["variants"]["base"]["device"] = "cpu"
+
+    found = open_package(edited(package, tmp_path / "p", with_device))["components"]
+    assert found["classifier"]["selected"] is None
+    assert found["prefill"]["selected"] == "base"
+
+
+def test_an_asset_that_is_not_there_closes_the_package(package: Path, tmp_path: Path) -> None:
+    def elsewhere(components: dict[str, Any]) -> None:
+        ort_of(components, "prefill", "base")["session_options"] = {DATA_FOLDER: f"sha256:{'0' * 64}"}
+
+    assert "Asset URI not declared in this package" in open_package(edited(package, tmp_path / "p", elsewhere))["error"]
