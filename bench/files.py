@@ -8,6 +8,7 @@ from pathlib import Path
 
 GIB = 1 << 30
 _PIECE_BYTES = 1 << 26
+_ROW_BYTES = 1 << 13
 
 CAN_FORGET = hasattr(os, "posix_fadvise")
 """Whether this system can be told to read a file from the disk again."""
@@ -19,6 +20,24 @@ def write_noise(path: Path, size: int) -> Path:
     with path.open("wb") as file:
         for number in range(size // _PIECE_BYTES):
             piece[:8] = number.to_bytes(8, "little")
+            file.write(piece)
+    return path
+
+
+def write_weights(path: Path, size: int, seed: int) -> Path:
+    """Write a file of `size` bytes (a multiple of 64 MiB) with weights in half precision, of which a compressor saves about half.
+
+    They are random, and every other row is zero, on average. What is in it repeats after 64 MiB, beyond what a fast compressor remembers.
+    """
+    import numpy
+
+    numbers = numpy.random.default_rng(seed)
+    rows, columns = _PIECE_BYTES // _ROW_BYTES, _ROW_BYTES // 2
+    weights = (numbers.standard_normal((rows, columns), dtype=numpy.float32) * 0.02).astype("<f2")
+    weights[numbers.random(rows) < 0.5] = 0
+    piece = weights.tobytes()
+    with path.open("wb") as file:
+        for _ in range(size // _PIECE_BYTES):
             file.write(piece)
     return path
 

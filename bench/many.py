@@ -102,9 +102,9 @@ def _file_steps(plan: Plan, folder: Path) -> Sequence[FileStep]:
     steps = []
     for ident, group in plan.session_groups.items():
         emission = emissions[ident]
-        place = emission.directory
-        models = [place / emission.models[member.name] for member in group.members]
-        binaries = sorted({place / name for names in emission.binaries.values() for name in names.values()})
+        place = emission.path
+        models = [place / emission.parts[0].models[member.name] for member in group.members]
+        binaries = sorted({place / name for names in emission.parts[0].binaries.values() for name in names.values()})
         steps += [
             _step(f"{ident}-{member.name}", member.files, [model], folder)
             for member, model in zip(group.members, models, strict=True)

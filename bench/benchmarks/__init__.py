@@ -10,6 +10,7 @@ from workshop import Workshop
 
 from benchmarks import (
     cold_build,
+    emitting,
     hashing,
     large_model,
     large_recipe,
@@ -24,6 +25,8 @@ BENCHMARKS: dict[str, Callable[[Workshop, int], Result]] = {
     "cold-64mb": partial(cold_build.measure, megabytes=64),
     "cold-512mb": partial(cold_build.measure, megabytes=512),
     "cold-parallel": cold_build.measure_parallel,
+    "emitting-archive": emitting.measure_archive,
+    "emitting-directory": emitting.measure_directory,
     "hashing": hashing.measure,
     "large-model": large_model.measure,
     "large-recipe": large_recipe.measure,

@@ -1,0 +1,41 @@
+"""`python emit.py STORE FORM PLACE PEAK DIGEST...`: put blobs where an emission puts them, and as it does.
+
+FORM is `directory`, or that of an archive. The most memory that the process held, in bytes, with all that a command of epbuild loads, is
+written to the file PEAK; with `-` neither is done.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from epbuild.build.publishing import place_all
+from epbuild.emit.archive import write_archive
+from epbuild.emit.tree import Content, Write
+from epbuild.store import BlobStore
+
+
+def main(root: Path, form: str, place: Path, digests: list[str]) -> None:
+    store = BlobStore(root)
+    blobs = [blob for digest in digests if (blob := store.find(digest)) is not None]
+    contents = [Content(f"{number}.bin", "context-binary", blob.size, blob.digest) for number, blob in enumerate(blobs)]
+    if form == "directory":
+        place_all(contents, lambda content: store.materialise(content.sha256, place / content.path))
+        return
+
+    def pour(content: Content, write: Write) -> None:
+        store.pour(content.sha256, write)
+
+    with place.open("xb") as file:
+        write_archive("zip" if form == "zip" else "tar.zst", contents, pour, file)
+
+
+if __name__ == "__main__":
+    store, form, place, peak_file, *digests = sys.argv[1:]
+    if peak_file == "-":
+        main(Path(store), form, Path(place), digests)
+    else:
+        from peak_memory import peak  # brings the commands along
+
+        main(Path(store), form, Path(place), digests)
+        Path(peak_file).write_text(str(peak()), encoding="utf-8")
