@@ -48,6 +48,12 @@ def _listed(document: Mapping[str, Any]) -> dict[str, Listed]:
     own = document if "files" in document else document["additional_metadata"]["epbuild"]
     if own["format"] != FORMAT:
         return {}
-    files = {str(file["path"]): Listed(str(file["sha256"]), int(file["size"])) for file in own["files"]}
+    # A file is epbuild's by its path alone: one of which nothing else is said is protected all the same.
+    files = {str(file["path"]): _said(file) for file in own["files"]}
     unlisted = [MANIFEST, *([str(own["provenance"])] if "provenance" in own else [])]
     return {**files, **dict.fromkeys(unlisted, Listed())}
+
+
+def _said(file: Mapping[str, Any]) -> Listed:
+    sha256, size = file.get("sha256"), file.get("size")
+    return Listed(sha256 if isinstance(sha256, str) else None, size if isinstance(size, int) else None)

@@ -353,14 +353,15 @@ def test_a_blob_that_was_altered_on_disk_ends_the_packing(form: Form, tmp_path: 
 
 
 @both_forms
-def test_a_disk_that_fills_up_is_an_error_and_leaves_no_thread_behind(form: Form) -> None:
+@pytest.mark.parametrize(("size", "room"), [(12 * MIB, 2 * MIB), (100, 0)])
+def test_a_disk_that_fills_up_is_an_error_and_leaves_no_thread_behind(form: Form, size: int, room: int) -> None:
     class FullDisk(Nowhere):
         def write(self, data: memoryview, /) -> None:
             super().write(data)
-            if self.size > 2 * MIB:
+            if self.size > room:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    files = {"weights": random.Random(3).randbytes(12 * MIB)}
+    files = {"weights": random.Random(3).randbytes(size)}
     before = threading.active_count()
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
         write_archive(form, contents_of(files), pouring(files), FullDisk())
