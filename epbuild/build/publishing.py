@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,11 @@ from epbuild.emit import Content, Ours, Pour, Write, emitted_files, swap_in
 from epbuild.errors import BuildError, Problem, StoreError
 from epbuild.plan import Emission
 from epbuild.recipe import DEFAULT_TAG, ImageReference
-from epbuild.store import BlobStore, Digests
+from epbuild.store import LARGE_BYTES, BlobStore, Copier, Digests, Reading, read
 
 if TYPE_CHECKING:
     from epbuild.emit import Form, Image
 
-_BUFFER_BYTES = 1 << 20
-_LARGE_BYTES = 8 << 20
 _THREADS = min(4, os.cpu_count() or 1)
 
 Files = dict[str, dict[str, object]]
@@ -43,13 +40,13 @@ def recorded(contents: Iterable[Content]) -> Files:
 
 
 def place_all(contents: Iterable[Content], place: Callable[[Content], None]) -> None:
-    """Have each content placed, large ones several at a time: each is hashed on the way, which takes a processor.
+    """Have each content placed, large ones several at a time: copying and checking takes a processor each.
 
     Raises what `place` does.
     """
     large = []
     for content in contents:
-        if content.size >= _LARGE_BYTES:
+        if content.size >= LARGE_BYTES:
             large.append(content)
         else:
             place(content)
@@ -76,6 +73,7 @@ class Publisher:
         self._digests = digests
         self._ours = ours(before)
         self._before = before
+        self._copier = Copier()
 
     def as_folder(self, contents: Sequence[Content], draft: Path) -> None:
         """Lay the contents out in a new folder in `draft`, and swap it in.
@@ -140,12 +138,10 @@ class Publisher:
         if content.file is None:
             self._store.pour(content.sha256, write)
             return
-        digest, buffer = hashlib.sha256(), memoryview(bytearray(_BUFFER_BYTES))
+        reading = Reading()
         with content.file.open("rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                digest.update(buffer[:count])
-                write(buffer[:count])
-        self._check(content, digest.hexdigest())
+            read(file, reading, write)
+        self._check(content, reading.digest)
 
     def _place(self, content: Content, path: Path, there: Path, draft: Path) -> None:
         if self._stays(there, path, content.sha256):
@@ -156,11 +152,12 @@ class Publisher:
         elif content.file.is_relative_to(draft):
             content.file.rename(path)  # it was made here for this
         else:
-            shutil.copyfile(content.file, path)
-            with path.open("rb") as file:
-                self._check(content, hashlib.file_digest(file, "sha256").hexdigest())
+            reading = Reading()
+            with content.file.open("rb", buffering=0) as source, path.open("x+b") as copy:
+                self._copier.copy(source, copy, reading)
+            self._check(content, reading.digest)
 
-    def _check(self, content: Content, digest: str) -> None:
+    def _check(self, content: Content, digest: str | None) -> None:
         if digest != content.sha256:
             message = f"the file {content.path} changed while it was emitted"
             raise BuildError(Problem("EPB415", message, self._emission.id, "Nothing was kept; run the build again."))

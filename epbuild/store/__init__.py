@@ -2,7 +2,7 @@
 
 from epbuild.store.blobs import BlobStore
 from epbuild.store.collect import YOUNG_SECONDS, Collected, Limits, Needs, Reason, collect
-from epbuild.store.content import Blob
+from epbuild.store.content import LARGE_BYTES, Blob, Copier, Reading, read
 from epbuild.store.digests import Digests, StatKey, StatMemory, unchanged
 from epbuild.store.failures import DamagedBlob, MissingBlob, NewerRecord
 from epbuild.store.leases import Cancelled, lease, lease_if_free
@@ -15,6 +15,7 @@ from epbuild.store.things import KINDS, Kind, Thing, files_below
 
 __all__ = [
     "KINDS",
+    "LARGE_BYTES",
     "RECORD_FORMAT",
     "YOUNG_SECONDS",
     "ActionRecords",
@@ -22,6 +23,7 @@ __all__ = [
     "BlobStore",
     "Cancelled",
     "Collected",
+    "Copier",
     "DamagedBlob",
     "Digests",
     "FileMemory",
@@ -32,6 +34,7 @@ __all__ = [
     "MissingBlob",
     "Needs",
     "NewerRecord",
+    "Reading",
     "Reason",
     "Roots",
     "StatKey",
@@ -44,6 +47,7 @@ __all__ = [
     "files_below",
     "lease",
     "lease_if_free",
+    "read",
     "toolchain_directory",
     "unchanged",
 ]

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.store.content import Blob, Copier, Write, hand_on, hash_stream
+from epbuild.store.checksums import Check, Checksums
+from epbuild.store.content import LARGE_BYTES, Blob, Copier, Reading, Write, read
 from epbuild.store.drafts import Draft, Drafts, discard, touch
 from epbuild.store.failures import DamagedBlob, MissingBlob, explained
 from epbuild.store.things import Thing, files_below
@@ -30,6 +31,7 @@ class BlobStore:
         self._objects = root / "cas" / "sha256"
         self._damaged = root / "cas" / "damaged"
         self._drafts = Drafts(root / "cas" / "tmp")
+        self._checksums = Checksums(root / "cas" / "xxh3-128", self._drafts)
         self._copier = Copier()
 
     @property
@@ -42,9 +44,9 @@ class BlobStore:
         with explained(f"read {path}", elsewhere=None):
             source = path.open("rb", buffering=0)
         with source, explained(f"store {path} in {self.root}"), self._drafts.new() as draft:
-            blob = self._copier.copy(source, draft.file)
-            self._keep(draft, blob)
-        return blob
+            reading = _naming(source)
+            self._copier.copy(source, draft.file, reading)
+            return self._keep_read(draft, reading)
 
     def take(self, path: Path) -> Blob:
         """Store the file at `path`, to which nobody writes any more; it may be at `path` no longer, also when this fails.
@@ -53,9 +55,9 @@ class BlobStore:
         """
         with explained(f"store {path} in {self.root}"), self._drafts.moved(path) as draft:
             if draft is not None:
-                blob = hash_stream(draft.file)
-                self._keep(draft, blob)
-                return blob
+                reading = _naming(draft.file)
+                read(draft.file, reading)
+                return self._keep_read(draft, reading)
         return self.add(path)
 
     def adopt(self, path: Path, blob: Blob) -> None:
@@ -89,18 +91,18 @@ class BlobStore:
         The file shares no link with the store, so that changing it cannot change the blob. Missing parent directories
         are made. Raises MissingBlob, DamagedBlob, and StoreError when it cannot be written; then no file is left.
         """
-        with self._open(digest) as source:
-            with explained(f"write {destination}", elsewhere=None):
-                destination.parent.mkdir(parents=True, exist_ok=True)
-                copy = destination.open("x+b")
-                try:
-                    with copy:
-                        found = self._copier.copy(source, copy)
-                except BaseException:
-                    destination.unlink(missing_ok=True)
-                    raise
+        with self._open(digest) as source, explained(f"write {destination}", elsewhere=None):
+            destination.parent.mkdir(parents=True, exist_ok=True)
             identity = os.fstat(source.fileno())
-        if found.digest != digest:
+            check = Check(self._checksums, digest, identity.st_size)
+            copy = destination.open("x+b")
+            try:
+                with copy:
+                    self._copier.copy(source, copy, check.reading)
+            except BaseException:
+                destination.unlink(missing_ok=True)
+                raise
+        if not check.passed():
             destination.unlink(missing_ok=True)
             self._set_aside(digest, identity)
             raise DamagedBlob(digest, self.root)
@@ -112,9 +114,10 @@ class BlobStore:
         cannot be read, and what `write` raises.
         """
         with self._open(digest) as source:
-            found = hand_on(_Explained(source, f"read {digest} in the store {self.root}"), write)
             identity = os.fstat(source.fileno())
-        if found.digest != digest:
+            check = Check(self._checksums, digest, identity.st_size)
+            read(_Explained(source, f"read {digest} in the store {self.root}"), check.reading, write)
+        if not check.passed():
             self._set_aside(digest, identity)
             raise DamagedBlob(digest, self.root)
 
@@ -130,17 +133,19 @@ class BlobStore:
         return data
 
     def check(self, digest: str, told: Callable[[int], None] = lambda count: None) -> None:
-        """Read a blob through, in constant memory, and set it aside if it is not what its name says.
+        """Read a blob through, in constant memory, and set it aside if its SHA-256 is not what its name says.
 
         `told` hears how many bytes were read each time; what it raises ends the reading. Raises MissingBlob, DamagedBlob, StoreError.
         """
         with self._open(digest) as source:
             with explained(f"read {digest} in the store {self.root}"):
-                found = hash_stream(_Watched(source, told), ahead=False)
+                reading = _naming(source)
+                read(_Watched(source, told), reading, ahead=False)
             identity = os.fstat(source.fileno())
-        if found.digest != digest:
+        if reading.digest != digest:
             self._set_aside(digest, identity)
             raise DamagedBlob(digest, self.root)
+        self._checksums.note(digest, reading.checksum)
 
     def things(self) -> Iterator[Thing]:
         """Every blob, with the time when it was last stored. Raises StoreError."""
@@ -152,6 +157,7 @@ class BlobStore:
     def remove(self, thing: Thing) -> bool:
         """Remove a blob that was listed, unless it was stored again since; says whether it is gone. Raises StoreError."""
         with explained(f"remove {thing.name} from the store {self.root}"):
+            self._checksums.forget(thing.name)
             return self._drafts.withdraw(self._place(thing.name), thing.used_ns)
 
     def sweep(self) -> None:
@@ -164,6 +170,12 @@ class BlobStore:
         if not _DIGEST.fullmatch(digest):
             raise MissingBlob(digest, self.root)
         return self._objects / digest[:2] / digest
+
+    def _keep_read(self, draft: Draft, reading: Reading) -> Blob:
+        blob = reading.blob
+        self._keep(draft, blob)
+        self._checksums.note(blob.digest, reading.checksum)
+        return blob
 
     def _keep(self, draft: Draft, blob: Blob) -> None:
         place = self._place(blob.digest)
@@ -194,9 +206,15 @@ class BlobStore:
         with suppress(OSError):
             # Another process may have put a sound blob in its place since this one was opened.
             if os.path.samestat(identity, place.stat()):
+                self._checksums.forget(digest)
                 self._damaged.mkdir(parents=True, exist_ok=True)
                 discard(self._damaged / digest)
                 place.replace(self._damaged / digest)
+
+
+def _naming(file: io.FileIO | io.BufferedRandom) -> Reading:
+    """What is to be found of a file that is named: beside its digest, the checksum of a large one."""
+    return Reading(checksum=os.fstat(file.fileno()).st_size >= LARGE_BYTES)
 
 
 class _Explained(io.RawIOBase):

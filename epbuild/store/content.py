@@ -1,4 +1,4 @@
-"""Bytes and their names: the SHA-256 of a stream, found while it is read, and copies that are hashed as they are made."""
+"""Bytes and their names: what is found of a stream while it is read, and copies that are hashed as they are made."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xxhash import xxh3_128
 
 if sys.platform == "linux":
     import fcntl
@@ -43,17 +47,68 @@ class Blob:
     size: int
 
 
+class Reading:
+    """What is found of a content while it is read: its size, and where wished its SHA-256 (`digest`) and its XXH3 of 128 bits (`checksum`).
+
+    A checksum costs a twentieth of a digest, and says no more than that bytes are what they were.
+    """
+
+    def __init__(self, *, digest: bool = True, checksum: bool = False) -> None:
+        self.size = 0
+        self._sha256 = hashlib.sha256() if digest else None
+        self._xxh3 = _xxh3() if checksum else None
+
+    @property
+    def slow(self) -> bool:
+        """Whether this takes so much longer than reading that a thread beside it is worth its while."""
+        return self._sha256 is not None
+
+    def update(self, data: memoryview) -> None:
+        """Take the next bytes."""
+        self.size += len(data)
+        if self._sha256 is not None:
+            self._sha256.update(data)
+        if self._xxh3 is not None:
+            self._xxh3.update(data)
+
+    @property
+    def digest(self) -> str | None:
+        """In hex, of what was read so far."""
+        return None if self._sha256 is None else self._sha256.hexdigest()
+
+    @property
+    def checksum(self) -> str | None:
+        """In hex, of what was read so far."""
+        return None if self._xxh3 is None else self._xxh3.hexdigest()
+
+    @property
+    def blob(self) -> Blob:
+        """The name and size of what was read so far. Raises ValueError where the digest was not wished."""
+        if self._sha256 is None:
+            raise ValueError("no digest was wished")
+        return Blob(self._sha256.hexdigest(), self.size)
+
+
 def hash_stream(source: Readable, *, ahead: bool = True) -> Blob:
     """Read `source` to its end and name what was read; `ahead`: hash in a thread beside the one that reads. Raises OSError."""
-    return _read(source, None, ahead=ahead)
+    reading = Reading()
+    read(source, reading, ahead=ahead)
+    return reading.blob
 
 
-def hand_on(source: Readable, write: Write) -> Blob:
-    """Read `source` to its end, give every piece of at most 1 MiB to `write`, and name what was read; a thread beside it hashes.
+def read(source: Readable, reading: Reading, write: Write | None = None, *, ahead: bool = True) -> None:
+    """Read `source` to its end, and give every piece of at most 1 MiB to `reading` and to `write`.
 
-    Raises OSError, and what `write` raises.
+    `ahead`: where the reading is slow, it goes on in a thread beside this one. Raises OSError, and what `write` raises.
     """
-    return _read(source, write, ahead=True)
+    buffer = memoryview(bytearray(_BUFFER_BYTES))
+    while count := source.readinto(buffer):
+        reading.update(buffer[:count])
+        if write is not None:
+            write(buffer[:count])
+        if ahead and reading.slow and reading.size >= LARGE_BYTES:
+            _read_ahead(source, reading, write)
+            break
 
 
 class Copier:
@@ -62,11 +117,12 @@ class Copier:
     def __init__(self) -> None:
         self._cannot_clone: set[tuple[int, int]] = set()
 
-    def copy(self, source: io.FileIO, destination: io.BufferedRandom) -> Blob:
-        """Fill the new, empty `destination` from `source`; what comes back describes the destination. Raises OSError."""
+    def copy(self, source: io.FileIO, destination: io.BufferedRandom, reading: Reading) -> None:
+        """Fill the new, empty `destination` from `source`; what is found describes the destination. Raises OSError."""
         if self._clone(source, destination):
-            return hash_stream(destination)
-        return _read(source, partial(_write, destination), ahead=True)
+            read(destination, reading)
+        else:
+            read(source, reading, partial(_write, destination))
 
     def _clone(self, source: io.FileIO, destination: io.BufferedRandom) -> bool:
         if sys.platform != "linux":
@@ -84,22 +140,14 @@ class Copier:
         return True
 
 
-def _read(source: Readable, write: Write | None, *, ahead: bool) -> Blob:
-    digest, size = hashlib.sha256(), 0
-    buffer = memoryview(bytearray(_BUFFER_BYTES))
-    while count := source.readinto(buffer):
-        digest.update(buffer[:count])
-        if write is not None:
-            write(buffer[:count])
-        size += count
-        if ahead and size >= LARGE_BYTES:
-            size += _read_ahead(source, write, digest)
-            break
-    return Blob(digest.hexdigest(), size)
+def _xxh3() -> xxh3_128:
+    from xxhash import xxh3_128
+
+    return xxh3_128()
 
 
-def _read_ahead(source: Readable, write: Write | None, digest: hashlib._Hash) -> int:
-    """Go on to the end, and hash each buffer while it and the next ones are written and read; returns how many bytes there were."""
+def _read_ahead(source: Readable, reading: Reading, write: Write | None) -> None:
+    """Go on to the end, and hash each buffer while it and the next ones are written and read."""
     from queue import SimpleQueue
     from threading import Thread
 
@@ -113,23 +161,21 @@ def _read_ahead(source: Readable, write: Write | None, digest: hashlib._Hash) ->
             buffer, count = full.get()
             if not count:
                 return
-            digest.update(buffer[:count])
+            reading.update(buffer[:count])
             empty.put(buffer)
 
     thread = Thread(target=hash_in_turn, name="sha256", daemon=True)
     thread.start()
-    size, buffer = 0, empty.get()
+    buffer = empty.get()
     try:
         while count := source.readinto(buffer):
             full.put((buffer, count))
             if write is not None:
                 write(buffer[:count])
-            size += count
             buffer = empty.get()
     finally:
         full.put((buffer, 0))
         thread.join()
-    return size
 
 
 def _write(destination: io.BufferedRandom, data: memoryview) -> None:

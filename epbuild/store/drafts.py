@@ -25,10 +25,14 @@ class Draft:
         self.path = path
         self.file = file
 
-    def publish(self, destination: Path, *, read_only: bool = False) -> None:
-        """Close the draft and make it the file at `destination`, in place of any that is there. Raises OSError."""
+    def publish(self, destination: Path, *, read_only: bool = False, durable: bool = True) -> None:
+        """Close the draft and make it the file at `destination`, in place of any that is there; `durable`: also after a crash.
+
+        Raises OSError.
+        """
         self.file.flush()
-        os.fsync(self.file.fileno())
+        if durable:
+            os.fsync(self.file.fileno())
         if os.name == "nt":  # which renames no open file
             self.file.close()
         if read_only:
@@ -36,7 +40,8 @@ class Draft:
         destination.parent.mkdir(parents=True, exist_ok=True)
         _rename(self.path, destination)
         self.file.close()  # not before: closing it gives up its lock
-        _sync_directory(destination.parent)
+        if durable:
+            _sync_directory(destination.parent)
 
 
 class Drafts:
