@@ -25,8 +25,8 @@ _TOTAL = 2 * GIB
 _LEVEL = 3
 
 _HOW = (
-    "epbuild finds the SHA-256 of all that it reads, and of an archive. What is measured is what an emission does with the store, without "
-    "the build around it; its memory is taken with a command's modules loaded."
+    "epbuild checks all that it reads, and finds the SHA-256 of an archive. What is measured is what an emission does with the store, "
+    "without the build around it; its memory is taken with a command's modules loaded."
 )
 
 

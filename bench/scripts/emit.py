@@ -9,8 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epbuild.build.publishing import place_all
-from epbuild.emit.archive import write_archive
+from epbuild.emit import place_all, write_archive
 from epbuild.emit.tree import Content, Write
 from epbuild.store import BlobStore
 

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.build.contents import Workbench
-from epbuild.emit import Content, Ours, Pour, Write, emitted_files, swap_in
+from epbuild.emit import Content, Ours, Pour, Write, emitted_files, place_all, swap_in
 from epbuild.errors import BuildError, Problem, StoreError
 from epbuild.plan import Emission
 from epbuild.recipe import DEFAULT_TAG, ImageReference
-from epbuild.store import LARGE_BYTES, BlobStore, Copier, Digests, Reading, read
+from epbuild.store import BlobStore, Copier, Digests, Reading, read
 
 if TYPE_CHECKING:
     from epbuild.emit import Form, Image
-
-_THREADS = min(4, os.cpu_count() or 1)
 
 Files = dict[str, dict[str, object]]
 """The digest and size of each emitted file, by its path below the output's root."""
@@ -37,31 +35,6 @@ def ours(before: Collection[str]) -> Ours:
 def recorded(contents: Iterable[Content]) -> Files:
     """What is remembered of emitted files."""
     return {content.path: {"digest": content.sha256, "size": content.size} for content in contents}
-
-
-def place_all(contents: Iterable[Content], place: Callable[[Content], None]) -> None:
-    """Have each content placed, large ones several at a time: copying and checking takes a processor each.
-
-    Raises what `place` does.
-    """
-    large = []
-    for content in contents:
-        if content.size >= LARGE_BYTES:
-            large.append(content)
-        else:
-            place(content)
-    if len(large) < 2:
-        for content in large:
-            place(content)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(min(_THREADS, len(large)), thread_name_prefix="place")
-    try:
-        for _ in pool.map(place, large):
-            pass
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 class Publisher:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from epbuild.emit.directory import Ours, mend, prepare, swap_in, unfinished
 from epbuild.emit.layout import Placed, Stored, StoredModel, arrange
 from epbuild.emit.manifest import ManifestModel, render
+from epbuild.emit.placing import place_all
 from epbuild.emit.recorded import emitted_files, listed_files
 from epbuild.emit.tree import Content, Pour, Role, Write
 from epbuild.late import late
@@ -58,6 +59,7 @@ __all__ = [
     "listed_files",
     "mend",
     "package_manifest",
+    "place_all",
     "prepare",
     "recipe_file",
     "render",

@@ -2,7 +2,7 @@
 
 from epbuild.store.blobs import BlobStore
 from epbuild.store.collect import YOUNG_SECONDS, Collected, Limits, Needs, Reason, collect
-from epbuild.store.content import LARGE_BYTES, Blob, Copier, Reading, read
+from epbuild.store.content import Blob, Copier, Reading, read
 from epbuild.store.digests import Digests, StatKey, StatMemory, unchanged
 from epbuild.store.failures import DamagedBlob, MissingBlob, NewerRecord
 from epbuild.store.leases import Cancelled, lease, lease_if_free
@@ -15,7 +15,6 @@ from epbuild.store.things import KINDS, Kind, Thing, files_below
 
 __all__ = [
     "KINDS",
-    "LARGE_BYTES",
     "RECORD_FORMAT",
     "YOUNG_SECONDS",
     "ActionRecords",

@@ -11,7 +11,8 @@ import pytest
 from xxhash import xxh3_128_hexdigest
 
 from epbuild.errors import StoreError
-from epbuild.store import LARGE_BYTES, Blob, BlobStore, DamagedBlob
+from epbuild.store import Blob, BlobStore, DamagedBlob
+from epbuild.store.content import LARGE_BYTES
 
 DATA = os.urandom(LARGE_BYTES + 100_003)
 DIGEST = hashlib.sha256(DATA).hexdigest()
