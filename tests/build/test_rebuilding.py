@@ -58,7 +58,7 @@ class Fickle:
 
     def _supervise(self, command: Any, folder: Path, log: Path, **options: Any) -> Ending:
         ending = self.workshop.worker(command, folder, log, **options)
-        name = self.workshop.compiled[-1].split("+")[0]
+        name = str(ending.reports[0]["member"])
         change = (self.again if log.name.endswith("++rebuilt.log") else self.first).get(name)
         self.seen.append(name)
         if change is not None:
