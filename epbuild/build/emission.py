@@ -174,7 +174,7 @@ def _contents(
         manifest = package.manifest(contents, inputs.recipe.name, statement)
     else:
         (item,), (mine,) = laid, parts
-        contents = [*mine, *base_contents(emission, item, "")]
+        contents = [*mine, *base_contents(emission, item, "", mine)]
         contents += _bill(emission, laid, contents, bench, inputs, item.base_models)
         manifest = part_manifest(item, contents, inputs.recipe.name, statement)
     return [*contents, bench.written(MANIFEST, "manifest", manifest)]

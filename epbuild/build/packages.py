@@ -113,11 +113,12 @@ def _bases(emission: Emission, laid: Sequence[LaidOut], bench: Workbench, digest
     """The models as they were before compiling, each once, whatever number of targets they were compiled for."""
     found: dict[str, Content] = {}
     for item in {_base_folder(item): item for item in laid if item.part.base}.values():
-        contents = base_contents(emission, item, _base_folder(item))
+        beside: list[Content] = []
         if item.part.genai is not None:
             from epbuild.build.pipelines import base_pipeline_contents
 
-            contents += base_pipeline_contents(emission, item, item.part.genai, _base_folder(item), bench, digests)
+            beside = base_pipeline_contents(emission, item, item.part.genai, _base_folder(item), bench, digests)
+        contents = [*beside, *base_contents(emission, item, _base_folder(item), beside)]
         found |= {content.path: content for content in contents}
     return list(found.values())
 

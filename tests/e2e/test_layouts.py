@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 from conftest import Project, emitted
 from ort_package import open_package
@@ -227,6 +228,22 @@ def test_a_folder_can_have_binaries_below_it_under_the_eps_own_names_and_the_mod
     assert set(quick.files("dist/left")) == {"manifest.json", "left_ctx.onnx", "bin/left_ctx_qnn.bin", "base/left.onnx"}
     assert (quick.folder / "dist/left/base/left.onnx").read_bytes() == (quick.folder / "left.onnx").read_bytes()
     verified(quick, "dist")
+
+
+def test_the_weights_of_a_model_as_it_was_never_meet_another_file(quick: Project) -> None:
+    model = quick.folder / "left.onnx"
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="left.bin", size_threshold=0)
+    with_outputs(
+        quick,
+        one_output(
+            layout="directory", path="dist/left", groups="[left]", context_binary='"${model}.bin"', base='"${model}.onnx"'
+        ),
+    )
+    done = quick.epbuild("run")
+    assert done.returncode == 1
+    assert "a file of base models and another one would be written to 'left.bin'" in " ".join(done.stderr.split())
+    assert "EPB422" in done.stderr
+    assert not quick.files()
 
 
 def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:
