@@ -243,7 +243,7 @@ def _ep(ep: PlannedEp) -> dict[str, Any]:
             "metadata": dict(device.metadata),
             "virtual": device.virtual,
         },
-        "provider_options": dict(ep.provider_options),
+        "provider_options": ep.lasting_options,
     }
 
 

@@ -77,7 +77,7 @@ def _part_document(part: Part, files: Mapping[Path, str]) -> dict[str, Any]:
         "folder": part.folder,
         "models": dict(part.models),
         "context binaries": {member: dict(names) for member, names in part.binaries.items()},
-        "options": {ep.entry.ep: dict(ep.provider_options) for ep in part.target.eps},
+        "options": {ep.entry.ep: ep.lasting_options for ep in part.target.eps},
         "session_options": dict(part.target.session_options),
         "environment": dict(part.target.environment),
         "unchecked": list(part.target.unchecked),

@@ -194,7 +194,9 @@ def _not_compiled(laid: Sequence[LaidOut]) -> Iterator[Variant]:
 def _inference(target: PlannedTarget, *, share: bool) -> Inference:
     main = target.eps[0]
     files = [*target.session_files, *main.files]
-    return for_inference(target.session_options, main.provider_options, share=share, files=files)
+    return for_inference(
+        target.session_options, main.provider_options, share=share, files=files, only_compiling=main.only_compiling
+    )
 
 
 def _device(target: PlannedTarget) -> str | None:

@@ -266,6 +266,23 @@ def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:
     assert "left/base/left.onnx" in done.stdout
 
 
+def test_what_a_compile_dumps_and_where_is_nothing_that_leaves_the_build(quick: Project) -> None:
+    place = quick.folder / "dumps"
+    place.mkdir()
+    dumps = {"dump_json_qnn_graph": True, "json_qnn_graph_dir": str(place)}
+    profile = {"profiling_level": "basic", "profiling_file_path": str(place / "profile.csv")}
+    options = "".join(f"      {name}: {json.dumps(value)}\n" for name, value in {**dumps, **profile}.items())
+    quick.edit("      backend_type: htp\n", "      backend_type: htp\n      htp_performance_mode: burst\n" + options)
+    with_outputs(quick, EVERY_FORM)
+    quick.build()
+    assert {path.suffix for path in place.iterdir()} >= {".json", ".csv"}
+    for path, data in quick.files().items():
+        assert not any(name.encode() in data for name in (*dumps, *profile, str(place))), path
+    manifest = json.loads((quick.folder / "dist/all.ortpackage/manifest.json").read_bytes())
+    left = manifest["components"]["left"]["variants"]["npu"]["executor_info"]["ort"]["provider_options"]
+    assert left["htp_performance_mode"] == "burst"
+
+
 def test_the_statement_beside_an_archive_is_about_it_and_all_that_is_in_it(quick: Project) -> None:
     with_outputs(quick, one_output(layout="directory", pack="zip", path='"dist/${group}.zip"', provenance="true", bom="true"))
     quick.build()
