@@ -63,11 +63,13 @@ def emission_document(emission: Emission, made: Sequence[Made], inputs: Inputs) 
 
 
 def _named(item: Made) -> dict[str, Any]:
-    """What the recipe calls things that keys know by their content alone, and that provenance and bills of materials name."""
+    """What the recipe calls things that keys know by their content alone, as provenance and bills of materials name them."""
+    from epbuild.emit import source_name
+
     group = item.group
     return {
         "toolchain": group.target.toolchain.name,
-        "models": {member.name: member.model.path for member in group.members},
+        "models": {member.name: source_name(member.model.path) for member in group.members},
     }
 
 
