@@ -265,6 +265,14 @@ def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:
     assert done.returncode == 1
     assert "left/base/left.onnx" in done.stdout
 
+    base.write_bytes((quick.folder / "left.onnx").read_bytes())
+    verified(quick, "dist/all.ortpackage")
+    manifest = quick.folder / "dist" / "all.ortpackage" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"left_ctx.onnx"', b'"gone_ctx.onnx"'))
+    done = quick.epbuild("verify", "dist/all.ortpackage")
+    assert done.returncode == 1
+    assert "The provenance is about another file" in " ".join(done.stdout.split())
+
 
 def test_what_a_compile_dumps_and_where_is_nothing_that_leaves_the_build(quick: Project) -> None:
     place = quick.folder / "dumps"
