@@ -136,6 +136,7 @@ def _compiled(laid: LaidOut) -> Iterator[Variant]:
             ep=main.entry.ep,
             device=_device(target),
             compatibility=next((text for model in laid.models if (text := model.compatibility.get(main.entry.ep))), ""),
+            metadata={"manifest": laid.path(MANIFEST)},
         )
         return
     for model in laid.models:

@@ -198,6 +198,9 @@ def test_a_decoder_is_one_component_of_a_package_with_its_configuration_in_each_
     package = built / "dist/decoder.ortpackage"
     component = open_package(package, sessions=False)["components"]["decoder"]
     assert component["variants"] == {"snapdragon-SC8380XP": QNN, TARGET: QNN, "base": CPU}
+    manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
+    origin = manifest["components"]["decoder"]["variants"][TARGET]["additional_metadata"]["epbuild"]
+    assert json.loads((package / origin["manifest"]).read_text(encoding="utf-8"))["target"]["name"] == TARGET
     assert (component["selected"], component["error"]) == ("base", None)
     # An application that has selected a variant gives genai its folder, which holds a manifest of epbuild's too.
     assert "tokens" in ask(python, package / component["folder"], tmp_path / "variant.json", tokens=1)
