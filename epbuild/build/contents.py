@@ -116,8 +116,13 @@ def lay_out(emission: Emission, part: Part, made: Sequence[Made], bench: Workben
     return LaidOut(part, tuple(made), models, tuple(contents))
 
 
-def base_contents(emission: Emission, laid: LaidOut, folder: str) -> list[Content]:
-    """The part's models as they were before compiling, below `folder`, with their external data. Raises BuildError."""
+def base_contents(emission: Emission, laid: LaidOut, folder: str, others: Sequence[Content]) -> list[Content]:
+    """The part's models as they were before compiling, below `folder`, with their external data.
+
+    `others` are the files that lie there already. External data that an EP left in place is among them, and is not listed again. Raises
+    BuildError when two different files would get one path.
+    """
+    there = {content.path.casefold(): content for content in others}
     found: dict[str, Content] = {}
     for item in laid.made:
         for member, listed in zip(item.group.members, item.document["members"], strict=True):
@@ -130,9 +135,11 @@ def base_contents(emission: Emission, laid: LaidOut, folder: str) -> list[Conten
                 beside = posixpath.join(posixpath.dirname(path), location)
                 files.append(Content(beside, "base-data", source.stat().st_size, listed["external"][location], source))
             for content in files:
-                other = found.setdefault(content.path.casefold(), content)
+                place = content.path.casefold()
+                other = there.get(place) or found.setdefault(place, content)
                 if (other.path, other.sha256) != (content.path, content.sha256):
-                    message = f"two different files of base models would be written to '{content.path}'"
+                    what = "a file of base models and another one" if place in there else "two different files of base models"
+                    message = f"{what} would be written to '{content.path}'"
                     raise BuildError(Problem("EPB422", message, emission.id, "Put ${model} into the folder of 'base'."))
     return list(found.values())
 
@@ -236,7 +243,7 @@ def _ep(ep: PlannedEp) -> dict[str, Any]:
             "metadata": dict(device.metadata),
             "virtual": device.virtual,
         },
-        "provider_options": dict(ep.provider_options),
+        "provider_options": ep.lasting_options,
     }
 
 

@@ -63,11 +63,13 @@ def emission_document(emission: Emission, made: Sequence[Made], inputs: Inputs) 
 
 
 def _named(item: Made) -> dict[str, Any]:
-    """What the recipe calls things that keys know by their content alone, and that provenance and bills of materials name."""
+    """What the recipe calls things that keys know by their content alone, as provenance and bills of materials name them."""
+    from epbuild.emit import source_name
+
     group = item.group
     return {
         "toolchain": group.target.toolchain.name,
-        "models": {member.name: member.model.path for member in group.members},
+        "models": {member.name: source_name(member.model.path) for member in group.members},
     }
 
 
@@ -77,7 +79,7 @@ def _part_document(part: Part, files: Mapping[Path, str]) -> dict[str, Any]:
         "folder": part.folder,
         "models": dict(part.models),
         "context binaries": {member: dict(names) for member, names in part.binaries.items()},
-        "options": {ep.entry.ep: dict(ep.provider_options) for ep in part.target.eps},
+        "options": {ep.entry.ep: ep.lasting_options for ep in part.target.eps},
         "session_options": dict(part.target.session_options),
         "environment": dict(part.target.environment),
         "unchecked": list(part.target.unchecked),
@@ -174,7 +176,7 @@ def _contents(
         manifest = package.manifest(contents, inputs.recipe.name, statement)
     else:
         (item,), (mine,) = laid, parts
-        contents = [*mine, *base_contents(emission, item, "")]
+        contents = [*mine, *base_contents(emission, item, "", mine)]
         contents += _bill(emission, laid, contents, bench, inputs, item.base_models)
         manifest = part_manifest(item, contents, inputs.recipe.name, statement)
     return [*contents, bench.written(MANIFEST, "manifest", manifest)]

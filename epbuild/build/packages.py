@@ -113,11 +113,12 @@ def _bases(emission: Emission, laid: Sequence[LaidOut], bench: Workbench, digest
     """The models as they were before compiling, each once, whatever number of targets they were compiled for."""
     found: dict[str, Content] = {}
     for item in {_base_folder(item): item for item in laid if item.part.base}.values():
-        contents = base_contents(emission, item, _base_folder(item))
+        beside: list[Content] = []
         if item.part.genai is not None:
             from epbuild.build.pipelines import base_pipeline_contents
 
-            contents += base_pipeline_contents(emission, item, item.part.genai, _base_folder(item), bench, digests)
+            beside = base_pipeline_contents(emission, item, item.part.genai, _base_folder(item), bench, digests)
+        contents = [*beside, *base_contents(emission, item, _base_folder(item), beside)]
         found |= {content.path: content for content in contents}
     return list(found.values())
 
@@ -135,6 +136,7 @@ def _compiled(laid: LaidOut) -> Iterator[Variant]:
             ep=main.entry.ep,
             device=_device(target),
             compatibility=next((text for model in laid.models if (text := model.compatibility.get(main.entry.ep))), ""),
+            metadata={"manifest": laid.path(MANIFEST)},
         )
         return
     for model in laid.models:
@@ -193,7 +195,9 @@ def _not_compiled(laid: Sequence[LaidOut]) -> Iterator[Variant]:
 def _inference(target: PlannedTarget, *, share: bool) -> Inference:
     main = target.eps[0]
     files = [*target.session_files, *main.files]
-    return for_inference(target.session_options, main.provider_options, share=share, files=files)
+    return for_inference(
+        target.session_options, main.provider_options, share=share, files=files, only_compiling=main.only_compiling
+    )
 
 
 def _device(target: PlannedTarget) -> str | None:

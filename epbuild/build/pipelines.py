@@ -99,7 +99,7 @@ def _stage(genai: Genai, member: Member, file: str, target: PlannedTarget | None
     if target is not None:
         for ep in target.eps:
             named = [*target.session_files, *ep.files]
-            found = for_inference(target.session_options, ep.provider_options, share=share, files=named)
+            found = for_inference(target.session_options, ep.lasting_options, share=share, files=named)
             options = found.session_options
             eps.append((ep.entry.ep, found.provider_options))
     return Stage(

@@ -46,6 +46,11 @@ class Option:
         """Whether the option's value belongs in an action key."""
         return self.output != "none"
 
+    @property
+    def only_compiling(self) -> bool:
+        """Whether it is for whoever compiles alone, such as dumps and their places: nothing that is written or run depends on it."""
+        return not self.changes_output and not self.runtime
+
     def files(self, value: str) -> tuple[str, ...]:
         """The paths of the files that `value` names, whose content a compile depends on."""
         if self.files_pattern is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from epbuild.emit.bom import bill
     from epbuild.emit.emitted import EmittedModel, base_models, compiled_models
     from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
-    from epbuild.emit.materials import Built, InputFile, Materials, RecipeFiles, gather, recipe_file
+    from epbuild.emit.materials import Built, InputFile, Materials, RecipeFiles, gather, recipe_file, source_name
     from epbuild.emit.oci import Image, image
     from epbuild.emit.package import Inference, Variant, check_package, for_inference, package_manifest
     from epbuild.emit.provenance import Subject, statement
@@ -64,6 +64,7 @@ __all__ = [
     "recipe_file",
     "render",
     "share_files",
+    "source_name",
     "statement",
     "swap_in",
     "unfinished",
@@ -78,7 +79,7 @@ __getattr__ = late(
         "bom": ("bill",),
         "emitted": ("EmittedModel", "base_models", "compiled_models"),
         "genai": ("GenaiError", "Stage", "check_base", "check_stages", "genai_config"),
-        "materials": ("Built", "InputFile", "Materials", "RecipeFiles", "gather", "recipe_file"),
+        "materials": ("Built", "InputFile", "Materials", "RecipeFiles", "gather", "recipe_file", "source_name"),
         "oci": ("Image", "image"),
         "package": ("Inference", "Variant", "check_package", "for_inference", "package_manifest"),
         "provenance": ("Subject", "statement"),

@@ -133,6 +133,12 @@ def recipe_file(path: Path, directory: Path, sha256: str) -> InputFile:
     return InputFile(name, sha256)
 
 
+def source_name(path: str) -> str:
+    """What a source model that the recipe has at `path` is called, wherever it was built: without secrets and places of one machine."""
+    file = _source(path, None, "")
+    return file.uri or file.name
+
+
 _Named = TypeVar("_Named", SourceModel, Toolchain)
 
 

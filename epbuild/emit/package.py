@@ -86,10 +86,13 @@ def for_inference(
     *,
     share: bool,
     files: Collection[str] = (),
+    only_compiling: Collection[str] = (),
 ) -> Inference:
-    """What of a target's options goes into a package. `share`: its models share weights; `files`: the options that name files.
+    """What of a target's options goes into a package. `share`: its models share weights; `files`: the options that name files;
+    `only_compiling`: those of the EP that no session reads which runs the models.
 
-    As in epbuild's runtime, a session gets all the options that the models were compiled with, and `ep.share_ep_contexts` where they share.
+    As in epbuild's runtime, a session gets the other options that the models were compiled with, and `ep.share_ep_contexts` where they
+    share.
     """
     left_out = {
         option: "ONNX Runtime opens no package in which it would write files"
@@ -98,10 +101,11 @@ def for_inference(
     }
     named = {option for options in (session_options, provider_options) for option in options if option in files}
     left_out |= dict.fromkeys(sorted(named), "it names a file of the machine that compiled")
+    left_out |= dict.fromkeys(sorted({*only_compiling} & provider_options.keys()), "it is for whoever compiles")
     kept = {option: value for option, value in session_options.items() if option not in left_out}
     return Inference(
         session_options={**kept, **({_SHARE: "1"} if share else {})},
-        provider_options={option: value for option, value in provider_options.items() if option not in named},
+        provider_options={option: value for option, value in provider_options.items() if option not in left_out},
         left_out=left_out,
     )
 

@@ -101,6 +101,7 @@ class TargetPlanner:
             files=files,
             library=self._library(choice, found),
             silent=checked.silent,
+            only_compiling=frozenset(name for name, option in checked.options.items() if option.only_compiling),
         )
         return planned, checked.unchecked
 

@@ -34,6 +34,8 @@ _RESERVED = {
     BOM: "the bill of materials",
     GENAI_CONFIG: "the configuration of genai",
 }
+_OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
+"""What lies in a package beside the folders of its groups."""
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
@@ -112,8 +114,12 @@ def plan_push(output: Output, parts: Sequence[Part], problems: list[Problem]) ->
 
 
 def unfit_for_package(output: Output, parts: Sequence[Part]) -> Iterator[Problem]:
-    """Why parts cannot be in one model package: what ONNX Runtime and onnxruntime-genai do not open."""
+    """Why parts cannot be in one model package: what ONNX Runtime and onnxruntime-genai do not open, and what has no place in it."""
     groups = {part.group for part in parts}
+    for group in sorted(groups):
+        if group.casefold() in _OF_A_PACKAGE:
+            message = f"the folder of the group '{group}' would be in the place of the package's own '{group.casefold()}'"
+            yield Problem("EPB222", message, output.where, "Give the group another name.")
     pipelines = sorted({part.group for part in parts if part.genai is not None})
     if pipelines and len(groups) > 1:
         message = f"onnxruntime-genai opens packages of one group, and '{pipelines[0]}' would be beside others"

@@ -107,6 +107,13 @@ class PlannedEp:
     """The plugin library to register; None: the one of the EP's package."""
     silent: frozenset[str]
     """The options that do not change what a compile writes, and so stay out of the key."""
+    only_compiling: frozenset[str] = frozenset()
+    """Those of them that no session reads which runs what was compiled."""
+
+    @property
+    def lasting_options(self) -> dict[str, str]:
+        """The options that outputs tell of: without the dumps of a compile, and where on this machine they went."""
+        return {name: value for name, value in self.provider_options.items() if name not in self.only_compiling}
 
     @property
     def binary_target(self) -> str | None:

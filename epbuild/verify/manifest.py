@@ -61,10 +61,15 @@ class Manifest:
     eps: Mapping[str, Mapping[str, str]]
     models: tuple[ListedModel, ...]
     files: Mapping[str, ListedFile]
-    unlisted: frozenset[str]
-    """The files that belong to it and that it cannot list: itself, and the statement about it."""
+    provenance: str | None
+    """The statement about it and the listed files."""
     document: Mapping[str, Any]
     """All of it, as it is written."""
+
+    @property
+    def unlisted(self) -> frozenset[str]:
+        """The files that belong to it and that it cannot list: itself, and the statement about it."""
+        return frozenset({NAME} if self.provenance is None else {NAME, self.provenance})
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -98,7 +103,7 @@ def read_manifest(path: Path) -> Manifest | None:
         eps={ep["ep"]: ep["provider_options"] for ep in target["eps"]},
         models=models,
         files={item.path: item for item in files},
-        unlisted=frozenset({NAME, *([document["provenance"]] if "provenance" in document else [])}),
+        provenance=document.get("provenance"),
         document=document,
     )
 
@@ -124,7 +129,7 @@ def _package(document: Mapping[str, Any]) -> Manifest | None:
         eps={},
         models=(),
         files={item.path: item for item in files},
-        unlisted=frozenset({NAME, *([provenance] if provenance is not None else [])}),
+        provenance=provenance,
         document=document,
     )
 

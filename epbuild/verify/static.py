@@ -13,11 +13,13 @@ from epbuild.verify.findings import Finding
 from epbuild.verify.listing import check_digests, check_files, check_manifest
 from epbuild.verify.models import check_models, check_references, check_schema, check_source_data
 from epbuild.verify.signature import check_signature
+from epbuild.verify.statement import check_provenance
 
 CHECKS = (
     check_manifest,
     check_files,
     check_digests,
+    check_provenance,
     check_models,
     check_schema,
     check_references,

@@ -13,7 +13,7 @@ import pytest
 from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, HERE, SHARE, STEPS, Workshop, source_model
 
 import epbuild.fetch
-from epbuild.build import Event, Fetched, Fetching, RunStarted, remote
+from epbuild.build import Event, Fetched, Fetching, RunStarted, remote, survey
 from epbuild.build.remote import RemoteModels
 from epbuild.errors import Problem, StoreError
 from epbuild.fetch import RemoteModel
@@ -202,3 +202,42 @@ def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(wor
     assert workshop.build().exit_code == 0
     assert workshop.compiled == []
     assert workshop.contents() == before
+
+
+@pytest.mark.parametrize("output", ["provenance: true", "bom: true", "provenance: true, bom: true"])
+def test_whoever_fetches_with_another_secret_gets_the_same_output_and_no_secret_is_told(
+    workshop: Workshop, network: Network, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    recipe = (workshop.folder / "epbuild.yaml").read_text(encoding="utf-8")
+    text = recipe.replace(ADDRESS, f"{ADDRESS}?token=${{env.TOKEN}}").replace(
+        "{layout: directory", f"{{layout: directory, {output}"
+    )
+    (workshop.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("TOKEN", "s3cr3t")
+    assert workshop.build(EMIT_DECODER).exit_code == 0, workshop.failures
+    before = workshop.contents()
+    assert not any(b"s3cr3t" in data for data in before.values())
+
+    monkeypatch.setenv("TOKEN", "an0ther")
+    assert workshop.build(EMIT_DECODER).exit_code == 0
+    assert workshop.contents() == before
+    found = survey(replace(workshop.request, selection=(EMIT_DECODER,)))
+    assert "s3cr3t" not in repr(found.emissions[EMIT_DECODER].document)
+    assert "an0ther" not in repr(found.emissions[EMIT_DECODER].document)
+
+
+def test_a_model_at_another_absolute_place_gives_the_same_provenance(
+    tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.write_recipe(
+        ("classifier: classifier.onnx", 'classifier: "${env.PLACE}/classifier.onnx"'),
+        ("{layout: directory", "{layout: directory, provenance: true"),
+    )
+    told = []
+    for name in ("one", "another"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "classifier.onnx").write_bytes(source_model(2.0))
+        monkeypatch.setenv("PLACE", (tmp_path / name).as_posix())
+        assert workshop.build(EMIT_CLASSIFIER).exit_code == 0, workshop.failures
+        told.append(workshop.contents("classifier")["provenance.intoto.json"])
+    assert told[0] == told[1]

@@ -143,7 +143,7 @@ def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = 
         "toolchain": DOCUMENT,
         "models": [],
     }
-    return Artifact(folder, (), "", Manifest("g", "npu", False, {ep: options}, (), {}, frozenset(), document))
+    return Artifact(folder, (), "", Manifest("g", "npu", False, {ep: options}, (), {}, None, document))
 
 
 class Recipe(Sources):

@@ -139,6 +139,20 @@ def stages_of(document: Mapping[str, Any]) -> list[Stage]:
     ]
 
 
+def test_a_file_of_genai_never_takes_the_place_of_a_model_as_it_was(tmp_path: Path) -> None:
+    project = copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache")
+    (project.folder / "genai.json").write_text(json.dumps(BASE), encoding="utf-8")
+    (project.folder / "weights.bin").write_text("somebody else's", encoding="utf-8")
+    files = GENAI_KEY.replace("tokenizer.json", "weights.bin")
+    project.edit("    expect: {ep_context_nodes: 1, fallback_nodes: 0}\n  classifier", f"{files}  classifier")
+    text = project.recipe.read_text(encoding="utf-8")
+    project.recipe.write_text(text[: text.index("outputs:")] + "outputs:" + PACKAGE, encoding="utf-8")
+    done = project.epbuild("run")
+    assert done.returncode == 1
+    assert "EPB422" in done.stderr
+    assert "'decoder/base/weights.bin'" in " ".join(done.stderr.split())
+
+
 def base_stages(project: Path) -> list[Stage]:
     manifest = project / "dist/quickstart/decoder" / TARGET / "manifest.json"
     stages = stages_of(json.loads(manifest.read_text(encoding="utf-8")))
@@ -184,6 +198,9 @@ def test_a_decoder_is_one_component_of_a_package_with_its_configuration_in_each_
     package = built / "dist/decoder.ortpackage"
     component = open_package(package, sessions=False)["components"]["decoder"]
     assert component["variants"] == {"snapdragon-SC8380XP": QNN, TARGET: QNN, "base": CPU}
+    manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
+    origin = manifest["components"]["decoder"]["variants"][TARGET]["additional_metadata"]["epbuild"]
+    assert json.loads((package / origin["manifest"]).read_text(encoding="utf-8"))["target"]["name"] == TARGET
     assert (component["selected"], component["error"]) == ("base", None)
     # An application that has selected a variant gives genai its folder, which holds a manifest of epbuild's too.
     assert "tokens" in ask(python, package / component["folder"], tmp_path / "variant.json", tokens=1)

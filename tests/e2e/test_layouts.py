@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 from conftest import Project, emitted
 from ort_package import open_package
@@ -229,6 +230,22 @@ def test_a_folder_can_have_binaries_below_it_under_the_eps_own_names_and_the_mod
     verified(quick, "dist")
 
 
+def test_the_weights_of_a_model_as_it_was_never_meet_another_file(quick: Project) -> None:
+    model = quick.folder / "left.onnx"
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="left.bin", size_threshold=0)
+    with_outputs(
+        quick,
+        one_output(
+            layout="directory", path="dist/left", groups="[left]", context_binary='"${model}.bin"', base='"${model}.onnx"'
+        ),
+    )
+    done = quick.epbuild("run")
+    assert done.returncode == 1
+    assert "a file of base models and another one would be written to 'left.bin'" in " ".join(done.stderr.split())
+    assert "EPB422" in done.stderr
+    assert not quick.files()
+
+
 def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:
     with_outputs(quick, EVERY_FORM)
     quick.build()
@@ -247,6 +264,31 @@ def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:
     done = quick.epbuild("verify", "dist/all.ortpackage")
     assert done.returncode == 1
     assert "left/base/left.onnx" in done.stdout
+
+    base.write_bytes((quick.folder / "left.onnx").read_bytes())
+    verified(quick, "dist/all.ortpackage")
+    manifest = quick.folder / "dist" / "all.ortpackage" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"left_ctx.onnx"', b'"gone_ctx.onnx"'))
+    done = quick.epbuild("verify", "dist/all.ortpackage")
+    assert done.returncode == 1
+    assert "The provenance is about another file" in " ".join(done.stdout.split())
+
+
+def test_what_a_compile_dumps_and_where_is_nothing_that_leaves_the_build(quick: Project) -> None:
+    place = quick.folder / "dumps"
+    place.mkdir()
+    dumps = {"dump_json_qnn_graph": True, "json_qnn_graph_dir": str(place)}
+    profile = {"profiling_level": "basic", "profiling_file_path": str(place / "profile.csv")}
+    options = "".join(f"      {name}: {json.dumps(value)}\n" for name, value in {**dumps, **profile}.items())
+    quick.edit("      backend_type: htp\n", "      backend_type: htp\n      htp_performance_mode: burst\n" + options)
+    with_outputs(quick, EVERY_FORM)
+    quick.build()
+    assert {path.suffix for path in place.iterdir()} >= {".json", ".csv"}
+    for path, data in quick.files().items():
+        assert not any(name.encode() in data for name in (*dumps, *profile, str(place))), path
+    manifest = json.loads((quick.folder / "dist/all.ortpackage/manifest.json").read_bytes())
+    left = manifest["components"]["left"]["variants"]["npu"]["executor_info"]["ort"]["provider_options"]
+    assert left["htp_performance_mode"] == "burst"
 
 
 def test_the_statement_beside_an_archive_is_about_it_and_all_that_is_in_it(quick: Project) -> None:

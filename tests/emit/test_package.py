@@ -116,18 +116,20 @@ def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
 
 def test_a_session_gets_what_its_models_were_compiled_with_and_no_option_that_closes_the_package() -> None:
     options = {"session.disable_cpu_ep_fallback": "1", "session.collect_node_memory_stats_to_file": "stats.csv"}
-    files = {"session.node_partition_config_file", "profiling_file_path"}
+    files = {"session.node_partition_config_file", "op_packages"}
     found = for_inference(
         {**options, "session.node_partition_config_file": "in/cuts"},
-        {"soc_model": "69", "profiling_file_path": "in/profile"},
+        {"soc_model": "69", "op_packages": "Op:options/libOp.so:Provider", "profiling_level": "basic"},
         share=True,
         files=files,
+        only_compiling={"profiling_level", "profiling_file_path"},
     )
     assert found.session_options == {"session.disable_cpu_ep_fallback": "1", "ep.share_ep_contexts": "1"}
     assert found.provider_options == {"soc_model": "69"}
     assert found.left_out == {
         "session.collect_node_memory_stats_to_file": "ONNX Runtime opens no package in which it would write files",
-        "profiling_file_path": "it names a file of the machine that compiled",
+        "op_packages": "it names a file of the machine that compiled",
+        "profiling_level": "it is for whoever compiles",
         "session.node_partition_config_file": "it names a file of the machine that compiled",
     }
     assert for_inference({}, {}, share=False).session_options == {}

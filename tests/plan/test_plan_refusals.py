@@ -402,6 +402,13 @@ def test_two_files_with_one_name_are_refused_before_one_replaces_the_other(works
         assert told(found) == [("EPB222", *marks[0])]
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "provenance.intoto.json", "bom.cdx.json", "shared_assets", "Shared_Assets"])
+def test_a_group_is_not_called_like_a_file_or_folder_of_a_packages_own(workshop: Path, name: str) -> None:
+    package = edited(RECIPE, ("layout: directory", f"{MARK}layout: ort-model-package"), (OUTPUT, "path: dist/all.ortpackage\n"))
+    assert not problems_of(workshop, package.replace(MARK, ""))
+    check(workshop, edited(package, ("  decoder:", f"  {name}:")), ("EPB222", f"the folder of the group '{name}' would be"))
+
+
 def test_every_model_of_an_unshared_group_needs_a_binary_of_its_own(workshop: Path) -> None:
     text, (mark,) = places(RECIPE + f"    context_binary: {MARK}fixed.bin\n")
     (problem,) = problems_of(workshop, text)

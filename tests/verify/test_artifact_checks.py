@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -99,6 +101,7 @@ def without(made: Any, name: str) -> Any:
     return made
 
 
+STATEMENT = "provenance.intoto.json"
 MODEL, BIN = "decode_ctx.onnx", "llm.bin"
 DIGEST: set[tuple[str, str, str | None]] = {("digests", BIN, "EPB613")}
 
@@ -130,6 +133,52 @@ FAULTS: dict[str, tuple[Callable[[Path], object], set[tuple[str, str, str | None
         {("digests", MODEL, "EPB613"), ("model", MODEL, "EPB602"), ("sharing", "decoder", "EPB607")},
     ),
 }
+
+
+def stated(folder: Path) -> Path:
+    """The folder with a statement about it, as `provenance: true` has it."""
+    manifest = folder / "manifest.json"
+    document = json.loads(manifest.read_bytes())
+    manifest.write_text(json.dumps({**document, "provenance": STATEMENT}), encoding="utf-8")
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    subjects = [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()]
+    statement = {"_type": "https://in-toto.io/Statement/v1", "subject": subjects}
+    (folder / STATEMENT).write_text(json.dumps(statement), encoding="utf-8")
+    return folder
+
+
+def test_a_statement_about_these_very_files_passes(folder: Path) -> None:
+    found = findings(stated(folder))
+    assert {finding.outcome for finding in found} == {"passed"}
+    assert [finding.subject for finding in found if finding.check == "provenance"] == [STATEMENT]
+
+
+def rewritten(name: str, old: str, new: str) -> Callable[[Path], object]:
+    def rewrite(folder: Path) -> None:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert old in text
+        (folder / name).write_text(text.replace(old, new), encoding="utf-8")
+
+    return rewrite
+
+
+UNSTATED: dict[str, tuple[Callable[[Path], object], tuple[str, str]]] = {
+    "no statement": (lambda folder: (folder / STATEMENT).unlink(), (STATEMENT, "EPB615")),
+    "a statement elsewhere": (rewritten("manifest.json", STATEMENT, "../provenance.json"), ("../provenance.json", "EPB615")),
+    "no JSON": (lambda folder: (folder / STATEMENT).write_bytes(b"\xff"), (STATEMENT, "EPB613")),
+    "another document": (rewritten(STATEMENT, "in-toto.io", "example.com"), (STATEMENT, "EPB613")),
+    "a list": (lambda folder: (folder / STATEMENT).write_text("[]"), (STATEMENT, "EPB613")),
+    "another manifest": (rewritten("manifest.json", "cpython-3.11", "cpython-3.12"), ("manifest.json", "EPB613")),
+    "a file of another digest": (rewritten(STATEMENT, hashlib.sha256(SHARED).hexdigest(), "0" * 64), (BIN, "EPB613")),
+    "a file that it leaves out": (rewritten(STATEMENT, BIN, "other.bin"), (BIN, "EPB613")),
+}
+
+
+@pytest.mark.parametrize("name", UNSTATED)
+def test_a_statement_about_other_files_is_found(folder: Path, name: str) -> None:
+    spoil, (subject, code) = UNSTATED[name]
+    spoil(stated(folder))
+    assert failures(folder) == {("provenance", subject, code)}
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -1,0 +1,67 @@
+"""The provenance of an artifact against its manifest: a statement about these very files, the manifest itself among them.
+
+Nothing is signed here: whoever changes a file and the statement alike is found by whoever checks signatures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from epbuild.onnxfile import BadReference, MissingReference, locate
+from epbuild.verify.artifact import Artifact
+from epbuild.verify.findings import Finding
+from epbuild.verify.manifest import NAME
+from epbuild.verify.payload import Payload
+
+_AGAIN = "Emit or copy it again."
+_MOST_BYTES = 64 << 20
+_TYPE = "https://in-toto.io/Statement/v1"
+
+
+def check_provenance(artifact: Artifact) -> Iterator[Finding]:
+    """Whether the statement that the manifest names is there, and tells of the manifest and of every file that is listed."""
+    manifest = artifact.manifest
+    if manifest is None or manifest.provenance is None:
+        return
+    name = artifact.shown(manifest.provenance)
+    try:
+        subjects = _subjects(locate(artifact.folder, manifest.provenance))
+        own = Payload.whole(locate(artifact.folder, NAME)).sha256()
+    except MissingReference:
+        yield Finding("provenance", name, "failed", "The manifest names it, and it is not there.", "EPB615", _AGAIN)
+        return
+    except BadReference as error:
+        yield Finding("provenance", name, "failed", str(error), "EPB615", _AGAIN)
+        return
+    except OSError as error:
+        yield Finding("provenance", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
+        return
+    if subjects is None:
+        yield Finding("provenance", name, "failed", "It is no statement of in-toto about files.", "EPB613", _AGAIN)
+        return
+    digests = {NAME: own, **{path: listed.sha256 for path, listed in manifest.files.items()}}
+    wrong = [path for path, digest in digests.items() if subjects.get(path) != digest]
+    for path in wrong:
+        message = (
+            "The provenance is about another file of this name." if path in subjects else "The provenance does not tell of it."
+        )
+        yield Finding("provenance", artifact.shown(path), "failed", message, "EPB613", _AGAIN)
+    if not wrong:
+        yield Finding("provenance", name, "passed")
+
+
+def _subjects(path: Path) -> Mapping[str, str] | None:
+    """The SHA-256 of each file that a statement is about; None where it is none. Raises OSError."""
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        return None
+    try:
+        document = json.loads(content)
+        if document["_type"] != _TYPE:
+            return None
+        return {str(item["name"]): str(item["digest"]["sha256"]) for item in document["subject"]}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
