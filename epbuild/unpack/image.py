@@ -32,6 +32,9 @@ class _Blob(NamedTuple):
     def path(self) -> str:
         return f"blobs/sha256/{self.sha256}"
 
+    def __str__(self) -> str:
+        return f"the blob {self.sha256}"
+
 
 def unpack_image(folder: Path, members: Members) -> None:
     """Give every layer that has a title to `members`, under that title; every blob that the image names is checked.
@@ -60,20 +63,20 @@ def unpack_image(folder: Path, members: Members) -> None:
 
 
 def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
-    with _Reading(title, LAYOUT):
+    with _Reading(title, f"its {LAYOUT}"):
         if json.loads(_small(folder, LAYOUT, title))["imageLayoutVersion"] != "1.0.0":
             raise ValueError("it is of another version")
-    with _Reading(title, INDEX):
+    with _Reading(title, f"its {INDEX}"):
         images = list(json.loads(_small(folder, INDEX, title))["manifests"])
     if len(images) != 1:
         hint = "copy the one that is meant into a layout of its own, and name that"
         raise nothing(title, f"is an image layout of {len(images)} images: {hint}")
-    with _Reading(title, INDEX):
+    with _Reading(title, f"its {INDEX}"):
         if images[0]["mediaType"] != MANIFEST_TYPE:
             raise nothing(title, "is an image layout of something else than one image of files")
         blob = _blob(images[0])
     if blob.size > _MOST_BYTES:
-        raise damaged(title, f"{blob.path} is larger than any manifest")
+        raise damaged(title, f"{blob} is larger than any manifest")
     data = b"".join(_pieces(_file(folder, blob.path, title), blob, title, set()))
     with _Reading(title, "its manifest"):
         document = json.loads(data)
@@ -106,9 +109,9 @@ def _file(folder: Path, path: str, title: str) -> Path:
     """A file below the folder, which is there, and to which no link leads. Raises UnsoundArchive."""
     place = folder / path
     if place.resolve() != folder.resolve() / path:
-        raise damaged(title, f"{path} is a link, which is not followed")
+        raise damaged(title, f"its {path} is a link, which is not followed")
     if not place.is_file():
-        raise damaged(title, f"{path} is missing")
+        raise damaged(title, f"its {path} is missing")
     return place
 
 
@@ -116,7 +119,7 @@ def _small(folder: Path, path: str, title: str) -> bytes:
     with _file(folder, path, title).open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise damaged(title, f"{path} is larger than any")
+        raise damaged(title, f"its {path} is larger than any")
     return data
 
 
@@ -124,12 +127,12 @@ def _pieces(file: Path, blob: _Blob, title: str, checked: set[_Blob]) -> Iterato
     """The bytes of a blob, which is then one of those `checked`. Raises UnsoundArchive unless they are those that its digest names."""
     found = file.stat().st_size
     if found != blob.size:
-        raise damaged(title, f"{blob.path} has {found:,} bytes; the image says {blob.size:,}")
+        raise damaged(title, f"{blob} has {found:,} bytes; the image says {blob.size:,}")
     digest = hashlib.sha256()
     with file.open("rb") as opened:
         while piece := opened.read(_PIECE_BYTES):
             digest.update(piece)
             yield piece
     if digest.hexdigest() != blob.sha256:
-        raise damaged(title, f"{blob.path} was changed: it has another SHA-256 than its name")
+        raise damaged(title, f"{blob} was changed: it has another SHA-256 than its name")
     checked.add(blob)
