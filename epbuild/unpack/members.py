@@ -51,11 +51,11 @@ class Members:
         """
         path = self.names.file(name)
         place = self._folder / path
-        with self._on_disk():
+        with self._on_disk(name):
             place.parent.mkdir(parents=True, exist_ok=True)
         if original is None or not _linked(original, place):
             self._claim_room(name, size, size - self._told.get(path, 0))
-            with self._on_disk():
+            with self._on_disk(name):
                 file = place.open("xb", buffering=0)
             with file:
                 self._pour(name, size, pieces, file.write)
@@ -68,7 +68,7 @@ class Members:
             written += len(piece)
             if written > size:
                 raise damaged(self.title, f"the member {quoted(name)} has more than the {size:,} bytes that it should have")
-            with self._on_disk():
+            with self._on_disk(name):
                 write(piece)
             self._progress.add(len(piece))
         if written < size:
@@ -80,7 +80,7 @@ class Members:
             raise harmful(
                 self.title, name, f"would have {size:,} bytes, of which no manifest before it tells: too many for so small a file"
             )
-        with self._on_disk():
+        with self._on_disk(name):
             free = shutil.disk_usage(self._folder).free
         if size > free:
             raise cannot_unpack(self.title, f"the member {quoted(name)} has {size:,} bytes, and there is room for {free:,}")
@@ -96,11 +96,12 @@ class Members:
             self._told.update({f"{folder}{file['path']}": int(file["size"]) for file in own["files"]})
 
     @contextlib.contextmanager
-    def _on_disk(self) -> Iterator[None]:
+    def _on_disk(self, name: str) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError) as error:
-            raise cannot_unpack(self.title, getattr(error, "strerror", None) or str(error)) from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise cannot_unpack(self.title, f"the member {quoted(name)} cannot be written: {reason}") from error
 
 
 class _Progress:

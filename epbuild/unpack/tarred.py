@@ -15,10 +15,10 @@ MARK = b"\x28\xb5\x2f\xfd"
 
 _PIECE_BYTES = 1 << 18
 _BLOCK_BYTES = 512
-# The extended headers of a member: names and a few numbers. `tarfile` would read one of any size at once.
+# All headers of a member: names and a few numbers. `tarfile` would read one of any size at once, and any number of them.
 _MOST_HEADER_BYTES = 1 << 20
 _END = b"the end of what was compressed"
-_WRONG = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError)
+_WRONG = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError, RecursionError)
 
 
 def unpack_tar(file: BinaryIO, members: Members) -> None:
@@ -31,18 +31,21 @@ def unpack_tar(file: BinaryIO, members: Members) -> None:
     end = package.ZstdCompressor(write_checksum=True).compress(_END)
     reader = package.ZstdDecompressor().stream_reader(_Followed(file, end), read_size=_PIECE_BYTES, read_across_frames=True)
     stream = _Forward(reader)
-    before = "the beginning"
+    start = "its beginning"
     try:
         archive = tarfile.TarFile(fileobj=stream, mode="r", encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
         while (member := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # it keeps a list of them, which nothing here reads
-            before = f"the member {quoted(member.name)}"
+            # It keeps all that it has read of them.
+            archive.members = []  # type: ignore[attr-defined]
+            archive.pax_headers = {}
+            stream.headers = 0
+            start = f"the member {quoted(member.name)}"
             _unpack(member, stream, members)
         _check_end(stream, members.title)
     except package.ZstdError as error:
-        raise damaged(members.title, f"it cannot be decompressed after {before}: {_reason(error)}") from error
+        raise damaged(members.title, f"it cannot be decompressed from {start} on: {_reason(error)}") from error
     except _WRONG as error:
-        raise damaged(members.title, f"it is no tar archive after {before}: {error}") from error
+        raise damaged(members.title, f"it is no tar archive from {start} on: {error}") from error
 
 
 def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None:
@@ -61,10 +64,10 @@ def _check_end(stream: _Forward, title: str) -> None:
     """`tarfile` takes whatever is no header for the end of an archive. That is a block of zeros, and after it there are only zeros."""
     ended = stream.last == bytes(_BLOCK_BYTES)
     rest = b""
-    while ended and (piece := stream.read(_PIECE_BYTES)):
+    for piece in stream.rest():
         rest += piece
         body, rest = rest[: -len(_END)], rest[-len(_END) :]
-        ended = not body.strip(b"\0")
+        ended = ended and not body.strip(b"\0")
     if not ended or rest != _END:
         raise damaged(title, "it ends before its end, or goes on after it")
 
@@ -84,13 +87,15 @@ class _Followed:
 
 
 class _Forward:
-    """A stream as `tarfile` reads files: it may go to a later place, never to an earlier one, and reads no more than a header at once."""
+    """A stream as `tarfile` reads files: it may go to a later place, never to an earlier one, and its headers have a limit."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self._at = 0
         self.last = b""
-        """What was read last."""
+        """The header that was read last."""
+        self.headers = 0
+        """How many bytes of headers have been read for one member."""
 
     def tell(self) -> int:
         return self._at
@@ -103,21 +108,23 @@ class _Forward:
         return self._at
 
     def read(self, size: int) -> bytes:
-        """Exactly `size` bytes, or fewer at the end."""
-        if not 0 <= size <= _MOST_HEADER_BYTES:
-            raise tarfile.ReadError("a header is larger than any")
-        pieces, left = [], size
-        while left and (piece := self._stream.read(left)):
-            pieces.append(piece)
-            left -= len(piece)
-        self.last = b"".join(pieces)
-        self._at += len(self.last)
+        """A header, or a part of one: `size` bytes, or fewer at the end."""
+        self.headers += abs(size)
+        if size < 0 or self.headers > _MOST_HEADER_BYTES:
+            raise tarfile.ReadError("its headers are larger than any")
+        self.last = b"".join(self.pieces(size))
         return self.last
 
     def pieces(self, size: int) -> Iterator[bytes]:
         """The next `size` bytes, or fewer at the end."""
-        while size and (piece := self.read(min(size, _PIECE_BYTES))):
+        while size and (piece := self._stream.read(min(size, _PIECE_BYTES))):
             size -= len(piece)
+            self._at += len(piece)
+            yield piece
+
+    def rest(self) -> Iterator[bytes]:
+        """All that is left."""
+        while piece := self._stream.read(_PIECE_BYTES):
             yield piece
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import stat
 import struct
 import zipfile
@@ -18,6 +19,7 @@ MARKS = (b"PK\x03\x04", b"PK\x05\x06")
 """What a zip archive begins with; the second is that of one without members."""
 
 _PIECE_BYTES = 1 << 18
+_MOST_DIRECTORY_BYTES = 16 << 20  # which `zipfile` reads at once, and makes ten times as much of
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})  # the others can ask for gigabytes of memory
 _ENCRYPTED = 1 << 0
 _UNIX = 3
@@ -28,7 +30,8 @@ def unpack_zip(path: Path, members: Members) -> None:
     """Give every member of the archive to `members`. Raises UnsoundArchive, CannotUnpack, and OSError where it cannot be read."""
     with contextlib.ExitStack() as stack:
         with _reading(members.title, "its directory"):
-            archive = stack.enter_context(zipfile.ZipFile(path))
+            file = stack.enter_context(_File(io.FileIO(path)))
+            archive = stack.enter_context(zipfile.ZipFile(file))
         infos = archive.infolist()
         for info in sorted(infos, key=lambda info: PurePosixPath(info.orig_filename).name != MANIFEST):
             _check(info, members.title)
@@ -36,6 +39,15 @@ def unpack_zip(path: Path, members: Members) -> None:
                 members.names.folder(info.orig_filename)
             else:
                 members.write(info.orig_filename, info.file_size, _pieces(archive, info, members.title))
+
+
+class _File(io.BufferedReader):
+    """A file that is read in pieces."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _MOST_DIRECTORY_BYTES:
+            raise zipfile.BadZipFile("It is larger than any")
+        return super().read(size)
 
 
 def _check(info: zipfile.ZipInfo, title: str) -> None:
@@ -82,4 +94,6 @@ def _reading(title: str, what: str) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """What Python says, without the member's name, which the sentence has already."""
     text = str(error).partition(" for file ")[0]
+    if text == "File is not a zip file":  # though it begins as one
+        return "there is none at the end of the archive"
     return text[:1].lower() + text[1:] if text else type(error).__name__

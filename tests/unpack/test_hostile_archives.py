@@ -199,8 +199,41 @@ def test_a_header_that_claims_gigabytes_takes_no_memory(tmp_path: Path) -> None:
     tar = header.tobuf(tarfile.USTAR_FORMAT) + bytes(20 * MIB)
     path = put(compressed(tar), tmp_path)
     tracemalloc.start()
-    assert "a header is larger than any" in refused(path, "EPB619")
+    assert "its headers are larger than any" in refused(path, "EPB619")
     assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("count", [500, 5000])
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_upon_headers_end_it_and_take_no_memory(kind: bytes, count: int, tmp_path: Path) -> None:
+    header = member("././@PaxHeader", kind)
+    record = b"%d a=%s\n"
+    data = record % (len(record % (10_000, b"x" * 9_000)), b"x" * 9_000)
+    header.size = len(data)
+    tar = (header.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % 512)) * count + tarred_plain("m.onnx")
+    path = put(compressed(tar), tmp_path)
+    tracemalloc.start()
+    refused(path, "EPB619")
+    assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+    tracemalloc.stop()
+
+
+def tarred_plain(name: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(member(name))
+    return file.getvalue()
+
+
+def test_a_zip_archive_of_names_alone_takes_no_memory(tmp_path: Path) -> None:
+    entry = b"PK\x01\x02" + bytes(24) + (0xFFFF).to_bytes(2, "little") + bytes(16) + b"n" * 0xFFFF
+    count = 17 * MIB // len(entry)
+    end = b"PK\x05\x06" + bytes(4) + count.to_bytes(2, "little") * 2 + (count * len(entry)).to_bytes(4, "little")
+    path = put(b"PK\x03\x04" + entry * (count + 1) + end + (4).to_bytes(4, "little") + bytes(2), tmp_path)
+    tracemalloc.start()
+    assert "its directory is not whole: it is larger than any" in refused(path, "EPB619")
+    assert tracemalloc.get_traced_memory()[1] < 4 * MIB
     tracemalloc.stop()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import random
 import re
 import shutil
 import sys
+import tarfile
 import tempfile
 import tracemalloc
 from collections import namedtuple
@@ -84,6 +86,20 @@ def test_whatever_the_names_are_every_file_comes_back_or_one_sentence_says_why_n
         assert told.isprintable()
         assert folder not in told
         assert list(Path(folder).iterdir()) == [path]
+
+
+@pytest.mark.parametrize("packed_as", [".", "top"])
+def test_what_tar_makes_of_a_folder_is_read_too(packed_as: str, tmp_path: Path) -> None:
+    for name, data in FILES.items():
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(data)
+    for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=form, pax_headers={"comment": "of all members"}) as archive:
+            archive.add(tmp_path / "folder", packed_as)
+        path = tmp_path / "theirs.tar.zst"
+        path.write_bytes(compressed(file.getvalue()))
+        assert held(path) == {(Path(packed_as) / name).as_posix(): data for name, data in FILES.items()}
 
 
 @pytest.mark.parametrize("name", ["folder", "folder/manifest.json", "folder/m.onnx", "notes", "gone"])
