@@ -49,3 +49,8 @@ settings = click.option(
     metavar="vars.NAME=VALUE",
     help="Give a variable of the recipe another value, for this run.",
 )
+
+
+def tell(text: str) -> None:
+    """A line about what takes long, beside the answer, which alone goes to standard output."""
+    click.echo(text, err=True)

@@ -8,7 +8,8 @@ import click
 
 from epbuild.cli import arguments
 from epbuild.report import comparison_document, print_comparison, print_json, print_markdown
-from epbuild.verify import compare
+from epbuild.unpack import UnsoundArchive, opened
+from epbuild.verify import Comparison, Incomparable, compare
 
 
 @click.command()
@@ -19,11 +20,12 @@ from epbuild.verify import compare
 def diff(a: Path, b: Path, markdown: bool, json: bool) -> int:
     """Say what differs between the artifacts A and B, and in which sense: names, target, toolchain, settings, weights or graph.
 
-    Each is a folder, a manifest, or one EPContext model. Exit code 1: they differ; 2: one of them cannot be read.
+    Each is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. Exit code 1: they differ; 2:
+    one of them cannot be read.
     """
     if markdown and json:
         raise click.UsageError("--markdown and --json exclude each other: there is one standard output")
-    found = compare(a, b)
+    found = _compared(a, b)
     if json:
         print_json(comparison_document(str(a), str(b), found))
     elif markdown:
@@ -31,3 +33,11 @@ def diff(a: Path, b: Path, markdown: bool, json: bool) -> int:
     else:
         print_comparison(found)
     return 1 if found.differences else 0
+
+
+def _compared(a: Path, b: Path) -> Comparison:
+    try:
+        with opened(a, arguments.tell) as old, opened(b, arguments.tell) as new:
+            return compare(old.place, new.place)
+    except UnsoundArchive as error:  # no answer, and so neither `same` nor `different`
+        raise Incomparable(*error.problems) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 
 from epbuild.cli import arguments
 from epbuild.report import findings_document, print_findings, print_json
+from epbuild.unpack import Lent, UnsoundArchive, check_statement, opened
 from epbuild.verify import Artifact, Finding, check_artifact, find_artifacts
 
 if TYPE_CHECKING:
@@ -55,7 +57,8 @@ def verify(
     rtol: float | None,
     json: bool,
 ) -> int:
-    """Check the artifacts at PATH: a folder, a manifest, or one EPContext model. No recipe is needed.
+    """Check the artifacts at PATH: a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. No
+    recipe is needed.
 
     Exit code 1: a check failed. What could not be checked here is told, and is no failure.
     """
@@ -63,20 +66,22 @@ def verify(
         raise click.UsageError("--recipe, --source, --inputs, --atol and --rtol say how to compare: add --numbers")
     if not (load or numbers) and (strict or interpreter or device or options):
         raise click.UsageError("--strict, --interpreter, --device and --option say how to load: add --load")
-    artifacts = find_artifacts(path)
-    trial: Trial | None = None
-    if load or numbers:
+
+    def trial_of(artifacts: Sequence[Artifact]) -> Trial | None:
+        if not (load or numbers):
+            return None
         from epbuild.build.trial import Comparison, Sources, Trial, Wishes
 
         names = _model_names(artifacts, interpreter)
-        trial = Trial(
+        return Trial(
             numbers=numbers,
             strict=strict,
             wishes=Wishes(interpreter, device, _pairs(options), timeout),
             sources=Sources(_by_model("--source", sources, names), recipe, settings),
             comparison=Comparison(_by_model("--inputs", inputs, names), seed, atol, rtol),
         )
-    findings = [finding for artifact in artifacts for finding in _check(artifact, trial)]
+
+    findings = list(_findings(path, trial_of))
     if json:
         print_json(findings_document(path, findings))
     else:
@@ -84,21 +89,45 @@ def verify(
     return 1 if any(finding.outcome == "failed" for finding in findings) else 0
 
 
-def _check(artifact: Artifact, trial: Trial | None) -> Iterator[Finding]:
+def _findings(path: Path, trial_of: Callable[[Sequence[Artifact]], Trial | None]) -> Iterator[Finding]:
+    """What there is to say of everything at a path; of an archive or an image, first that it is whole, and what it was published as."""
+    try:
+        with opened(path, arguments.tell) as lent:
+            artifacts = find_artifacts(lent.place)
+            trial = trial_of(artifacts)
+            about = list(_about(path, lent))
+            yield from about
+            sound = not any(finding.outcome == "failed" for finding in about)
+            for artifact in artifacts:
+                for finding in _check(artifact, trial, lent, sound=sound):
+                    yield replace(finding, message=lent.told(finding.message))
+    except UnsoundArchive as error:
+        for problem in error.problems:
+            message = f"{problem.message[:1].upper()}{problem.message[1:]}."
+            yield Finding("archive", path.as_posix(), "failed", message, problem.code, problem.hint)
+
+
+def _about(path: Path, lent: Lent) -> Iterator[Finding]:
+    if lent.form is not None:
+        yield Finding("archive", path.as_posix(), "passed")
+    if lent.form in ("zip", "tar.zst") and (found := check_statement(path)) is not None:
+        yield found
+
+
+def _check(artifact: Artifact, trial: Trial | None, lent: Lent, *, sound: bool) -> Iterator[Finding]:
     """What its bytes say, and then, where nothing is wrong with them, what EPs say: no EP is given a file that is known to be bad."""
-    failed = False
     for finding in check_artifact(artifact):
-        failed = failed or finding.outcome == "failed"
+        sound = sound and finding.outcome != "failed"
         yield finding
     if trial is None:
         return
     from epbuild.build.trial import model_names, try_artifact
 
-    if failed:
+    if not sound:
         message = "It was not loaded, as its bytes are not in order."
         yield from (Finding("load", artifact.shown(file), "skipped", message) for file in model_names(artifact))
     else:
-        yield from try_artifact(artifact, trial, lambda text: click.echo(text, err=True))
+        yield from try_artifact(artifact, trial, lambda text: arguments.tell(lent.told(text)))
 
 
 def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> list[str]:

@@ -11,17 +11,19 @@ from epbuild.emit.tree import Content, Pour, Role, Write
 from epbuild.late import late
 
 if TYPE_CHECKING:
-    from epbuild.emit.archive import Form, compressor, write_archive
+    from epbuild.emit.archive import Form, compressor, write_archive, zstandard_package
     from epbuild.emit.assets import share_files
     from epbuild.emit.bom import bill
     from epbuild.emit.emitted import EmittedModel, base_models, compiled_models
     from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
     from epbuild.emit.materials import Built, InputFile, Materials, RecipeFiles, gather, recipe_file, source_name
-    from epbuild.emit.oci import Image, image
+    from epbuild.emit.oci import MANIFEST_TYPE, TITLE, Image, image
     from epbuild.emit.package import Inference, Variant, check_package, for_inference, package_manifest
     from epbuild.emit.provenance import Subject, statement
 
 __all__ = [
+    "MANIFEST_TYPE",
+    "TITLE",
     "Built",
     "Content",
     "EmittedModel",
@@ -69,18 +71,19 @@ __all__ = [
     "swap_in",
     "unfinished",
     "write_archive",
+    "zstandard_package",
 ]
 
 __getattr__ = late(
     __name__,
     {
-        "archive": ("Form", "compressor", "write_archive"),
+        "archive": ("Form", "compressor", "write_archive", "zstandard_package"),
         "assets": ("share_files",),
         "bom": ("bill",),
         "emitted": ("EmittedModel", "base_models", "compiled_models"),
         "genai": ("GenaiError", "Stage", "check_base", "check_stages", "genai_config"),
         "materials": ("Built", "InputFile", "Materials", "RecipeFiles", "gather", "recipe_file", "source_name"),
-        "oci": ("Image", "image"),
+        "oci": ("MANIFEST_TYPE", "TITLE", "Image", "image"),
         "package": ("Inference", "Variant", "check_package", "for_inference", "package_manifest"),
         "provenance": ("Subject", "statement"),
     },

@@ -68,7 +68,7 @@ def write_archive(
         if form == "zip":
             zipped.write_zip(ordered, measured, sink.put)
         else:
-            squeezer = _zstandard(step).ZstdCompressor(level=level, write_checksum=True).compressobj()
+            squeezer = zstandard_package(step).ZstdCompressor(level=level, write_checksum=True).compressobj()
             with Stage(lambda piece: sink.put(squeezer.compress(piece)), "zstd") as squeeze:
                 tarred.write_tar(ordered, measured, squeeze.put)
             sink.put(squeezer.flush())
@@ -77,8 +77,18 @@ def write_archive(
 
 def compressor(step: str | None = None) -> str:
     """What makes the bytes of a `.tar.zst`: the package and the version of libzstd. Raises EnvironmentFailure when it is missing."""
-    package = _zstandard(step)
+    package = zstandard_package(step)
     return f"zstandard {package.__version__}, libzstd {'.'.join(map(str, package.ZSTD_VERSION))}"
+
+
+def zstandard_package(step: str | None = None) -> Any:
+    """The package that compresses and decompresses. Raises EnvironmentFailure (EPB425) when it is missing."""
+    try:
+        import zstandard
+    except ImportError as error:
+        message = "an archive that is compressed by zstd needs the package zstandard, which is not installed beside epbuild"
+        raise EnvironmentFailure(Problem("EPB425", message, step, "Install it: pip install 'epbuild[archive]'.")) from error
+    return zstandard
 
 
 def listed(path: Path) -> Mapping[str, Any] | None:
@@ -155,19 +165,10 @@ def _first_member(path: Path) -> tuple[str, bytes] | None:
             return zipped.first_member(file, _MOST_MANIFEST_BYTES)
         if mark != _ZSTD_MARK:
             return None
-        package = _zstandard(None)
+        package = zstandard_package()
         try:
             return tarred.first_member(
                 package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES), _MOST_MANIFEST_BYTES
             )
         except package.ZstdError:
             return None
-
-
-def _zstandard(step: str | None) -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        message = "an archive that is compressed by zstd needs the package zstandard, which is not installed beside epbuild"
-        raise EnvironmentFailure(Problem("EPB425", message, step, "Install it: pip install 'epbuild[archive]'.")) from error
-    return zstandard

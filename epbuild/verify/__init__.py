@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from epbuild.verify.payload import Payload
     from epbuild.verify.sizes import SizeChange
     from epbuild.verify.static import check_artifact
+    from epbuild.verify.traits import Incomparable
 
 __all__ = [
     "Artifact",
@@ -38,6 +39,7 @@ __all__ = [
     "ExpectedModel",
     "FileDifference",
     "Finding",
+    "Incomparable",
     "ListedFile",
     "ListedModel",
     "Manifest",
@@ -91,5 +93,6 @@ __getattr__ = late(
         "payload": ("Payload",),
         "sizes": ("SizeChange",),
         "static": ("check_artifact",),
+        "traits": ("Incomparable",),
     },
 )

@@ -17,7 +17,6 @@ from epbuild.verify.manifest import NAME, BadManifest, Manifest, read_manifest
 from epbuild.verify.payload import Payload
 
 _MODEL = ".onnx"
-_ARCHIVES = frozenset({".zip", ".zst"})
 
 
 class NothingToVerify(VerifyError):
@@ -129,8 +128,6 @@ def find_artifacts(path: Path) -> tuple[Artifact, ...]:
             raise _nothing(f"there is no file or folder {path}")
     except (OSError, ValueError) as error:
         raise _nothing(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if path.suffix in _ARCHIVES:
-        raise _nothing(f"{path} is an archive: unpack it, and verify the folder")
     if path.suffix != ".json":
         return (Artifact(path.parent, (Model(path.parent, path.name, asked_for=True),), whole=False),)
     found = _with_manifest(path.parent, "", path.name)
@@ -151,7 +148,7 @@ def _in_folder(folder: Path) -> tuple[Artifact, ...]:
     artifacts = [_without(found, emitted) for found in emitted.values()]
     artifacts += [Artifact(folder / place, _models(folder / place, names), place) for place, names in loose.items()]
     if not artifacts and (folder / "oci-layout").is_file():
-        raise _nothing(f"{folder} is an image layout, whose files are named by their digests: pull it, and verify the folder")
+        raise _nothing(f"{folder} holds an image layout, whose files are named by their digests: unpack it, and name that folder")
     if not artifacts:
         raise _nothing(f"{folder} holds no manifest and no ONNX model")
     return tuple(sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.place).parts))

@@ -246,25 +246,16 @@ def test_the_weights_of_a_model_as_it_was_never_meet_another_file(quick: Project
     assert not quick.files()
 
 
-def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:
+def test_every_form_is_verified_as_it_is_and_damage_in_it_is_told(quick: Project) -> None:
     with_outputs(quick, EVERY_FORM)
     quick.build()
-    for name in ("left", "right"):
-        with zipfile.ZipFile(quick.folder / "dist" / f"{name}.zip") as archive:
-            archive.extractall(quick.folder / "unpacked" / name)
-    verified(quick, "unpacked")
     verified(quick, "dist/all.ortpackage")
     assert open_package(quick.folder / "dist/all.ortpackage")["error"] is None
     base = quick.folder / "dist" / "all.ortpackage" / "left" / "base" / "left.onnx"
     base.write_bytes(base.read_bytes()[:-1])
-    for packed, word in {"dist/left.zip": "archive", "dist/oci/left": "image layout"}.items():
-        told = quick.epbuild("verify", packed)
-        assert told.returncode == 2
-        assert word in told.stderr
     done = quick.epbuild("verify", "dist/all.ortpackage")
     assert done.returncode == 1
     assert "left/base/left.onnx" in done.stdout
-
     base.write_bytes((quick.folder / "left.onnx").read_bytes())
     verified(quick, "dist/all.ortpackage")
     manifest = quick.folder / "dist" / "all.ortpackage" / "manifest.json"
@@ -272,6 +263,34 @@ def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:
     done = quick.epbuild("verify", "dist/all.ortpackage")
     assert done.returncode == 1
     assert "The provenance is about another file" in " ".join(done.stdout.split())
+    context = (quick.folder / "dist/folder/left/left_qnn.bin").read_bytes()
+    blob = quick.folder / "dist/oci/left/blobs/sha256" / hashlib.sha256(context).hexdigest()
+    for packed, file, place in (
+        ("dist/left.zip", quick.folder / "dist/left.zip", -len(context)),
+        ("dist/all.tar.zst", quick.folder / "dist/all.tar.zst", -100),
+        ("dist/oci/left", blob, 100),
+    ):
+        verified(quick, packed)
+        data = bytearray(file.read_bytes())
+        data[place] ^= 1
+        file.write_bytes(data)
+        done = quick.epbuild("verify", packed)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert " ".join(done.stdout.split()).startswith(f"archive 1 failed {packed}: ")
+        assert "[EPB619]" in done.stdout
+
+
+def test_all_forms_of_one_artifact_are_the_same_to_diff(quick: Project) -> None:
+    with_outputs(quick, EVERY_FORM.replace(', base: "base/${model}.onnx"', "").replace(', base: "${model}.onnx"', ""))
+    quick.build()
+    forms = ["dist/folder/left", "dist/left.zip", "dist/oci/left"]
+    for old, new in zip(forms, [*forms[1:], forms[0]], strict=True):
+        done = quick.epbuild("diff", old, new)
+        assert (done.returncode, done.stdout) == (0, "No difference: 1 model, the same to the byte.\n"), done.stderr
+    assert quick.epbuild("diff", "dist/all.ortpackage", "dist/all.tar.zst").returncode == 0
+    done = quick.epbuild("diff", "dist/left.zip", "dist/right.zip", "--markdown")
+    assert done.returncode == 1
+    assert "`dist/left.zip` &rarr; `dist/right.zip`" in done.stdout
 
 
 def test_what_a_compile_dumps_and_where_is_nothing_that_leaves_the_build(quick: Project) -> None:

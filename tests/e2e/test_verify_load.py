@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,39 @@ def test_another_source_is_not_compared_with(built: Project) -> None:
     onnx.save(model, built.folder / "another.onnx")
     found = findings(built, CLASSIFIER, "--numbers", "--source", "another.onnx", status=1)
     assert found["numbers", "classifier_ctx.onnx"]["code"] == "EPB647"
+
+
+def test_an_archive_is_loaded_and_its_numbers_are_compared_as_those_of_a_folder_are(built: Project, tmp_path: Path) -> None:
+    text = built.recipe.read_text(encoding="utf-8")
+    outputs = text.index("outputs:")
+    built.recipe.with_name("packed.yaml").write_text(
+        text[:outputs] + "outputs:\n"
+        '  - {layout: directory, pack: tar.zst, path: "packed/${group}-${target}.tar.zst", groups: [classifier], provenance: true}\n'
+        '  - {layout: directory, pack: oci, path: "packed/${group}-${target}", groups: [classifier]}\n',
+        encoding="utf-8",
+    )
+    built.build("packed.yaml", "emit:classifier/snapdragon-SM8750/*")
+    for name in ("packed/classifier-snapdragon-SM8750.tar.zst", "packed/classifier-snapdragon-SM8750"):
+        found = findings(built, name, "--numbers", "--recipe", "epbuild.yaml", status=0)
+        assert found["load", "classifier_ctx.onnx"]["outcome"] == "passed"
+        assert found["numbers", "classifier_ctx.onnx"]["outcome"] == "passed"
+
+
+def test_what_onnx_runtime_says_of_a_file_names_the_archive_that_it_is_in(built: Project, tmp_path: Path) -> None:
+    folder = built.folder / CLASSIFIER
+    model = onnx.load(folder / "classifier_ctx.onnx")
+    model.ir_version = 99
+    with zipfile.ZipFile(built.folder / "newer.zip", "w") as archive:
+        archive.writestr("classifier_ctx.onnx", model.SerializeToString())
+        archive.write(folder / "classifier_qnn.bin", "classifier_qnn.bin")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    built.environment.update(dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)))
+    interpreter = str(toolchain_python("onnxruntime-qnn==2.7.0"))
+    done = built.epbuild("verify", "newer.zip", "--load", "--interpreter", interpreter, "--option", "backend_type=htp")
+    for name in ("TMPDIR", "TEMP", "TMP"):
+        del built.environment[name]
+    assert done.returncode == 1
+    assert "Load model from newer.zip/classifier_ctx.onnx failed" in " ".join(done.stdout.split())
+    assert str(temporary) not in done.stdout + done.stderr
+    assert not list(temporary.glob("epbuild*"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import onnx
 from onnx import TensorProto, helper
+
+from epbuild.emit import Content, Form, Write, image, write_archive
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,4 +72,30 @@ def write_model(path: Path, operator: str = "Relu", domain: str = "") -> Path:
     graph = helper.make_graph([node], "g", values[:1], values[1:])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets), path)
+    return path
+
+
+def pack(folder: Path, path: Path) -> Path:
+    """The files of a folder as an archive, by the name that it shall have, or as an image layout for any other name."""
+    files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    contents = [
+        Content(name, "manifest" if name.endswith("manifest.json") else "asset", len(data), hashlib.sha256(data).hexdigest())
+        for name, data in files.items()
+    ]
+    forms: dict[str, Form] = {".zip": "zip", ".zst": "tar.zst"}
+    if path.suffix in forms:
+
+        def pour(content: Content, write: Write) -> None:
+            write(memoryview(files[content.path]))
+
+        file = io.BytesIO()
+        write_archive(forms[path.suffix], contents, pour, file)
+        path.write_bytes(file.getvalue())
+        return path
+    made = image(contents, {})
+    by_digest = {hashlib.sha256(data).hexdigest(): data for data in files.values()}
+    blobs = {blob.path: by_digest[blob.sha256] for blob in made.blobs}
+    for name, data in {**blobs, **{document.path: document.data for document in made.documents}}.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
     return path

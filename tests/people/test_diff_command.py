@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import epbuild, write_model
+from commands import epbuild, pack, write_model
 
 from epbuild.report import comparison_document, print_comparison
 from epbuild.verify import Comparison, Difference
@@ -128,3 +128,38 @@ def test_no_answer_is_neither_same_nor_different(tmp_path: Path, arguments: tupl
     done = epbuild(tmp_path, "diff", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr
+
+
+@pytest.mark.slow
+def test_archives_images_and_folders_are_compared_in_any_mix(tmp_path: Path) -> None:
+    write_model(tmp_path / "a/relu.onnx")
+    write_model(tmp_path / "c/relu.onnx", "Abs")
+    forms = [pack(tmp_path / "a", tmp_path / name).name for name in ("a.zip", "a.tar.zst", "image")]
+    plain = json.loads(epbuild(tmp_path, "diff", "a", "c", "--json").stdout)
+    for form in forms:
+        assert epbuild(tmp_path, "diff", form, "a").returncode == 0
+        assert epbuild(tmp_path, "diff", form, forms[0]).returncode == 0
+        done = epbuild(tmp_path, "diff", form, "c", "--json")
+        assert (done.returncode, done.stderr, json.loads(done.stdout)) == (1, "", {**plain, "a": form})
+        done = epbuild(tmp_path, "diff", "c", form, "--markdown")
+        assert done.returncode == 1
+        assert f"`c` &rarr; `{form}`" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_damaged_archive_is_no_answer(tmp_path: Path) -> None:
+    write_model(tmp_path / "a/relu.onnx")
+    path = pack(tmp_path / "a", tmp_path / "a.tar.zst")
+    path.write_bytes(path.read_bytes()[:-1])
+    done = epbuild(tmp_path, "diff", "a", "a.tar.zst")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("a.tar.zst: error: it ")
+    assert done.stderr.endswith("Get it again. [EPB619]\n")
+    pack(tmp_path / "a", tmp_path / "image")
+    broken = tmp_path / "b"
+    broken.mkdir()
+    (broken / "m.onnx").write_bytes(b"no model")
+    pack(broken, tmp_path / "b.zip")
+    done = epbuild(tmp_path, "diff", "image", "b.zip")
+    assert done.returncode == 2
+    assert "b.zip/m.onnx: m.onnx is not a whole ONNX file" in done.stderr

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import epbuild
+from commands import environment, epbuild, pack
 from onnx import TensorProto, helper
 
 from epbuild.emit import Content, ManifestModel, Role, render
@@ -165,3 +172,136 @@ def test_a_broken_model_hides_none_of_the_others_in_its_folder(tmp_path: Path) -
     assert done.returncode == 1
     assert "is not a whole ONNX file" in done.stdout
     assert "EPContext n" in done.stdout
+
+
+PACKED = ["model.zip", "model.tar.zst", "image"]
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    """A folder of temporary files of our own, to see that nothing stays there."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    return folder
+
+
+def received(folder: Path, *arguments: str, temporary: Path) -> tuple[int, list[dict[str, Any]]]:
+    """The exit code and the findings; wherever something was unpacked to, nobody is told, and nothing stays."""
+    done = epbuild(folder, "verify", *arguments, "--json", TMPDIR=str(temporary), TEMP=str(temporary), TMP=str(temporary))
+    assert str(temporary) not in done.stdout + done.stderr
+    assert list(temporary.iterdir()) == []
+    document = json.loads(done.stdout)
+    assert (document["format"], document["path"], done.stderr) == (1, arguments[0], "")
+    return done.returncode, document["findings"]
+
+
+def failures(found: list[dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+    return [(row["check"], row["subject"], row["code"], row["message"]) for row in found if row["outcome"] == "failed"]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_is_sent_to_people_is_verified_as_it_comes(name: str, tmp_path: Path, temporary: Path) -> None:
+    folder = write(tmp_path / "dist")
+    pack(folder, tmp_path / name)
+    code, found = received(tmp_path, name, temporary=temporary)
+    assert (code, failures(found)) == (0, [])
+    assert found[0] == {"check": "archive", "subject": name, "outcome": "passed", "message": "", "code": None, "hint": None}
+    assert found[1:] == received(tmp_path, "dist", temporary=temporary)[1]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_artifact_fails_by_the_names_of_its_members(name: str, tmp_path: Path, temporary: Path) -> None:
+    folder = write(tmp_path / "dist", soc="SC8380XP")
+    (folder / "m_ctx.onnx").unlink()
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    pack(folder, tmp_path / name)
+    code, found = received(tmp_path, name, temporary=temporary)
+    assert (code, failures(found)[:1]) == (1, [("files", "m_ctx.onnx", "EPB615", "The manifest lists it, and it is not there.")])
+    [more] = [row for row in found if row["outcome"] == "skipped" and row["subject"] == "notes.txt"]
+    assert more["message"] == "The manifest does not list it, so nothing says what it should be."
+
+
+def test_a_folder_that_somebody_zipped_is_verified_with_its_own_name(tmp_path: Path, temporary: Path) -> None:
+    write(tmp_path / "top" / "dist")
+    shutil.make_archive(str(tmp_path / "mine"), "zip", tmp_path / "top")
+    code, found = received(tmp_path, "mine.zip", temporary=temporary)
+    assert (code, failures(found)) == (0, [])
+    assert {row["subject"] for row in found if row["check"] == "digests"} == {"dist/m_ctx.onnx", "dist/m_qnn.bin"}
+
+
+def test_a_damaged_archive_is_a_failed_verification_and_no_archive_a_wrong_command_line(tmp_path: Path, temporary: Path) -> None:
+    path = pack(write(tmp_path / "dist"), tmp_path / "model.zip")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(BINARY, BINARY[:-1] + b"!", 1))
+    code, found = received(tmp_path, "model.zip", temporary=temporary)
+    assert code == 1
+    assert failures(found) == [("archive", "model.zip", "EPB619", "The member 'm_qnn.bin' is not whole: bad CRC-32.")]
+    path.write_bytes(b"no" + whole)
+    done = epbuild(tmp_path, "verify", "model.zip")
+    assert (done.returncode, done.stdout) == (2, "")
+    told = "model.zip is no archive: it does not begin as one does. Get it again. [EPB600]"
+    assert done.stderr == f"epbuild: error: {told}\n"
+
+
+def test_a_hostile_archive_is_one_finding_and_touches_nothing(tmp_path: Path, temporary: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
+        archive.writestr("../evil\x1b[2J", b"evil")
+    code, found = received(tmp_path, "model.zip", temporary=temporary)
+    [(check, subject, error, message)] = failures(found)
+    assert (code, check, subject, error) == (1, "archive", "model.zip", "EPB631")
+    assert message.startswith(r"The member '../evil\x1b[2J' is not named by a path below a folder")
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_an_archive_is_the_one_that_the_provenance_beside_it_is_about(tmp_path: Path, temporary: Path) -> None:
+    path = pack(write(tmp_path / "dist"), tmp_path / "model.tar.zst")
+    statement = path.with_name("model.tar.zst.intoto.json")
+
+    def state(digest: str) -> None:
+        document = {"_type": "https://in-toto.io/Statement/v1", "subject": [{"name": "x", "digest": {"sha256": digest}}]}
+        statement.write_text(json.dumps(document), encoding="utf-8")
+
+    state(hashlib.sha256(path.read_bytes()).hexdigest())
+    code, found = received(tmp_path, path.name, temporary=temporary)
+    assert (code, found[1]["check"], found[1]["subject"], found[1]["outcome"]) == (0, "provenance", statement.name, "passed")
+    state("ab" * 32)
+    code, found = received(tmp_path, path.name, temporary=temporary)
+    [(check, subject, error, message)] = failures(found)
+    assert (code, check, subject, error) == (1, "provenance", statement.name, "EPB637")
+    assert message.startswith("It is not about this archive, which has the SHA-256 ")
+    code, found = received(tmp_path, path.name, "--load", temporary=temporary)
+    assert (code, found[-1]["check"], found[-1]["message"]) == (1, "load", "It was not loaded, as its bytes are not in order.")
+    for text in ("", "[]", "{}", '{"_type": "https://in-toto.io/Statement/v1", "subject": 5}', "[" * 100_000):
+        statement.write_text(text, encoding="utf-8")
+        code, found = received(tmp_path, path.name, temporary=temporary)
+        assert failures(found) == [("provenance", statement.name, "EPB637", "It is no in-toto statement that can be read.")]
+
+
+def test_an_archive_without_a_model_is_told_of_by_its_own_name(tmp_path: Path, temporary: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "notes.zip", "w") as archive:
+        archive.writestr("notes.txt", b"mine")
+    done = epbuild(tmp_path, "verify", "notes.zip", TMPDIR=str(temporary))
+    assert (done.returncode, done.stderr) == (2, "epbuild: error: notes.zip holds no manifest and no ONNX model. [EPB600]\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a test cannot press Ctrl-C in one process only")
+def test_ctrl_c_leaves_nothing_of_what_was_unpacked(tmp_path: Path, temporary: Path) -> None:
+    folder = write(tmp_path / "dist")
+    with (folder / "zeros").open("wb") as file:
+        file.truncate(160 << 20)
+    pack(folder, tmp_path / "model.tar.zst")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "epbuild", "verify", "model.tar.zst"],
+        cwd=tmp_path,
+        env=environment(tmp_path, TMPDIR=str(temporary)),
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while not list(temporary.rglob("zeros")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told.strip()) == (130, b"epbuild: interrupted; what was finished is kept")
+    assert list(temporary.iterdir()) == []

@@ -1,0 +1,138 @@
+"""Reads OCI image layouts: an image whose layers are files, as epbuild and ORAS make it, by the OCI image specification 1.1."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from epbuild.emit import MANIFEST_TYPE, TITLE
+from epbuild.unpack.members import MANIFEST, Members
+from epbuild.unpack.refusal import damaged, nothing
+
+LAYOUT, INDEX = "oci-layout", "index.json"
+"""The files that make a folder an image layout."""
+
+_PIECE_BYTES = 1 << 18
+_MOST_BYTES = 16 << 20  # of an index or a manifest: registries take 4 MiB
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+class _Blob(NamedTuple):
+    """What names a blob: its SHA-256 in hex, and its size in bytes."""
+
+    sha256: str
+    size: int
+
+    @property
+    def path(self) -> str:
+        return f"blobs/sha256/{self.sha256}"
+
+    def __str__(self) -> str:
+        return f"the blob {self.sha256}"
+
+
+def unpack_image(folder: Path, members: Members) -> None:
+    """Give every layer that has a title to `members`, under that title; every blob that the image names is checked.
+
+    Raises UnsoundArchive where one is missing or has changed, NothingToVerify where it is not an image of files, or there are several,
+    CannotUnpack, and OSError where something cannot be read.
+    """
+    title = members.title
+    manifest = _manifest(folder, title)
+    with _Reading(title, "its manifest"):
+        config = _blob(manifest["config"])
+        layers = [(_blob(layer), (layer.get("annotations") or {}).get(TITLE)) for layer in manifest["layers"]]
+        if not all(isinstance(name, str | None) for _, name in layers):
+            raise ValueError("a title is no text")
+    if not any(name is not None for _, name in layers):
+        raise nothing(title, "is an image without named files, such as one of a container")
+    checked: set[_Blob] = set()
+    for blob, name in sorted(layers, key=lambda layer: layer[1] is None or layer[1].rpartition("/")[2] != MANIFEST):
+        if name is not None:
+            original = _file(folder, blob.path, title)
+            members.write(name, blob.size, _pieces(original, blob, title, checked), original)
+    for blob in {config, *(blob for blob, _ in layers)}:
+        # What was linked has not been read, and of what many names have once is enough.
+        for _ in () if blob in checked else _pieces(_file(folder, blob.path, title), blob, title, checked):
+            pass
+
+
+def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
+    with _Reading(title, f"its {LAYOUT}"):
+        if json.loads(_small(folder, LAYOUT, title))["imageLayoutVersion"] != "1.0.0":
+            raise ValueError("it is of another version")
+    with _Reading(title, f"its {INDEX}"):
+        images = list(json.loads(_small(folder, INDEX, title))["manifests"])
+    if len(images) != 1:
+        hint = "copy the one that is meant into a layout of its own, and name that"
+        raise nothing(title, f"is an image layout of {len(images)} images: {hint}")
+    with _Reading(title, f"its {INDEX}"):
+        if images[0]["mediaType"] != MANIFEST_TYPE:
+            raise nothing(title, "is an image layout of something else than one image of files")
+        blob = _blob(images[0])
+    if blob.size > _MOST_BYTES:
+        raise damaged(title, f"{blob} is larger than any manifest")
+    data = b"".join(_pieces(_file(folder, blob.path, title), blob, title, set()))
+    with _Reading(title, "its manifest"):
+        document = json.loads(data)
+    return document if isinstance(document, dict) else {}
+
+
+class _Reading:
+    """Makes one sentence of whatever a document of another form raises."""
+
+    def __init__(self, title: str, what: str) -> None:
+        self._title = title
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _WRONG):
+            raise damaged(self._title, f"{self._what} is not as the OCI image specification has it") from error
+
+
+def _blob(descriptor: Mapping[str, Any]) -> _Blob:
+    digest, size = descriptor["digest"], descriptor["size"]
+    if not _DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
+        raise ValueError(digest)
+    return _Blob(digest.removeprefix("sha256:"), size)
+
+
+def _file(folder: Path, path: str, title: str) -> Path:
+    """A file below the folder, which is there, and to which no link leads. Raises UnsoundArchive."""
+    place = folder / path
+    if place.resolve() != folder.resolve() / path:
+        raise damaged(title, f"its {path} is a link, which is not followed")
+    if not place.is_file():
+        raise damaged(title, f"its {path} is missing")
+    return place
+
+
+def _small(folder: Path, path: str, title: str) -> bytes:
+    with _file(folder, path, title).open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise damaged(title, f"its {path} is larger than any")
+    return data
+
+
+def _pieces(file: Path, blob: _Blob, title: str, checked: set[_Blob]) -> Iterator[bytes]:
+    """The bytes of a blob, which is then one of those `checked`. Raises UnsoundArchive unless they are those that its digest names."""
+    found = file.stat().st_size
+    if found != blob.size:
+        raise damaged(title, f"{blob} has {found:,} bytes; the image says {blob.size:,}")
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while piece := opened.read(_PIECE_BYTES):
+            digest.update(piece)
+            yield piece
+    if digest.hexdigest() != blob.sha256:
+        raise damaged(title, f"{blob} was changed: it has another SHA-256 than its name")
+    checked.add(blob)

@@ -1,0 +1,63 @@
+"""Archives and image layouts as epbuild emits them, of whatever files a test wants."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import zstandard
+
+from epbuild.emit import Content, Write, image, write_archive
+from epbuild.emit.archive import Form
+
+FILES: Mapping[str, bytes] = {
+    "m_ctx.onnx": b"\x08\x0a" * 700,
+    "npu/m_qnn.bin": bytes(range(256)) * 40,
+    "empty": b"",
+    "modèles/größe.bin": b"nine",
+}
+
+
+def with_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files, and a manifest that lists their sizes."""
+    listed = [{"path": path, "size": len(data)} for path, data in files.items()]
+    return {"manifest.json": json.dumps({"format": 1, "files": listed}).encode(), **files}
+
+
+def contents_of(files: Mapping[str, bytes]) -> list[Content]:
+    return [
+        Content(path, "manifest" if path == "manifest.json" else "asset", len(data), hashlib.sha256(data).hexdigest())
+        for path, data in files.items()
+    ]
+
+
+def archived(form: Form, files: Mapping[str, bytes]) -> bytes:
+    def pour(content: Content, write: Write) -> None:
+        write(memoryview(files[content.path]))
+
+    file = io.BytesIO()
+    write_archive(form, contents_of(files), pour, file)
+    return file.getvalue()
+
+
+def laid_out(files: Mapping[str, bytes], folder: Path) -> Path:
+    """An image layout."""
+    made = image(contents_of(files), {})
+    by_digest = {hashlib.sha256(data).hexdigest(): data for data in files.values()}
+    blobs = {blob.path: by_digest[blob.sha256] for blob in made.blobs}
+    for path, data in {**blobs, **{document.path: document.data for document in made.documents}}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def compressed(tar: bytes) -> bytes:
+    """What zstd makes of a tar archive, with a checksum, as `zstd` writes one too."""
+    return zstandard.ZstdCompressor(write_checksum=True).compress(tar)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
