@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from epbuild.verify.manifest import ListedFile, ListedModel, Manifest
     from epbuild.verify.payload import Payload
     from epbuild.verify.sizes import SizeChange
+    from epbuild.verify.statement import read_subjects
     from epbuild.verify.static import check_artifact
     from epbuild.verify.traits import Incomparable
 
@@ -58,6 +59,7 @@ __all__ = [
     "find_artifacts",
     "inspect_files",
     "inspect_model",
+    "read_subjects",
     "read_target",
     "signature",
 ]
@@ -92,6 +94,7 @@ __getattr__ = late(
         ),
         "payload": ("Payload",),
         "sizes": ("SizeChange",),
+        "statement": ("read_subjects",),
         "static": ("check_artifact",),
         "traits": ("Incomparable",),
     },

@@ -17,7 +17,7 @@ from epbuild.verify.payload import Payload
 
 _AGAIN = "Emit or copy it again."
 _MOST_BYTES = 64 << 20
-_TYPE = "https://in-toto.io/Statement/v1"
+_TYPE = "https://in-toto.io/Statement/"
 
 
 def check_provenance(artifact: Artifact) -> Iterator[Finding]:
@@ -27,7 +27,7 @@ def check_provenance(artifact: Artifact) -> Iterator[Finding]:
         return
     name = artifact.shown(manifest.provenance)
     try:
-        subjects = _subjects(locate(artifact.folder, manifest.provenance))
+        subjects = read_subjects(locate(artifact.folder, manifest.provenance))
         own = Payload.whole(locate(artifact.folder, NAME)).sha256()
     except MissingReference:
         yield Finding("provenance", name, "failed", "The manifest names it, and it is not there.", "EPB615", _AGAIN)
@@ -52,16 +52,16 @@ def check_provenance(artifact: Artifact) -> Iterator[Finding]:
         yield Finding("provenance", name, "passed")
 
 
-def _subjects(path: Path) -> Mapping[str, str] | None:
-    """The SHA-256 of each file that a statement is about; None where it is none. Raises OSError."""
+def read_subjects(path: Path) -> Mapping[str, str] | None:
+    """The SHA-256 of each file that the in-toto statement at `path` is about; None where that is none. Raises OSError."""
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         return None
     try:
         document = json.loads(content)
-        if document["_type"] != _TYPE:
+        if not str(document["_type"]).startswith(_TYPE):
             return None
-        return {str(item["name"]): str(item["digest"]["sha256"]) for item in document["subject"]}
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return {str(item["name"]): str(item["digest"]["sha256"]).lower() for item in document["subject"]}
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
