@@ -244,7 +244,12 @@ class Actions:
                 self._stands(emission)
                 return
             last = last_files(emission.path, files or self._moved(emission))
-            files = self._emit(emission, files)
+            former = self._outputs.last(emission.path)  # of another step, where the output had another form
+            there = dict(former.files) if former is not None else {}
+            if former is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
+                # No rename puts a folder in the place of a file, or a file in that of a folder.
+                self._outputs.remove(former, self._surveyor.digests, ())
+            files = self._emit(emission, {**there, **{name: file["digest"] for name, file in files.items()}})
             document = self._document(emission)
             self._outputs.record(emission.id, emission.path, files)
             result = {"files": files, PLACE: self._surveyor.place(emission)}
@@ -282,8 +287,8 @@ class Actions:
     def _document(self, emission: Emission) -> dict[str, Any]:
         return self._surveyor.emission_document(emission, [self._made[ident] for ident in emission.session_groups])
 
-    def _emit(self, emission: Emission, before: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the files; what the store has lost is made again, once."""
+    def _emit(self, emission: Emission, before: Mapping[str, str]) -> dict[str, Any]:
+        """Write the files, where those lie that were written `before`; what the store has lost is made again, once."""
 
         def say(text: str) -> None:
             self._tell(StepOutput(emission.steps[0], text))
@@ -295,7 +300,7 @@ class Actions:
             made = [self._made[ident] for ident in emission.session_groups]
             try:
                 inputs = self._surveyor.inputs(emission)
-                return emit(emission, made, inputs, self._store, before.keys(), self._surveyor.digests, say, push)
+                return emit(emission, made, inputs, self._store, before, self._surveyor.digests, say, push)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise

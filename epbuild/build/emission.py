@@ -119,17 +119,17 @@ def emit(
     made: Sequence[Made],
     inputs: Inputs,
     store: BlobStore,
-    before: Collection[str],
+    before: Mapping[str, str],
     digests: Digests,
     say: Callable[[str], None],
     push: Push,
 ) -> Files:
     """Make the output; returns each file's digest and size by its path below the output's root.
 
-    `before` are the files that the last emission here wrote; `say` is told how models were merged, and what was left out; `push` brings an
-    image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as it is asked for,
-    EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and what `push`
-    raises.
+    `before` has the SHA-256 of the files that the last emission here wrote; `say` is told how models were merged, and what was left out;
+    `push` brings an image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as it is
+    asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and
+    what `push` raises.
     """
     with prepare(emission.path, ours(before), emission.id) as draft:
         bench = Workbench(draft / "made", store)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from epbuild.emit.materials import Built, InputFile, Materials, RecipeFiles, gather, recipe_file
     from epbuild.emit.oci import Image, image
     from epbuild.emit.package import Inference, Variant, check_package, for_inference, package_manifest
-    from epbuild.emit.provenance import Subject, statement
+    from epbuild.emit.provenance import Subject, is_statement_about, statement
 
 __all__ = [
     "Built",
@@ -55,6 +55,7 @@ __all__ = [
     "gather",
     "genai_config",
     "image",
+    "is_statement_about",
     "listed_files",
     "mend",
     "package_manifest",
@@ -79,6 +80,6 @@ __getattr__ = late(
         "materials": ("Built", "InputFile", "Materials", "RecipeFiles", "gather", "recipe_file"),
         "oci": ("Image", "image"),
         "package": ("Inference", "Variant", "check_package", "for_inference", "package_manifest"),
-        "provenance": ("Subject", "statement"),
+        "provenance": ("Subject", "is_statement_about", "statement"),
     },
 )

@@ -218,6 +218,57 @@ def test_clean_removes_archives_with_what_is_said_of_them_and_keeps_what_was_cha
     assert set(quick.files()) == {"mine.zip", "right.zip"}
 
 
+@pytest.mark.parametrize("after", ["the same without provenance", "a package"])
+def test_an_archive_that_nothing_is_said_about_any_more_keeps_no_statement_beside_it(quick: Project, after: str) -> None:
+    with_outputs(quick, one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance="true"))
+    quick.build()
+    assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
+    layout = "ort-model-package" if after == "a package" else "directory"
+    with_outputs(quick, one_output(layout=layout, pack="zip", path="dist/left.zip", groups="[left]"))
+    quick.build()
+    assert set(quick.files()) == {"left.zip"}
+
+
+def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Project) -> None:
+    outputs = [
+        one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance=provenance)
+        for provenance in ("false", "true")
+    ]
+    with_outputs(quick, outputs[0])
+    quick.build()
+    beside = quick.folder / "dist" / "left.zip.intoto.json"
+    beside.write_text('{"mine": true}', encoding="utf-8")
+    with_outputs(quick, outputs[1])
+    done = quick.epbuild("run")
+    assert done.returncode == 1
+    assert "left.zip.intoto.json exists, and epbuild did not make it" in done.stderr
+    assert beside.read_text(encoding="utf-8") == '{"mine": true}'
+    beside.unlink()
+    quick.build()
+    # A build that was killed between the two leaves the statement without its archive, and no memory of either.
+    shutil.rmtree(quick.folder / ".epbuild")
+    (quick.folder / "dist" / "left.zip").unlink()
+    quick.build()
+    assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
+
+
+def test_an_output_may_change_its_form_and_keep_its_path(quick: Project) -> None:
+    folder = one_output(layout="directory", path="dist/left.zip", groups="[left]")
+    archive = one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance="true")
+    for _ in range(2):
+        with_outputs(quick, archive)
+        quick.build()
+        assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
+        with_outputs(quick, folder)
+        quick.build()
+        assert set(quick.files()) == {f"left.zip/{name}" for name in ("manifest.json", "left_ctx.onnx", "left_qnn.bin")}
+    mine = quick.folder / "dist" / "left.zip" / "mine.txt"
+    mine.write_text("mine", encoding="utf-8")
+    with_outputs(quick, archive)
+    assert quick.epbuild("run").returncode == 1
+    assert mine.read_text(encoding="utf-8") == "mine"
+
+
 def test_a_folder_can_have_binaries_below_it_under_the_eps_own_names_and_the_models_as_they_were(quick: Project) -> None:
     with_outputs(
         quick,
