@@ -117,8 +117,12 @@ def lay_out(emission: Emission, part: Part, made: Sequence[Made], bench: Workben
 
 
 def base_contents(emission: Emission, laid: LaidOut, folder: str) -> list[Content]:
-    """The part's models as they were before compiling, below `folder`, with their external data. Raises BuildError."""
-    found: dict[str, Content] = {}
+    """The part's models as they were before compiling, below `folder`, with that of their external data which the part does not have there.
+
+    Raises BuildError when one of these files would be in the place of another one.
+    """
+    taken = {content.path.casefold(): content for content in laid.contents}
+    found = []
     for item in laid.made:
         for member, listed in zip(item.group.members, item.document["members"], strict=True):
             name = laid.part.base.get(member.name)
@@ -127,14 +131,24 @@ def base_contents(emission: Emission, laid: LaidOut, folder: str) -> list[Conten
             path = posixpath.join(folder, name)
             files = [Content(path, "base-model", member.graph.stat().st_size, listed["graph"], member.graph)]
             for location, source in member.external.items():
-                beside = posixpath.join(posixpath.dirname(path), location)
+                beside = posixpath.normpath(posixpath.join(posixpath.dirname(path), location))
                 files.append(Content(beside, "base-data", source.stat().st_size, listed["external"][location], source))
             for content in files:
-                other = found.setdefault(content.path.casefold(), content)
-                if (other.path, other.sha256) != (content.path, content.sha256):
-                    message = f"two different files of base models would be written to '{content.path}'"
-                    raise BuildError(Problem("EPB422", message, emission.id, "Put ${model} into the folder of 'base'."))
-    return list(found.values())
+                other = taken.setdefault(content.path.casefold(), content)
+                if other is content:
+                    found.append(content)
+                elif (other.path, other.sha256) != (content.path, content.sha256):
+                    raise _in_the_way(emission, f"two different files would be written to '{content.path}'")
+    for content in taken.values():
+        inside = next((str(above) for above in PurePosixPath(content.path).parents if str(above).casefold() in taken), None)
+        if inside is not None:
+            raise _in_the_way(emission, f"'{inside}' would be a file and the folder of '{content.path}'")
+    return found
+
+
+def _in_the_way(emission: Emission, what: str) -> BuildError:
+    hint = "Put ${model} into the folder of 'base', and let it hold nothing else."
+    return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", emission.id, hint))
 
 
 def in_order(contents: Sequence[Content]) -> tuple[Content, ...]:

@@ -20,6 +20,7 @@ from epbuild.recipe import (
     parse_image_reference,
     substitute,
 )
+from epbuild.snapshot import WORKSPACE
 
 MANIFEST = "manifest.json"
 GENAI_CONFIG = "genai_config.json"
@@ -40,6 +41,10 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 def output_path(output: Output, group: Group, target: PlannedTarget, problems: list[Problem]) -> str:
     """The POSIX path of the output for a group and target; an empty text when there is none, and `problems` say why."""
     path = _relative(output.path, _names(group, target), problems)
+    if path.partition("/")[0].casefold() == WORKSPACE:
+        message = f"the output path '{path}' lies where epbuild keeps what it remembers"
+        problems.append(Problem("EPB221", message, output.path.where, f"Write a path outside {WORKSPACE}."))
+        return ""
     if path and output.pack in ("zip", "tar.zst") and not path.endswith(f".{output.pack}"):
         message = f"the archive '{path}' has a name that does not end in .{output.pack}"
         problems.append(Problem("EPB224", message, output.path.where, f"Let the path end in .{output.pack}."))

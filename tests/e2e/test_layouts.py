@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 from conftest import Project, emitted
 from ort_package import open_package
@@ -278,6 +279,53 @@ def test_a_folder_can_have_binaries_below_it_under_the_eps_own_names_and_the_mod
     assert set(quick.files("dist/left")) == {"manifest.json", "left_ctx.onnx", "bin/left_ctx_qnn.bin", "base/left.onnx"}
     assert (quick.folder / "dist/left/base/left.onnx").read_bytes() == (quick.folder / "left.onnx").read_bytes()
     verified(quick, "dist")
+
+
+def move_weights(model: Path, location: str) -> None:
+    """Let the model have its weights in `weights.bin` beside it, and name that as `location`."""
+    graph = onnx.load(model)
+    onnx.save_model(graph, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    graph = onnx.load(model, load_external_data=False)
+    for entry in graph.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = location
+    onnx.save_model(graph, model)
+
+
+@pytest.mark.parametrize("location", ["weights.bin", "./weights.bin"])
+def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project, location: str) -> None:
+    move_weights(quick.folder / "left.onnx", location)
+    with_outputs(
+        quick, one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", base='"base/${model}.onnx"')
+    )
+    quick.build()
+    with zipfile.ZipFile(quick.folder / "dist" / "left.zip") as archive:
+        assert {name for name in archive.namelist() if name.startswith("base/")} == {"base/left.onnx", "base/weights.bin"}
+        archive.extractall(quick.folder / "unpacked")
+    verified(quick, "unpacked")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"context_binary": "weights.bin"}, "two different files would be written to 'weights.bin'"),
+        (
+            {"model": '"weights.bin/${model}.onnx"', "context_binary": "weights.bin/left.bin"},
+            "'weights.bin' would be a file and the folder of",
+        ),
+    ],
+    ids=["one name", "a file and a folder"],
+)
+def test_external_data_of_a_base_model_that_is_in_the_way_is_told_in_a_sentence(
+    quick: Project, names: dict[str, str], words: str
+) -> None:
+    move_weights(quick.folder / "left.onnx", "weights.bin")
+    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"', **names))
+    done = quick.epbuild("run")
+    assert done.returncode == 1
+    assert "EPB422" in done.stderr
+    assert words in done.stderr.replace("\n", " ")
+    assert not (quick.folder / "dist" / "left").exists()
 
 
 def test_what_is_packed_verifies_once_it_is_unpacked(quick: Project) -> None:

@@ -333,6 +333,14 @@ def test_an_output_is_never_the_recipes_folder_itself(workshop: Path, path: str)
     assert "names the folder itself" in problem.message
 
 
+@pytest.mark.parametrize("path", [".epbuild", ".epbuild/${group}", "x/../.EPBUILD/tmp"])
+def test_an_output_never_takes_the_place_of_what_epbuild_remembers(workshop: Path, path: str) -> None:
+    text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
+    found = problems_of(workshop, text)
+    assert set(told(found)) == {("EPB221", *mark)}
+    assert "lies where epbuild keeps what it remembers" in found[0].message
+
+
 @pytest.mark.parametrize("word", ["model", "context_binary"])
 @pytest.mark.parametrize("path", ["../${model}", "/${model}", r"a\..\..\${model}", "C:${model}", "a/.."])
 def test_no_file_of_an_output_leaves_its_folder(workshop: Path, word: str, path: str) -> None:
