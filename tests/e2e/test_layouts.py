@@ -215,7 +215,10 @@ def test_clean_removes_archives_with_what_is_said_of_them_and_keeps_what_was_cha
     quick.build()
     (quick.folder / "dist" / "right.zip").write_bytes(b"changed")
     (quick.folder / "dist" / "mine.zip").write_bytes(b"mine")
-    assert quick.epbuild("clean").returncode == 0
+    done = quick.epbuild("clean")
+    assert done.returncode == 0
+    assert "removed  dist/left.zip  2 files" in done.stdout
+    assert "kept     dist/right.zip: it was changed since" in done.stdout
     assert set(quick.files()) == {"mine.zip", "right.zip"}
 
 
