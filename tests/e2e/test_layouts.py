@@ -308,6 +308,26 @@ def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project
     verified(quick, "unpacked")
 
 
+def test_external_data_that_a_compiled_model_and_its_base_model_both_need_is_shipped_once(quick: Project) -> None:
+    move_weights(quick.folder / "left.onnx", "weights.bin")
+    quick.edit("onnxruntime-qnn==2.7.0", "onnxruntime-ep-openvino==1.8.1")
+    text = quick.recipe.read_text(encoding="utf-8")
+    target = "  npu: {toolchain: qnn, ep: OpenVINOExecutionProvider, device: {type: cpu}}\n"
+    text = text[: text.index("  npu:")] + target + text[text.index("groups:") :]
+    # The weights of models that share stay where the models have them.
+    text = text.replace(
+        "  left: {models: [left], targets: [npu]}", "  left: {models: [left, twin], targets: [npu], share_weights: true}"
+    )
+    quick.recipe.write_text(text.replace("right: right.onnx", "right: right.onnx, twin: twin.onnx"), encoding="utf-8")
+    shutil.copy(quick.folder / "left.onnx", quick.folder / "twin.onnx")
+    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"'))
+    quick.build()
+    files = {file["path"]: file["role"] for file in json.loads((quick.folder / "dist/left/manifest.json").read_bytes())["files"]}
+    assert files["weights.bin"] == "external-data"
+    assert {name for name, role in files.items() if role == "base-model"} == {"left.onnx", "twin.onnx"}
+    verified(quick, "dist/left")
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [
