@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from epbuild.emit import EmittedModel
 
 FORMAT = 4
-_BESIDE = ".intoto.json"
-"""Ends the name of the provenance of an archive, beside which it lies."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +144,9 @@ def emit(
             return statement_of(emission, key, subjects, made, inputs.recipe, inputs.files)
 
         if emission.pack in ("zip", "tar.zst"):
-            name = f"{emission.path.name}{_BESIDE}"
+            beside = emission.statement
             return publisher.as_archive(
-                emission.pack, contents, draft, lambda whole: {name: stated([whole, *contents])} if emission.provenance else {}
+                emission.pack, contents, draft, lambda whole: {beside.name: stated([whole, *contents])} if beside else {}
             )
         if emission.provenance:
             contents = in_order([*contents, bench.written(PROVENANCE, "provenance", stated(contents))])

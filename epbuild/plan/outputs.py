@@ -233,10 +233,11 @@ def collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
     problems: list[Problem] = []
     owners: dict[str, Emission] = {}
     for emission in emissions.values():
-        owner = owners.setdefault(str(emission.path).casefold(), emission)
-        if owner is not emission:
-            message = f"two outputs have one path, {emission.path.name}: {owner.id} and {emission.id}"
-            problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
+        for path in filter(None, (emission.path, emission.statement)):
+            owner = owners.setdefault(str(path).casefold(), emission)
+            if owner is not emission:
+                message = f"two outputs have one path, {path.name}: {owner.id} and {emission.id}"
+                problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
         problems += _twice(emission)
     for folder, emission in owners.items():
         outer = next((owners[parent] for parent in _parents(folder, os.sep) if parent in owners), None)

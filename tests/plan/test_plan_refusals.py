@@ -361,6 +361,17 @@ def test_two_outputs_with_one_path_are_refused_before_one_overwrites_the_other(w
     check(workshop, text, ("EPB222", f"two outputs have one path, {name}: {steps}"))
 
 
+def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(workshop: Path) -> None:
+    archive = "layout: directory\n    groups: [decoder]\n    pack: zip\n    provenance: true\n    path: dist/a.zip\n"
+    text = edited(RECIPE, ("layout: directory\n    path: dist/${group}/${target}\n", archive))
+    text += f"  - layout: ort-model-package\n    groups: [decoder]\n    path: {MARK}dist/a.zip.intoto.json\n"
+    check(
+        workshop,
+        text,
+        ("EPB222", "two outputs have one path, a.zip.intoto.json: emit:decoder/phone/zip and emit:ort-model-package"),
+    )
+
+
 def test_paths_that_differ_in_letter_case_only_are_one_path_on_some_file_systems(workshop: Path) -> None:
     second = f"  - layout: directory\n    path: {MARK}DIST/${{group}}/${{target}}\n"
     text, (mark,) = places(RECIPE + second)
