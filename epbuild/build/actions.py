@@ -265,11 +265,14 @@ class Actions:
         self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, note, size))
 
     def _moved(self, emission: Emission) -> dict[str, Any]:
-        """The files that the emission wrote to a place where the recipe wants them no longer."""
-        left = (orphan for orphan in self._found.orphans if orphan.step == emission.id)
-        before = self._workspace.step(emission.id) if next(left, None) is not None else None
+        """The files that the emission wrote to a place where the recipe wants them no longer, under the names that they have now."""
+        left = next((orphan for orphan in self._found.orphans if orphan.step == emission.id), None)
+        before = self._workspace.step(emission.id) if left is not None else None
         files: dict[str, Any] = before.result["files"] if before is not None else {}
-        return files
+        if left is None or not emission.is_file:
+            return files
+        # An archive, and what is said about it, are called as the output is.
+        return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in files.items()}
 
     def _stands(self, emission: Emission) -> None:
         """Take note that an emission is in place, with what it merged."""

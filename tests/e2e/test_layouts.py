@@ -256,6 +256,18 @@ def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Pro
     assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
 
 
+def test_an_archive_that_moves_is_compared_with_itself_under_its_old_name(quick: Project) -> None:
+    with_outputs(quick, one_output(layout="directory", pack="zip", path="dist/a.zip", groups="[left]", provenance="true"))
+    quick.build()
+    with_outputs(
+        quick, one_output(layout="directory", pack="zip", path="dist/b.zip", groups="[left]", provenance="true", bom="true")
+    )
+    (compared,) = [event for event in quick.build() if event["event"] == "output_compared"]
+    assert {file["path"] for file in compared["files"]} == {"b.zip", "b.zip.intoto.json"}
+    assert sum(file["after"] - file["before"] for file in compared["files"]) == compared["after"] - compared["before"]
+    assert set(quick.files()) == {"b.zip", "b.zip.intoto.json"}
+
+
 def test_an_output_may_change_its_form_and_keep_its_path(quick: Project) -> None:
     folder = one_output(layout="directory", path="dist/left.zip", groups="[left]")
     archive = one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance="true")
