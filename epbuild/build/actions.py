@@ -244,7 +244,12 @@ class Actions:
                 self._stands(emission)
                 return
             last = last_files(emission.path, files or self._moved(emission))
-            files = self._emit(emission, files)
+            former = self._outputs.last(emission.path)  # of another step, where the output had another form
+            there = dict(former.files) if former is not None else {}
+            if former is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
+                # No rename puts a folder in the place of a file, or a file in that of a folder.
+                self._outputs.remove(former, self._surveyor.digests, ())
+            files = self._emit(emission, {**there, **{name: file["digest"] for name, file in files.items()}})
             document = self._document(emission)
             self._outputs.record(emission.id, emission.path, files)
             result = {"files": files, PLACE: self._surveyor.place(emission)}
@@ -260,11 +265,14 @@ class Actions:
         self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, note, size))
 
     def _moved(self, emission: Emission) -> dict[str, Any]:
-        """The files that the emission wrote to a place where the recipe wants them no longer."""
-        left = (orphan for orphan in self._found.orphans if orphan.step == emission.id)
-        before = self._workspace.step(emission.id) if next(left, None) is not None else None
+        """The files that the emission wrote to a place where the recipe wants them no longer, under the names that they have now."""
+        left = next((orphan for orphan in self._found.orphans if orphan.step == emission.id), None)
+        before = self._workspace.step(emission.id) if left is not None else None
         files: dict[str, Any] = before.result["files"] if before is not None else {}
-        return files
+        if left is None or not emission.is_file:
+            return files
+        # An archive, and what is said about it, are called as the output is.
+        return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in files.items()}
 
     def _stands(self, emission: Emission) -> None:
         """Take note that an emission is in place, with what it merged."""
@@ -282,8 +290,8 @@ class Actions:
     def _document(self, emission: Emission) -> dict[str, Any]:
         return self._surveyor.emission_document(emission, [self._made[ident] for ident in emission.session_groups])
 
-    def _emit(self, emission: Emission, before: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the files; what the store has lost is made again, once."""
+    def _emit(self, emission: Emission, before: Mapping[str, str]) -> dict[str, Any]:
+        """Write the files, where those lie that were written `before`; what the store has lost is made again, once."""
 
         def say(text: str) -> None:
             self._tell(StepOutput(emission.steps[0], text))
@@ -295,7 +303,7 @@ class Actions:
             made = [self._made[ident] for ident in emission.session_groups]
             try:
                 inputs = self._surveyor.inputs(emission)
-                return emit(emission, made, inputs, self._store, before.keys(), self._surveyor.digests, say, push)
+                return emit(emission, made, inputs, self._store, before, self._surveyor.digests, say, push)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise

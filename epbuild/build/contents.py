@@ -117,13 +117,13 @@ def lay_out(emission: Emission, part: Part, made: Sequence[Made], bench: Workben
 
 
 def base_contents(emission: Emission, laid: LaidOut, folder: str, others: Sequence[Content]) -> list[Content]:
-    """The part's models as they were before compiling, below `folder`, with their external data.
+    """The part's models as they were before compiling, below `folder`, with that of their external data which is not there already.
 
-    `others` are the files that lie there already. External data that an EP left in place is among them, and is not listed again. Raises
-    BuildError when two different files would get one path.
+    `others` are the files that are there already: an EP may have left external data in its place. Raises BuildError when one of these
+    files would be in the place of another one.
     """
-    there = {content.path.casefold(): content for content in others}
-    found: dict[str, Content] = {}
+    taken = {content.path.casefold(): content for content in others}
+    found = []
     for item in laid.made:
         for member, listed in zip(item.group.members, item.document["members"], strict=True):
             name = laid.part.base.get(member.name)
@@ -132,16 +132,24 @@ def base_contents(emission: Emission, laid: LaidOut, folder: str, others: Sequen
             path = posixpath.join(folder, name)
             files = [Content(path, "base-model", member.graph.stat().st_size, listed["graph"], member.graph)]
             for location, source in member.external.items():
-                beside = posixpath.join(posixpath.dirname(path), location)
+                beside = posixpath.normpath(posixpath.join(posixpath.dirname(path), location))
                 files.append(Content(beside, "base-data", source.stat().st_size, listed["external"][location], source))
             for content in files:
-                place = content.path.casefold()
-                other = there.get(place) or found.setdefault(place, content)
-                if (other.path, other.sha256) != (content.path, content.sha256):
-                    what = "a file of base models and another one" if place in there else "two different files of base models"
-                    message = f"{what} would be written to '{content.path}'"
-                    raise BuildError(Problem("EPB422", message, emission.id, "Put ${model} into the folder of 'base'."))
-    return list(found.values())
+                other = taken.setdefault(content.path.casefold(), content)
+                if other is content:
+                    found.append(content)
+                elif (other.path, other.sha256) != (content.path, content.sha256):
+                    raise _in_the_way(emission, f"two different files would be written to '{content.path}'")
+    for content in taken.values():
+        inside = next((str(above) for above in PurePosixPath(content.path).parents if str(above).casefold() in taken), None)
+        if inside is not None:
+            raise _in_the_way(emission, f"'{inside}' would be a file and the folder of '{content.path}'")
+    return found
+
+
+def _in_the_way(emission: Emission, what: str) -> BuildError:
+    hint = "Put ${model} into the folder of 'base', and let it hold nothing else."
+    return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", emission.id, hint))
 
 
 def in_order(contents: Sequence[Content]) -> tuple[Content, ...]:

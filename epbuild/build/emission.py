@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from epbuild.emit import EmittedModel
 
 FORMAT = 4
-_BESIDE = ".intoto.json"
-"""Ends the name of the provenance of an archive, beside which it lies."""
 
 
 @dataclass(frozen=True)
@@ -121,17 +119,17 @@ def emit(
     made: Sequence[Made],
     inputs: Inputs,
     store: BlobStore,
-    before: Collection[str],
+    before: Mapping[str, str],
     digests: Digests,
     say: Callable[[str], None],
     push: Push,
 ) -> Files:
     """Make the output; returns each file's digest and size by its path below the output's root.
 
-    `before` are the files that the last emission here wrote; `say` is told how models were merged, and what was left out; `push` brings an
-    image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as it is asked for,
-    EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and what `push`
-    raises.
+    `before` has the SHA-256 of the files that the last emission here wrote; `say` is told how models were merged, and what was left out;
+    `push` brings an image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as it is
+    asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and
+    what `push` raises.
     """
     with prepare(emission.path, ours(before), emission.id) as draft:
         bench = Workbench(draft / "made", store)
@@ -148,9 +146,9 @@ def emit(
             return statement_of(emission, key, subjects, made, inputs.recipe, inputs.files)
 
         if emission.pack in ("zip", "tar.zst"):
-            name = f"{emission.path.name}{_BESIDE}"
+            beside = emission.statement
             return publisher.as_archive(
-                emission.pack, contents, draft, lambda whole: {name: stated([whole, *contents])} if emission.provenance else {}
+                emission.pack, contents, draft, lambda whole: {beside.name: stated([whole, *contents])} if beside else {}
             )
         if emission.provenance:
             contents = in_order([*contents, bench.written(PROVENANCE, "provenance", stated(contents))])

@@ -43,6 +43,12 @@ class Outputs:
         document = {"step": step, "inputs": self._inputs, "files": {name: file["digest"] for name, file in files.items()}}
         self._workspace.record_fact(self._name(directory), canonical_json(document))
 
+    def last(self, directory: Path) -> Orphan | None:
+        """What was written into `directory` the last time, by whatever step. Raises StoreError."""
+        name = self._name(directory)
+        text = self._workspace.fact(name)
+        return self._orphan(name, json.loads(text)) if text is not None else None
+
     def orphans(self, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
         """What was written before and does not lie in one of the folders `wanted`. Raises StoreError."""
         current = {self._name(directory) for directory in wanted}
@@ -51,8 +57,7 @@ class Outputs:
             if name not in current:
                 document = json.loads(text)
                 if document["inputs"] == self._inputs:
-                    directory = self._base / name.removeprefix(self._prefix)
-                    left.append(Orphan(document["step"], directory, document["files"]))
+                    left.append(self._orphan(name, document))
         return tuple(left)
 
     def remove(self, orphan: Orphan, digests: Digests, claimed: Collection[Path]) -> Cleaned:
@@ -68,6 +73,9 @@ class Outputs:
     def forget(self, directory: Path) -> None:
         """Forget that something was written into `directory`. Raises StoreError."""
         self._workspace.forget_facts([self._name(directory)])
+
+    def _orphan(self, name: str, document: Mapping[str, Any]) -> Orphan:
+        return Orphan(document["step"], self._base / name.removeprefix(self._prefix), document["files"])
 
     def _name(self, directory: Path) -> str:
         # Relative to the recipe, so that a checkout that is moved keeps its memory.

@@ -38,9 +38,9 @@ def recorded(contents: Iterable[Content]) -> Files:
 
 
 class Publisher:
-    """Puts contents in the place of an emission; `before` are the files that it wrote the last time."""
+    """Puts contents in the place of an emission; `before` has the SHA-256 of the files that were written there the last time."""
 
-    def __init__(self, emission: Emission, store: BlobStore, digests: Digests, before: Collection[str]) -> None:
+    def __init__(self, emission: Emission, store: BlobStore, digests: Digests, before: Mapping[str, str]) -> None:
         self._emission = emission
         self._store = store
         self._digests = digests
@@ -67,11 +67,11 @@ class Publisher:
 
         `beside` is given the archive, and makes the files that lie beside it. Raises what `as_folder` does.
         """
-        from epbuild.emit import write_archive
+        from epbuild.emit import is_statement_about, write_archive
 
         emission = self._emission
         path, packed = emission.path, draft / emission.path.name
-        self._refuse_foreign(path)
+        self._refuse_foreign(path, ours=path.name in self._before or bool(emitted_files(path)))
         with packed.open("xb") as file:
             made = write_archive(form, contents, self.pour, file, level=emission.compression, step=emission.id)
             file.flush()
@@ -80,7 +80,8 @@ class Publisher:
         files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
         neighbours = beside(whole)
         for name in neighbours:
-            self._refuse_foreign(path.with_name(name))
+            neighbour = path.with_name(name)
+            self._refuse_foreign(neighbour, ours=name in self._before or is_statement_about(neighbour, path.name))
         for name, data in neighbours.items():
             (draft / name).write_bytes(data)
             files[name] = {"digest": hashlib.sha256(data).hexdigest(), "size": len(data)}
@@ -88,6 +89,7 @@ class Publisher:
         for name in (*neighbours, path.name):
             if not self._stays(path.with_name(name), draft / name, str(files[name]["digest"])):
                 (draft / name).replace(path.with_name(name))
+        self._remove_neighbours(path, files)
         return files
 
     def as_image(
@@ -149,10 +151,18 @@ class Publisher:
             return False
         return True
 
-    def _refuse_foreign(self, path: Path) -> None:
-        """Refuse to replace what is neither the archive of an earlier build nor lies beside one under its name."""
-        own = path.name in self._before or emitted_files(self._emission.path)
-        if path.is_dir() or (os.path.lexists(path) and not own):
+    def _remove_neighbours(self, archive: Path, files: Files) -> None:
+        """Remove what an earlier build said about the archive and this one does not say, unless somebody has changed it."""
+        if archive.name not in self._before:
+            return
+        for name in self._before.keys() - files.keys():
+            left = archive.with_name(name)
+            if left.is_file() and not left.is_symlink() and self._digests.of(left) == self._before[name]:
+                left.unlink()
+
+    def _refuse_foreign(self, path: Path, *, ours: bool) -> None:
+        """Refuse to replace what is not `ours`, and a folder in any case."""
+        if path.is_dir() or (os.path.lexists(path) and not ours):
             message = f"the output {path.name} exists, and epbuild did not make it"
             raise BuildError(Problem("EPB423", message, self._emission.id, "Move it away, or change the output's path."))
 

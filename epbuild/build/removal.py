@@ -16,9 +16,11 @@ Why = Literal["not made by epbuild", "changed since"]
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What was removed of one output, in POSIX paths below its directory, and what stayed there, with why."""
+    """What was removed of the output at `place`, in POSIX paths below its directory, and what stayed there, with why."""
 
     step: str
+    place: Path
+    """The folder or the archive; the paths of an archive are below the folder that it lies in."""
     directory: Path
     removed: tuple[str, ...]
     size: int
@@ -88,7 +90,7 @@ class Emitted:
         """Which files go, and which stay. Raises StoreError when a file cannot be read."""
         directory, removed, kept = self._root, list[str](), dict[str, Why]()
         if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
-            return Cleaned(self._step, directory, (), 0, {"": "not made by epbuild"})
+            return Cleaned(self._step, self._directory, directory, (), 0, {"": "not made by epbuild"})
         made = self._expected()
         there = (
             [directory / name for name in self._recorded if (directory / name).is_file()] if self._archive else _files(directory)
@@ -107,7 +109,7 @@ class Emitted:
                 else:
                     kept[name] = "changed since"
         size = sum((directory / name).stat().st_size for name in removed)
-        return Cleaned(self._step, directory, tuple(removed), size, kept)
+        return Cleaned(self._step, self._directory, directory, tuple(removed), size, kept)
 
     def _going(self, folder: Path) -> Collection[str]:
         """What goes, less what was changed in the meantime."""

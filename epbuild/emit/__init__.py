@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from epbuild.emit.materials import Built, InputFile, Materials, RecipeFiles, gather, recipe_file, source_name
     from epbuild.emit.oci import MANIFEST_TYPE, TITLE, Image, image
     from epbuild.emit.package import Inference, Variant, check_package, for_inference, package_manifest
-    from epbuild.emit.provenance import Subject, statement
+    from epbuild.emit.provenance import Subject, is_statement_about, statement
 
 __all__ = [
     "MANIFEST_TYPE",
@@ -58,6 +58,7 @@ __all__ = [
     "gather",
     "genai_config",
     "image",
+    "is_statement_about",
     "listed_files",
     "mend",
     "package_manifest",
@@ -85,6 +86,6 @@ __getattr__ = late(
         "materials": ("Built", "InputFile", "Materials", "RecipeFiles", "gather", "recipe_file", "source_name"),
         "oci": ("MANIFEST_TYPE", "TITLE", "Image", "image"),
         "package": ("Inference", "Variant", "check_package", "for_inference", "package_manifest"),
-        "provenance": ("Subject", "statement"),
+        "provenance": ("Subject", "is_statement_about", "statement"),
     },
 )

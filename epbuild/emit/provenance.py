@@ -6,8 +6,10 @@ says in them is in docs/provenance.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from epbuild import __version__
@@ -69,6 +71,16 @@ def statement(
         },
     }
     return document_bytes(document)
+
+
+def is_statement_about(file: Path, name: str) -> bool:
+    """Whether a file is a statement of epbuild's, of this release or another, that has `name` among its subjects."""
+    try:
+        document = json.loads(file.read_bytes())
+        build_type: str = document["predicate"]["buildDefinition"]["buildType"]
+        return build_type == BUILD_TYPE and any(subject["name"] == name for subject in document["subject"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _build(built: Built, materials: Materials) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from epbuild.recipe import (
     parse_image_reference,
     substitute,
 )
+from epbuild.snapshot import WORKSPACE
 
 MANIFEST = "manifest.json"
 GENAI_CONFIG = "genai_config.json"
@@ -42,6 +43,10 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 def output_path(output: Output, group: Group, target: PlannedTarget, problems: list[Problem]) -> str:
     """The POSIX path of the output for a group and target; an empty text when there is none, and `problems` say why."""
     path = _relative(output.path, _names(group, target), problems)
+    if path.partition("/")[0].casefold() == WORKSPACE:
+        message = f"the output path '{path}' lies where epbuild keeps what it remembers"
+        problems.append(Problem("EPB221", message, output.path.where, f"Write a path outside {WORKSPACE}."))
+        return ""
     if path and output.pack in ("zip", "tar.zst") and not path.endswith(f".{output.pack}"):
         message = f"the archive '{path}' has a name that does not end in .{output.pack}"
         problems.append(Problem("EPB224", message, output.path.where, f"Let the path end in .{output.pack}."))
@@ -234,10 +239,11 @@ def collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
     problems: list[Problem] = []
     owners: dict[str, Emission] = {}
     for emission in emissions.values():
-        owner = owners.setdefault(str(emission.path).casefold(), emission)
-        if owner is not emission:
-            message = f"two outputs have one path, {emission.path.name}: {owner.id} and {emission.id}"
-            problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
+        for path in filter(None, (emission.path, emission.statement)):
+            owner = owners.setdefault(str(path).casefold(), emission)
+            if owner is not emission:
+                message = f"two outputs have one path, {path.name}: {owner.id} and {emission.id}"
+                problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into the output's path."))
         problems += _twice(emission)
     for folder, emission in owners.items():
         outer = next((owners[parent] for parent in _parents(folder, os.sep) if parent in owners), None)

@@ -287,6 +287,11 @@ class Emission:
         return self.path.parent if self.is_file else self.path
 
     @property
+    def statement(self) -> Path | None:
+        """The provenance of an archive, which lies beside it; None: there is none, or it lies in the output."""
+        return self.path.with_name(f"{self.path.name}.intoto.json") if self.is_file and self.provenance else None
+
+    @property
     def session_groups(self) -> tuple[str, ...]:
         """The session groups whose artifacts it lays out, each once."""
         return tuple(dict.fromkeys(ident for part in self.parts for ident in part.session_groups))

@@ -149,12 +149,12 @@ def checking() -> Iterator[Callable[[int, int], None]]:
 
 def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
     """What was removed of one output, and what stayed there."""
-    place = shown_path(found.directory)
+    folder = shown_path(found.directory)
     removed = "would remove" if dry_run else "removed"
     if found.removed:
-        print_line(f"{removed}  {place}  {_count(len(found.removed), 'file')}, {_bytes(found.size)}")
+        print_line(f"{removed}  {shown_path(found.place)}  {_count(len(found.removed), 'file')}, {_bytes(found.size)}")
     words = {"not made by epbuild": "epbuild did not make it", "changed since": "it was changed since; --force removes it"}
-    kept = [f"{place}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
+    kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
     for line in kept[:_MOST_NAMED]:
         print_line(f"{'kept':<{len(removed)}}  {line}")
     if len(kept) > _MOST_NAMED:

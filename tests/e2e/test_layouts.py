@@ -215,8 +215,74 @@ def test_clean_removes_archives_with_what_is_said_of_them_and_keeps_what_was_cha
     quick.build()
     (quick.folder / "dist" / "right.zip").write_bytes(b"changed")
     (quick.folder / "dist" / "mine.zip").write_bytes(b"mine")
-    assert quick.epbuild("clean").returncode == 0
+    done = quick.epbuild("clean")
+    assert done.returncode == 0
+    assert "removed  dist/left.zip  2 files" in done.stdout
+    assert "kept     dist/right.zip: it was changed since" in done.stdout
     assert set(quick.files()) == {"mine.zip", "right.zip"}
+
+
+@pytest.mark.parametrize("after", ["the same without provenance", "a package"])
+def test_an_archive_that_nothing_is_said_about_any_more_keeps_no_statement_beside_it(quick: Project, after: str) -> None:
+    with_outputs(quick, one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance="true"))
+    quick.build()
+    assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
+    layout = "ort-model-package" if after == "a package" else "directory"
+    with_outputs(quick, one_output(layout=layout, pack="zip", path="dist/left.zip", groups="[left]"))
+    quick.build()
+    assert set(quick.files()) == {"left.zip"}
+
+
+def test_a_file_beside_an_archive_is_replaced_only_if_epbuild_made_it(quick: Project) -> None:
+    outputs = [
+        one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance=provenance)
+        for provenance in ("false", "true")
+    ]
+    with_outputs(quick, outputs[0])
+    quick.build()
+    beside = quick.folder / "dist" / "left.zip.intoto.json"
+    beside.write_text('{"mine": true}', encoding="utf-8")
+    with_outputs(quick, outputs[1])
+    done = quick.epbuild("run")
+    assert done.returncode == 1
+    assert "left.zip.intoto.json exists, and epbuild did not make it" in done.stderr
+    assert beside.read_text(encoding="utf-8") == '{"mine": true}'
+    beside.unlink()
+    quick.build()
+    # A build that was killed between the two leaves the statement without its archive, and no memory of either.
+    shutil.rmtree(quick.folder / ".epbuild")
+    (quick.folder / "dist" / "left.zip").unlink()
+    quick.build()
+    assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
+
+
+def test_an_archive_that_moves_is_compared_with_itself_under_its_old_name(quick: Project) -> None:
+    with_outputs(quick, one_output(layout="directory", pack="zip", path="dist/a.zip", groups="[left]", provenance="true"))
+    quick.build()
+    with_outputs(
+        quick, one_output(layout="directory", pack="zip", path="dist/b.zip", groups="[left]", provenance="true", bom="true")
+    )
+    (compared,) = [event for event in quick.build() if event["event"] == "output_compared"]
+    assert {file["path"] for file in compared["files"]} == {"b.zip", "b.zip.intoto.json"}
+    assert sum(file["after"] - file["before"] for file in compared["files"]) == compared["after"] - compared["before"]
+    assert set(quick.files()) == {"b.zip", "b.zip.intoto.json"}
+
+
+def test_an_output_may_change_its_form_and_keep_its_path(quick: Project) -> None:
+    folder = one_output(layout="directory", path="dist/left.zip", groups="[left]")
+    archive = one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", provenance="true")
+    for _ in range(2):
+        with_outputs(quick, archive)
+        quick.build()
+        assert set(quick.files()) == {"left.zip", "left.zip.intoto.json"}
+        with_outputs(quick, folder)
+        quick.build()
+        assert set(quick.files()) == {f"left.zip/{name}" for name in ("manifest.json", "left_ctx.onnx", "left_qnn.bin")}
+    mine = quick.folder / "dist" / "left.zip" / "mine.txt"
+    mine.write_text("mine", encoding="utf-8")
+    with_outputs(quick, archive)
+    assert quick.epbuild("run").returncode == 1
+    assert mine.read_text(encoding="utf-8") == "mine"
 
 
 def test_a_folder_can_have_binaries_below_it_under_the_eps_own_names_and_the_models_as_they_were(quick: Project) -> None:
@@ -230,20 +296,71 @@ def test_a_folder_can_have_binaries_below_it_under_the_eps_own_names_and_the_mod
     verified(quick, "dist")
 
 
-def test_the_weights_of_a_model_as_it_was_never_meet_another_file(quick: Project) -> None:
-    model = quick.folder / "left.onnx"
-    onnx.save(onnx.load(model), model, save_as_external_data=True, location="left.bin", size_threshold=0)
+def move_weights(model: Path, location: str) -> None:
+    """Let the model have its weights in `weights.bin` beside it, and name that as `location`."""
+    graph = onnx.load(model)
+    onnx.save_model(graph, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    graph = onnx.load(model, load_external_data=False)
+    for entry in graph.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = location
+    onnx.save_model(graph, model)
+
+
+@pytest.mark.parametrize("location", ["weights.bin", "./weights.bin"])
+def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project, location: str) -> None:
+    move_weights(quick.folder / "left.onnx", location)
     with_outputs(
-        quick,
-        one_output(
-            layout="directory", path="dist/left", groups="[left]", context_binary='"${model}.bin"', base='"${model}.onnx"'
-        ),
+        quick, one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", base='"base/${model}.onnx"')
     )
+    quick.build()
+    with zipfile.ZipFile(quick.folder / "dist" / "left.zip") as archive:
+        assert {name for name in archive.namelist() if name.startswith("base/")} == {"base/left.onnx", "base/weights.bin"}
+        archive.extractall(quick.folder / "unpacked")
+    verified(quick, "unpacked")
+
+
+def test_external_data_that_a_compiled_model_and_its_base_model_both_need_is_shipped_once(quick: Project) -> None:
+    move_weights(quick.folder / "left.onnx", "weights.bin")
+    quick.edit("onnxruntime-qnn==2.7.0", "onnxruntime-ep-openvino==1.8.1")
+    text = quick.recipe.read_text(encoding="utf-8")
+    target = "  npu: {toolchain: qnn, ep: OpenVINOExecutionProvider, device: {type: cpu}}\n"
+    text = text[: text.index("  npu:")] + target + text[text.index("groups:") :]
+    # The weights of models that share stay where the models have them.
+    text = text.replace(
+        "  left: {models: [left], targets: [npu]}", "  left: {models: [left, twin], targets: [npu], share_weights: true}"
+    )
+    quick.recipe.write_text(text.replace("right: right.onnx", "right: right.onnx, twin: twin.onnx"), encoding="utf-8")
+    shutil.copy(quick.folder / "left.onnx", quick.folder / "twin.onnx")
+    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"'))
+    quick.build()
+    files = {file["path"]: file["role"] for file in json.loads((quick.folder / "dist/left/manifest.json").read_bytes())["files"]}
+    assert files["weights.bin"] == "external-data"
+    assert {name for name, role in files.items() if role == "base-model"} == {"left.onnx", "twin.onnx"}
+    verified(quick, "dist/left")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ({"context_binary": "weights.bin"}, "two different files would be written to 'weights.bin'"),
+        (
+            {"model": '"weights.bin/${model}.onnx"', "context_binary": "weights.bin/left.bin"},
+            "'weights.bin' would be a file and the folder of",
+        ),
+    ],
+    ids=["one name", "a file and a folder"],
+)
+def test_external_data_of_a_base_model_that_is_in_the_way_is_told_in_a_sentence(
+    quick: Project, names: dict[str, str], words: str
+) -> None:
+    move_weights(quick.folder / "left.onnx", "weights.bin")
+    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"', **names))
     done = quick.epbuild("run")
     assert done.returncode == 1
-    assert "a file of base models and another one would be written to 'left.bin'" in " ".join(done.stderr.split())
     assert "EPB422" in done.stderr
-    assert not quick.files()
+    assert words in done.stderr.replace("\n", " ")
+    assert not (quick.folder / "dist" / "left").exists()
 
 
 def test_every_form_is_verified_as_it_is_and_damage_in_it_is_told(quick: Project) -> None:

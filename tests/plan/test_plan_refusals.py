@@ -333,6 +333,14 @@ def test_an_output_is_never_the_recipes_folder_itself(workshop: Path, path: str)
     assert "names the folder itself" in problem.message
 
 
+@pytest.mark.parametrize("path", [".epbuild", ".epbuild/${group}", "x/../.EPBUILD/tmp"])
+def test_an_output_never_takes_the_place_of_what_epbuild_remembers(workshop: Path, path: str) -> None:
+    text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
+    found = problems_of(workshop, text)
+    assert set(told(found)) == {("EPB221", *mark)}
+    assert "lies where epbuild keeps what it remembers" in found[0].message
+
+
 @pytest.mark.parametrize("word", ["model", "context_binary"])
 @pytest.mark.parametrize("path", ["../${model}", "/${model}", r"a\..\..\${model}", "C:${model}", "a/.."])
 def test_no_file_of_an_output_leaves_its_folder(workshop: Path, word: str, path: str) -> None:
@@ -351,6 +359,17 @@ def test_two_outputs_with_one_path_are_refused_before_one_overwrites_the_other(w
     steps = "emit:decoder/phone/directory and emit:vision/cpu/directory"
     text = edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n"))
     check(workshop, text, ("EPB222", f"two outputs have one path, {name}: {steps}"))
+
+
+def test_an_output_in_the_place_of_what_is_said_about_an_archive_is_refused(workshop: Path) -> None:
+    archive = "layout: directory\n    groups: [decoder]\n    pack: zip\n    provenance: true\n    path: dist/a.zip\n"
+    text = edited(RECIPE, ("layout: directory\n    path: dist/${group}/${target}\n", archive))
+    text += f"  - layout: ort-model-package\n    groups: [decoder]\n    path: {MARK}dist/a.zip.intoto.json\n"
+    check(
+        workshop,
+        text,
+        ("EPB222", "two outputs have one path, a.zip.intoto.json: emit:decoder/phone/zip and emit:ort-model-package"),
+    )
 
 
 def test_paths_that_differ_in_letter_case_only_are_one_path_on_some_file_systems(workshop: Path) -> None:
