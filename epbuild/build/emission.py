@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from epbuild.emit import EmittedModel
 
 FORMAT = 4
-_BESIDE = ".intoto.json"
+BESIDE = ".intoto.json"
 """Ends the name of the provenance of an archive, beside which it lies."""
 
 
@@ -146,7 +146,7 @@ def emit(
             return statement_of(emission, key, subjects, made, inputs.recipe, inputs.files)
 
         if emission.pack in ("zip", "tar.zst"):
-            name = f"{emission.path.name}{_BESIDE}"
+            name = f"{emission.path.name}{BESIDE}"
             return publisher.as_archive(
                 emission.pack, contents, draft, lambda whole: {name: stated([whole, *contents])} if emission.provenance else {}
             )
