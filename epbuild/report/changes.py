@@ -25,8 +25,8 @@ from epbuild.build import (
     StepFinished,
     ToolchainReady,
 )
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted, printable
+from epbuild.report.problems import coloured, printable
+from epbuild.report.text import painted
 
 WIDTH = 80
 _CELLS = (11, 11, 12, 9)

@@ -15,7 +15,7 @@ from typing import Any
 from epbuild.differences import shown
 from epbuild.report.changes import amount, count, percent, signed
 from epbuild.report.difference import UNTOLD
-from epbuild.report.text import printable
+from epbuild.report.problems import printable
 from epbuild.verify import Comparison, Difference, SizeChange
 
 MOST_CHARACTERS = 65_000

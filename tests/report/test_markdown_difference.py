@@ -10,7 +10,7 @@ import pytest
 from cmarkgfm.cmark import Options
 
 from epbuild.report.markdown import MOST_CHARACTERS, code, markdown
-from epbuild.report.text import printable
+from epbuild.report.problems import printable
 from epbuild.verify import Comparison, Difference, SizeChange
 
 QNN = "QNNExecutionProvider"
