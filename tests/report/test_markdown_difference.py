@@ -259,6 +259,11 @@ def test_what_only_one_side_has_is_told_with_its_models() -> None:
     assert ["decoder/x1", "n", "5 bytes", "-", "gone", ""] in rows
 
 
+def test_outputs_that_do_not_differ_beside_one_that_is_new_are_told_so() -> None:
+    found = Comparison((Difference("graph", "added", ("artifact",), None, "m_ctx.onnx", "here/"),), models=5, artifacts=PLACES)
+    assert "Of 5 outputs on both sides, 0 differ, 1 new." in markdown("old", "new", found)
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_name_is_text_wherever_it_comes_from(text: str) -> None:
     place = f"{text}/"
