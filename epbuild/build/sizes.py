@@ -10,11 +10,10 @@ from typing import Any
 from epbuild.build.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.build.sharing import shared_bytes, unmeasured
 from epbuild.emit import listed_files
-from epbuild.plan import MANIFEST, PROVENANCE, SessionGroup
+from epbuild.plan import MANIFEST, STATEMENT, SessionGroup
 
 Files = Mapping[str, Mapping[str, Any]]
 """The `digest` and the `size` in bytes of each file of an output, by its POSIX path there."""
-_UNLISTED = {MANIFEST, PROVENANCE}
 
 
 def last_files(output: Path, recorded: Files) -> Files:
@@ -30,9 +29,7 @@ def last_files(output: Path, recorded: Files) -> Files:
 
 def compared(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
     """An output with what it was before; manifests, and the statement about them, which no manifest can list, are left out."""
-    old, new = (
-        {path: file for path, file in files.items() if PurePosixPath(path).name not in _UNLISTED} for files in (before, after)
-    )
+    old, new = ({path: file for path, file in files.items() if not _tells_of_others(path)} for files in (before, after))
     return OutputCompared(
         step,
         directory,
@@ -44,6 +41,11 @@ def compared(step: str, directory: str, before: Files, after: Files) -> OutputCo
             if path not in old or path not in new or old[path]["digest"] != new[path]["digest"]
         ),
     )
+
+
+def _tells_of_others(path: str) -> bool:
+    """Whether a file is a manifest or a statement: that in a folder ends as that beside an archive does."""
+    return PurePosixPath(path).name == MANIFEST or path.endswith(STATEMENT)
 
 
 def savings(group: SessionGroup, result: Mapping[str, Any]) -> SharingSaved | None:

@@ -68,7 +68,8 @@ def read_lock(text: str, file: str) -> Lock:
 def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
     """What can be made out of a lock, and what is wrong with it first, such as a merge: of two facts that exclude each other, the first.
 
-    Raises PlanError (EPB242) for a lock of another format: there is something in it that this epbuild cannot know.
+    Raises PlanError (EPB242) for a lock of another format, as there is something in it that this epbuild cannot know, and for what is
+    no lock: another program's file may have the same name.
     """
     reading, problems = _read(text, file)
     return reading.lock(), problems[0] if problems else None
@@ -120,8 +121,8 @@ def _read(text: str, file: str) -> tuple[_Reading, list[Problem]]:
                 message = "the lock is of a format that this epbuild does not know"
                 hint = "Take the epbuild that wrote it, or a newer one."
                 raise PlanError(Problem("EPB242", message, Position(file, number, 1), hint))
-            wrong(number, f"this is no lock: its first line is not '{_HEAD} {FORMAT}'")
-            continue
+            message = f"this is no lock of epbuild: its first line is not '{_HEAD} {FORMAT}'"
+            raise PlanError(Problem("EPB242", message, Position(file, number, 1), "If nothing needs it, remove it."))
         if line in seen:
             wrong(number, f"the lock says twice what line {seen[line]} says")
             continue

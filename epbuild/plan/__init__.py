@@ -5,6 +5,7 @@ from epbuild.plan.outputs import BASE, BOM, GENAI_CONFIG, MANIFEST, PROVENANCE
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.sources import Locate, find_source
 from epbuild.plan.steps import (
+    STATEMENT,
     Emission,
     Genai,
     Member,
@@ -24,6 +25,7 @@ __all__ = [
     "GENAI_CONFIG",
     "MANIFEST",
     "PROVENANCE",
+    "STATEMENT",
     "Change",
     "Emission",
     "Genai",

@@ -235,10 +235,14 @@ def _names(group: Group, target: PlannedTarget) -> dict[str, Scalar]:
 
 
 def collisions(emissions: Mapping[str, Emission]) -> list[Problem]:
-    """Outputs that would write into one folder, or one inside another's folder."""
+    """Outputs that would write into one folder, or one inside another's folder, or move one tag of a registry."""
     problems: list[Problem] = []
     owners: dict[str, Emission] = {}
+    pushers: dict[ImageReference, Emission] = {}
     for emission in emissions.values():
+        if emission.push is not None and (pusher := pushers.setdefault(emission.push, emission)) is not emission:
+            message = f"two outputs would be pushed to {emission.push}: {pusher.id} and {emission.id}"
+            problems.append(Problem("EPB222", message, emission.where, "Put ${group} and ${target} into what is pushed to."))
         for path in filter(None, (emission.path, emission.statement)):
             owner = owners.setdefault(str(path).casefold(), emission)
             if owner is not emission:

@@ -34,6 +34,9 @@ from epbuild.recipe import (
 
 StepKind = Literal["compile", "share", "merge", "emit"]
 
+STATEMENT = ".intoto.json"
+"""Ends the name of a file with provenance."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -289,7 +292,7 @@ class Emission:
     @property
     def statement(self) -> Path | None:
         """The provenance of an archive, which lies beside it; None: there is none, or it lies in the output."""
-        return self.path.with_name(f"{self.path.name}.intoto.json") if self.is_file and self.provenance else None
+        return self.path.with_name(f"{self.path.name}{STATEMENT}") if self.is_file and self.provenance else None
 
     @property
     def session_groups(self) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ from epbuild.build import (
     StepFinished,
     ToolchainReady,
 )
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted, printable
+from epbuild.report.problems import coloured, printable
+from epbuild.report.text import painted
 
 WIDTH = 80
 _CELLS = (11, 11, 12, 9)
@@ -129,8 +129,9 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
     for item in changed[:_MOST_OUTPUTS]:
         files = [Sizes(f"  {file.path}", file.before, file.after) for file in item.files if _is_told(item, file)]
         files.sort(key=lambda file: (-abs(file.change), file.name))
-        # One file's numbers need not be told twice.
-        yield from _row(item.directory, sizes[item].in_words if len(files) != 1 else ("",) * 4)
+        # One file's numbers need not be told twice, if they are all that there is to tell.
+        alone = len(files) == 1 and files[0].change == sizes[item].change
+        yield from _row(item.directory, ("",) * 4 if alone else sizes[item].in_words)
         yield from _listed(files, _MOST_FILES, "  {} other files")
     yield from _listed([sizes[item] for item in changed[_MOST_OUTPUTS:]], 0, "{} other outputs")
     yield from _listed(new, 0, "{} new outputs")

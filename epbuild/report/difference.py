@@ -18,8 +18,7 @@ from itertools import zip_longest
 from typing import Any
 
 from epbuild.differences import shown
-from epbuild.report.problems import coloured
-from epbuild.report.text import printable
+from epbuild.report.problems import coloured, printable
 from epbuild.verify import Comparison, Difference
 
 FORMAT = 1

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted, printable
+from epbuild.report.problems import coloured, printable
+from epbuild.report.text import painted
 
 _WIDTH = 80
 _LABEL = 16

@@ -11,8 +11,8 @@ from epbuild.build import Locking, shown_path
 from epbuild.errors import Problem
 from epbuild.lock import Lock, LockChange
 from epbuild.report.documents import problem_document
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted, print_line, printable
+from epbuild.report.problems import coloured, printable
+from epbuild.report.text import painted, print_line
 
 FORMAT = 1
 _COLOURS = {"added": "32", "updated": "33", "removed": "31"}

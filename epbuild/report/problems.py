@@ -32,15 +32,15 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # those of YAML, in whi
 def tell_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
     """The problems in reading order on standard error: where, what, what to do, and the place underlined.
 
-    Under GitHub Actions, each is an annotation as well.
+    Under GitHub Actions, each is an annotation as well. Names that come from models cannot command a terminal, nor begin a line.
     """
     stream = sys.stderr
     paint = coloured(stream)
     files = _Files()
     for problem in sorted(problems, key=_reading_order):
-        place = f"{problem.where}: " if problem.where is not None else "epbuild: "
+        place = f"{printable(str(problem.where))}: " if problem.where is not None else "epbuild: "
         label = f"{_COLOURS[kind]}{kind}:{_PLAIN}" if paint else f"{kind}:"
-        stream.write(f"{place}{label} {problem.text} [{problem.code}]\n")
+        stream.write(f"{place}{label} {printable(problem.text)} [{problem.code}]\n")
         if isinstance(problem.where, Position) and (line := files.line(problem.where)) is not None:
             gutter, shown, carets = excerpt(line, problem.where, getattr(stream, "encoding", None))
             bar, over = (_DIM, _PLAIN) if paint else ("", "")
@@ -59,6 +59,17 @@ def tell_count(problems: Sequence[Problem]) -> None:
 def coloured(stream: Any) -> bool:
     """Whether colour means anything where `stream` goes: a terminal, and no NO_COLOR."""
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def printable(text: str) -> str:
+    """`text` with everything spelled out that a terminal would obey instead of showing it."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text
+        )
+    )
 
 
 def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:

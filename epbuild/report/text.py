@@ -46,17 +46,6 @@ def painted(text: str, code: str, colour: bool) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 
-def printable(text: str) -> str:
-    """`text` with everything spelled out that a terminal would obey instead of showing it."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(
-            character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text
-        )
-    )
-
-
 def _reasons(status: StepStatus) -> list[str]:
     left = len(status.reasons) - _MOST_REASONS
     return [*status.reasons[:_MOST_REASONS], *([f"and {left} more"] if left > 0 else [])]

@@ -49,7 +49,7 @@ def with_rest(path: Path, found: tuple[Part, ...]) -> tuple[Part, ...]:
             filled.append(Part("", Payload(path, at, part.bytes.start - at)))
         filled.append(part)
         at = part.bytes.start + part.bytes.size
-    return tuple(part for part in filled if part.bytes.size)
+    return tuple(filled[:-1])
 
 
 def _members(part: Part) -> Iterator[Part]:

@@ -60,6 +60,17 @@ def test_what_changed_is_told_file_by_file_and_what_did_not_is_not(workshop: Wor
     assert outputs(workshop) == {}
 
 
+def test_an_archive_counts_without_the_statement_beside_it(workshop: Workshop) -> None:
+    archive = ('path: "dist/${group}"', 'pack: zip, provenance: true, path: "dist/${group}.zip"')
+    workshop.write_recipe(archive)
+    workshop.build()
+    workshop.write_recipe(archive, MORE)
+    workshop.build()
+    [found] = (event for step, event in outputs(workshop).items() if "decoder" in step)
+    [change] = found.files
+    assert (change.path, change.before, change.after) == ("decoder.zip", found.before, found.after)
+
+
 def test_other_bytes_of_the_same_size_are_a_change(workshop: Workshop) -> None:
     workshop.build()
     workshop.write_recipe(("vars: {quality: 3}", "vars: {quality: 1}"))

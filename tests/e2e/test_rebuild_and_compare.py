@@ -102,6 +102,19 @@ def test_a_target_for_several_socs_differs_in_times_of_day_alone_and_that_is_kno
     assert project.files("dist/left")["left_qnn.bin"] == old
 
 
+def test_times_of_day_are_known_in_an_embedded_context_as_well(project: Project) -> None:
+    write_project(project)
+    project.edit(ONE_SOC, SOCS)
+    project.edit("models: [left], targets: [npu]", "models: [left], targets: [npu], compile: {embed: true}")
+    project.build()
+    time.sleep(1.1)  # the times in the archive are in seconds
+    code, told = compared(project, "epbuild.yaml", "emit:left/*")
+    [event] = told.values()
+    assert (code, event["verdict"], event["problems"]) == (0, "known", [])
+    [difference] = event["differences"]
+    assert [found["meaning"] for found in difference["found"]] == ["timestamp"]
+
+
 def test_the_manifest_of_a_target_for_several_socs_says_why_it_is_not_reproducible(project: Project) -> None:
     write_project(project)
     project.build()

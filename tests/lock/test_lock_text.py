@@ -174,13 +174,20 @@ def test_a_line_that_does_not_belong_there_is_told_with_its_number(line: str, me
     [
         ("", 1, "the lock is empty"),
         ("# nothing\n", 1, "the lock is empty"),
-        ("name: tiny\n", 1, "this is no lock: its first line is not 'epbuild-lock 1'"),
         (TEXT.replace("recipe tiny\n", ""), len(TEXT.splitlines()) - 1, "the lock does not say which recipe it is of"),
     ],
 )
 def test_what_is_no_lock_is_told_as_that(text: str, line: int, message: str) -> None:
     problem = problem_of(text)
     assert (problem.message, problem.where) == (message, Position("epbuild.lock", line, 1))
+
+
+def test_a_file_of_another_program_is_told_and_nothing_is_made_of_it() -> None:
+    problem = problem_of('{"nodes": {}}\n')
+    assert problem.message == "this is no lock of epbuild: its first line is not 'epbuild-lock 1'"
+    assert problem.where == Position("epbuild.lock", 1, 1)
+    with pytest.raises(PlanError):
+        salvage('{"nodes": {}}\n', "epbuild.lock")
 
 
 def test_a_lock_of_a_newer_epbuild_is_refused_and_nothing_is_made_of_it() -> None:

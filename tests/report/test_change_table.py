@@ -140,6 +140,15 @@ def test_an_archive_is_its_own_file_and_the_blobs_of_an_image_have_no_names(monk
     ]
 
 
+def test_an_output_of_which_one_file_alone_can_be_named_still_has_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = (ChangedFile("blobs/sha256/" + "a" * 64, 2000, None), ChangedFile("index.json", 400, 405))
+    image = OutputCompared("emit:g/t/oci", "dist/image", 3000, 1005, files)
+    assert told(monkeypatch, image)[2:-1] == [
+        "dist/image                                3.0 kB     1.0 kB     -2.0 kB   -66.5%",
+        "  index.json                           400 bytes  405 bytes    +5 bytes    +1.2%",
+    ]
+
+
 def test_a_long_path_has_a_line_of_its_own_and_nothing_steers_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     files = (ChangedFile("x" * 90, 1, 2000), ChangedFile("a\x1b[2J.bin", 1000, 2000))
     lines = told(

@@ -10,7 +10,7 @@ import pytest
 from cmarkgfm.cmark import Options
 
 from epbuild.report.markdown import MOST_CHARACTERS, code, markdown
-from epbuild.report.text import printable
+from epbuild.report.problems import printable
 from epbuild.verify import Comparison, Difference, SizeChange
 
 QNN = "QNNExecutionProvider"
@@ -257,6 +257,11 @@ def test_what_only_one_side_has_is_told_with_its_models() -> None:
     assert ["gone", "m_ctx.onnx", "gone"] in rows
     assert ["here", "m_ctx.onnx, n_ctx.onnx", "new"] in rows
     assert ["decoder/x1", "n", "5 bytes", "-", "gone", ""] in rows
+
+
+def test_outputs_that_do_not_differ_beside_one_that_is_new_are_told_so() -> None:
+    found = Comparison((Difference("graph", "added", ("artifact",), None, "m_ctx.onnx", "here/"),), models=5, artifacts=PLACES)
+    assert "Of 5 outputs on both sides, 0 differ, 1 new." in markdown("old", "new", found)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

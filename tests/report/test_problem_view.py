@@ -227,6 +227,16 @@ def test_under_github_actions_the_annotation_follows_the_excerpt(monkeypatch: py
     assert told(monkeypatch, problem(1, 1))[-1].startswith("::error file=epbuild.yaml,line=1,col=1::QNN has no option")
 
 
+def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of an external data file is whatever the model's author wrote."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    message = "the model 'm' needs the external data file w\n::add-mask::a\r\x1b[2J.bin"
+    lines = told(monkeypatch, Problem("EPB203", message, "compile:g/t/m"))
+    shown = r"the model 'm' needs the external data file w\n::add-mask::a\r\x1b[2J.bin. [EPB203]"
+    assert lines[0] == f"compile:g/t/m: error: {shown}"
+    assert [line.partition("the model")[0] for line in lines[1:]] == ["::error::"]
+
+
 @pytest.mark.parametrize(
     ("problems", "text"),
     [

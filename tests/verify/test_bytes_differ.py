@@ -215,6 +215,16 @@ def test_an_embedded_archive_is_told_by_its_members_too(folder: Path) -> None:
     assert ("timestamp", place, old.index(STAMP) + STAMP.index(b"1:01 UTC"), 2) in told
 
 
+def test_a_part_without_a_byte_is_in_both_and_no_difference(folder: Path) -> None:
+    """ONNX Runtime writes the graph's documentation also where there is none."""
+    made = []
+    for text in ("one", "two"):
+        graph = onnx.helper.make_graph([], "g", [], [])
+        graph.doc_string = ""
+        made.append(onnx.helper.make_model(graph, producer_name=text).SerializeToString())
+    assert [item[0] for item in found(folder, made[0], made[1], "x.onnx")] == ["text"]
+
+
 def test_an_initializer_that_differs_is_named(folder: Path) -> None:
     made = []
     for number in (1.0, 2.0):
