@@ -309,6 +309,18 @@ def test_a_build_with_nothing_to_do_does_not_pay_for_the_validator(tmp_path: Pat
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "epbuild.yaml")], check=True)
 
 
+def test_checking_a_recipe_does_not_pay_for_checks_of_formats(tmp_path: Path) -> None:
+    (tmp_path / "epbuild.yaml").write_text(MINIMAL, encoding="utf-8")
+    code = (
+        "import sys, pathlib, epbuild.recipe as r\n"
+        "r.load(pathlib.Path(sys.argv[1]))\n"
+        "assert 'jsonschema' in sys.modules\n"
+        "assert not {'isoduration', 'arrow', 'rfc3986_validator', 'webcolors'} & sys.modules.keys()\n"
+        "import isoduration\n"  # others may want it
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "epbuild.yaml")], check=True)
+
+
 def assert_recipe_or_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         problems = problems_of(Path(folder), content)
