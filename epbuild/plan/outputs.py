@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from epbuild.errors import Position, Problem
 from epbuild.plan.steps import Emission, Genai, Merging, Part, PlannedTarget, SessionGroup
+from epbuild.portable import unportable
 from epbuild.recipe import (
     BadImageReference,
     Group,
@@ -125,6 +126,9 @@ def unfit_for_package(output: Output, parts: Sequence[Part]) -> Iterator[Problem
         if group.casefold() in _OF_A_PACKAGE:
             message = f"the folder of the group '{group}' would be in the place of the package's own '{group.casefold()}'"
             yield Problem("EPB222", message, output.where, "Give the group another name.")
+    for folder in dict.fromkeys(part.folder for part in parts):
+        if (name := unportable(folder)) is not None:
+            yield _unportable(name, output.where, "Give the group or the target another name.")
     pipelines = sorted({part.group for part in parts if part.genai is not None})
     if pipelines and len(groups) > 1:
         message = f"onnxruntime-genai opens packages of one group, and '{pipelines[0]}' would be beside others"
@@ -303,7 +307,14 @@ def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Pro
             Problem("EPB221", f"the output path '{text}' names the folder itself", where, "Name a folder or file below it.")
         )
         return ""
+    if (name := unportable(normal)) is not None:
+        problems.append(_unportable(name, where, "Write another name: what is built is meant to go everywhere."))
+        return ""
     return normal
+
+
+def _unportable(name: str, where: Position, hint: str) -> Problem:
+    return Problem("EPB229", f"Windows has no file and no folder called '{name}'", where, hint)
 
 
 def _check_reach(model: str, binary: str, where: Position, problems: list[Problem]) -> None:

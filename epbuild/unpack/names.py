@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from pathlib import PurePosixPath
 
 from epbuild.onnxfile import BadReference, check_reference
+from epbuild.portable import is_device
 from epbuild.unpack.refusal import harmful, quoted
 
 _MOST_PLACES = 200_000
 _MOST_PARTS = 64
-
-# Opened under such a name, Windows gives a device, whatever follows the first dot.
-_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(\..*)?", re.IGNORECASE)
 
 
 class Names:
@@ -44,7 +41,7 @@ class Names:
         except BadReference as error:
             raise harmful(self._title, name, "is not named by a path below a folder, written with '/'") from error
         parts = PurePosixPath(path).parts
-        if not parts or len(parts) > _MOST_PARTS or any(_DEVICE.fullmatch(part) for part in parts):
+        if not parts or len(parts) > _MOST_PARTS or any(map(is_device, parts)):
             raise harmful(self._title, name, "has a name that not every platform has for a file")
         return "/".join(parts)
 

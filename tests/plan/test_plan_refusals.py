@@ -379,6 +379,31 @@ def test_two_outputs_with_one_tag_are_refused_before_one_takes_it_from_the_other
     check(workshop, text, ("EPB222", f"two outputs would be pushed to registry.example/models:latest: {steps}"))
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("dist/aux/${group}/${target}", "aux"),
+        ("dist/${group}/${target}/NUL.onnx", "NUL.onnx"),
+        ("'dist/${group}: ${target}'", "decoder: phone"),
+        ("dist/${group}/${target}?", "phone?"),
+        ("dist/${group}/${target}.", "phone."),
+        ("'dist/${group} /${target}'", "decoder "),
+        ("dist/com1/${group}/${target}", "com1"),
+    ],
+)
+def test_a_path_that_windows_cannot_have_is_refused_everywhere(workshop: Path, path: str, name: str) -> None:
+    text, (mark,) = places(edited(RECIPE, (OUTPUT, f"path: {MARK}{path}\n")))
+    found = [problem for problem in problems_of(workshop, text) if f"no file and no folder called '{name}'" in problem.message]
+    assert told(found) == [("EPB229", *mark)]
+
+
+@pytest.mark.parametrize(
+    "path", ["dist/auxiliary/${group}/${target}", "dist/.hidden/${group}/${target}.v1", "dist/com/${group} ${target}"]
+)
+def test_names_that_only_resemble_those_are_names_like_any_other(workshop: Path, path: str) -> None:
+    assert codes(problems_of(workshop, edited(RECIPE, (OUTPUT, f"path: {path}\n")))) == []
+
+
 def test_paths_that_differ_in_letter_case_only_are_one_path_on_some_file_systems(workshop: Path) -> None:
     second = f"  - layout: directory\n    path: {MARK}DIST/${{group}}/${{target}}\n"
     text, (mark,) = places(RECIPE + second)
