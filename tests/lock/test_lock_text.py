@@ -61,6 +61,7 @@ locks = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(lock=locks)
 def test_what_is_written_is_read_as_it_was(lock: Lock) -> None:
     assert read_lock(render(lock), "epbuild.lock") == lock
@@ -72,6 +73,7 @@ def test_the_text_has_one_fact_a_line_sorted(lock: Lock) -> None:
     assert lines == sorted(set(lines))
 
 
+@pytest.mark.slow
 @given(lock=locks, seed=st.integers())
 def test_the_order_in_which_facts_were_found_is_not_seen(lock: Lock, seed: int) -> None:
     def shuffled(values: dict[str, Any]) -> dict[str, Any]:

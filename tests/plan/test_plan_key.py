@@ -505,6 +505,7 @@ documents = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(old=documents, new=documents)
 def test_a_reason_is_given_exactly_when_the_keys_differ(old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -212,6 +212,7 @@ def _shuffled(value: Any, order: random.Random) -> Any:
     return {key: value[key] if key == "matrix" else _shuffled(value[key], order) for key in keys}
 
 
+@pytest.mark.slow
 @given(order=st.randoms(use_true_random=False), flow=st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_formatting_and_the_order_of_keys_change_nothing(
@@ -237,6 +238,7 @@ def test_ten_thousand_targets_are_a_recipe_and_take_seconds_at_most(tmp_path: Pa
     assert time.process_time() - began < 20  # measured: 0.6; this only has to catch a square
 
 
+@pytest.mark.slow
 def test_patterns_that_multiply_are_refused_before_they_take_memory(tmp_path: Path) -> None:
     axis = ", ".join(str(n) for n in range(100))
     groups = "".join(f"  g{n}: {{models: [prefill], targets: ['npu-*']}}\n" for n in range(1000))

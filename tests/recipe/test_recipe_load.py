@@ -339,6 +339,7 @@ TEMPLATES = st.sampled_from(["${vars.quality}", "${matrix.soc}", "${x", "snapdra
 CHARACTERS = st.characters(exclude_categories=["Cs"])
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_damage_to_a_recipe_leaves_a_recipe_or_a_recipe_error(data: st.DataObject) -> None:
@@ -356,6 +357,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(data=st.data(), value=VALUES)
 @settings(max_examples=200, deadline=None)
 def test_any_value_in_any_place_leaves_a_recipe_or_a_recipe_error(data: st.DataObject, value: object) -> None:

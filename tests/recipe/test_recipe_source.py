@@ -109,6 +109,7 @@ def test_a_merge_bomb_is_refused(tmp_path: Path) -> None:
     assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB110"]
 
 
+@pytest.mark.slow
 def test_as_many_values_as_the_limit_are_read_and_one_more_is_refused() -> None:
     spare = MAX_NODES - 3  # the root, the key and the list
     assert parsed(f"a: [{'x,' * spare}]")

@@ -35,6 +35,7 @@ values = (
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(nodes=st.lists(st.dictionaries(names, values, max_size=6), min_size=1, max_size=4), manifest=st.booleans())
 def test_no_attributes_of_a_node_make_a_look_at_it_crash(nodes: list[dict[str, object]], manifest: bool) -> None:
