@@ -8,7 +8,7 @@ import click
 
 from epbuild.cli import arguments
 from epbuild.report import comparison_document, print_comparison, print_json, print_markdown
-from epbuild.unpack import UnsoundArchive, opened
+from epbuild.unpack import UnsoundArchive, opened, packed_below
 from epbuild.verify import Comparison, Incomparable, compare
 
 
@@ -38,6 +38,10 @@ def diff(a: Path, b: Path, markdown: bool, json: bool) -> int:
 def _compared(a: Path, b: Path) -> Comparison:
     try:
         with opened(a, arguments.tell) as old, opened(b, arguments.tell) as new:
-            return compare(old.place, new.place)
+            found = compare(old.place, new.place)
     except UnsoundArchive as error:  # no answer, and so neither `same` nor `different`
         raise Incomparable(*error.problems) from error
+    for path, lent in ((a, old), (b, new)):
+        for place in packed_below(path) if lent.form is None and path.is_dir() else ():
+            arguments.tell(f"{place.as_posix()}: not looked into; name it to compare it")
+    return found

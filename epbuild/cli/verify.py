@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from epbuild.cli import arguments
+from epbuild.errors import Problem
 from epbuild.report import findings_document, print_findings, print_json
-from epbuild.unpack import Lent, UnsoundArchive, check_statement, opened
-from epbuild.verify import Artifact, Finding, check_artifact, find_artifacts
+from epbuild.unpack import Lent, UnsoundArchive, check_statement, opened, packed_below
+from epbuild.verify import Artifact, Finding, NothingToVerify, check_artifact, find_artifacts
 
 if TYPE_CHECKING:
     from epbuild.build.trial import DeviceType, Trial
@@ -93,7 +94,14 @@ def _findings(path: Path, trial_of: Callable[[Sequence[Artifact]], Trial | None]
     """What there is to say of everything at a path; of an archive or an image, first that it is whole, and what it was published as."""
     try:
         with opened(path, arguments.tell) as lent:
-            artifacts = find_artifacts(lent.place)
+            passed_over = packed_below(path) if lent.form is None and path.is_dir() else ()
+            try:
+                artifacts = find_artifacts(lent.place)
+            except NothingToVerify as error:
+                if not passed_over:
+                    raise
+                message = f"{path} holds archives or images alone: name one of them, such as {passed_over[0].as_posix()}"
+                raise NothingToVerify(Problem("EPB600", message)) from error
             trial = trial_of(artifacts)
             about = list(_about(path, lent))
             yield from about
@@ -101,6 +109,8 @@ def _findings(path: Path, trial_of: Callable[[Sequence[Artifact]], Trial | None]
             for artifact in artifacts:
                 for finding in _check(artifact, trial, lent, sound=sound):
                     yield replace(finding, message=lent.told(finding.message))
+            for place in passed_over:
+                yield Finding("archive", place.as_posix(), "skipped", "It was not looked into: name it to verify it.")
     except UnsoundArchive as error:
         for problem in error.problems:
             message = f"{problem.message[:1].upper()}{problem.message[1:]}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,12 +13,14 @@ from typing import Literal
 
 from epbuild.errors import EpbuildError
 from epbuild.unpack import zipped
-from epbuild.unpack.members import Members, Say
+from epbuild.unpack.members import MANIFEST, Members, Say
 from epbuild.unpack.refusal import cannot_unpack, nothing
 
 Form = Literal["zip", "tar.zst", "image"]
 
 _PREFIX = "epbuild-unpacked-"
+_ARCHIVES = (".zip", ".tar.zst")
+_IMAGE = frozenset({"oci-layout", "index.json"})
 _PACKED = frozenset({".zip", ".zst"})
 _OTHERS = frozenset({".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"})
 _NEVER = frozenset({".onnx", ".json"})
@@ -76,12 +79,35 @@ def opened(path: Path, say: Say = lambda text: None) -> Iterator[Lent]:
             raise
 
 
+def packed_below(folder: Path) -> tuple[Path, ...]:
+    """The archives and image layouts below a folder that is lent as it is: they are not opened with it. Raises OSError.
+
+    Hidden folders are not entered, nor those with a manifest, whose files are all accounted for.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found: list[Path] = []
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        here = Path(root)
+        if MANIFEST in names:
+            folders.clear()
+        elif set(names) >= _IMAGE:
+            found.append(here)
+            folders.clear()
+        else:
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            found += (here / name for name in sorted(names) if name.endswith(_ARCHIVES))
+    return tuple(found)
+
+
 def _form(path: Path) -> Form | None:
     """What there is to unpack at a path; None: it is something else, or nothing. Raises NothingToVerify for what only looks like it."""
     try:
         if path.is_dir():
             # A folder that has both is one of another tool's, or the user's.
-            return "image" if all((path / name).is_file() for name in ("oci-layout", "index.json")) else None
+            return "image" if all((path / name).is_file() for name in _IMAGE) else None
         if not path.is_file() or path.suffix in _NEVER:
             return None
         with path.open("rb") as file:

@@ -163,3 +163,11 @@ def test_a_damaged_archive_is_no_answer(tmp_path: Path) -> None:
     done = epbuild(tmp_path, "diff", "image", "b.zip")
     assert done.returncode == 2
     assert "b.zip/m.onnx: m.onnx is not a whole ONNX file" in done.stderr
+
+
+def test_an_archive_in_a_folder_is_told_as_not_compared(tmp_path: Path) -> None:
+    write_model(tmp_path / "a/relu.onnx")
+    write_model(tmp_path / "b/relu.onnx")
+    pack(tmp_path / "a", tmp_path / "b" / "more.zip")
+    done = epbuild(tmp_path, "diff", "a", "b")
+    assert (done.returncode, done.stderr) == (0, "b/more.zip: not looked into; name it to compare it\n")

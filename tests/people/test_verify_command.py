@@ -305,3 +305,19 @@ def test_ctrl_c_leaves_nothing_of_what_was_unpacked(tmp_path: Path, temporary: P
     _, told = process.communicate(timeout=60)
     assert (process.returncode, told.strip()) == (130, b"epbuild: interrupted; what was finished is kept")
     assert list(temporary.iterdir()) == []
+
+
+def test_archives_and_images_in_a_folder_are_named_as_what_was_not_looked_into(tmp_path: Path) -> None:
+    write(tmp_path / "dist" / "folder")
+    for name in ("a.zip", "more/b.tar.zst", "more/image", "folder/of-its-own.zip"):
+        (tmp_path / "dist" / "more").mkdir(exist_ok=True)
+        pack(tmp_path / "dist" / "folder", tmp_path / "dist" / name)
+    code, document = verified(tmp_path, "dist")
+    assert code == 0
+    left = [(item["check"], item["subject"]) for item in document["findings"] if item["outcome"] == "skipped"]
+    assert ("files", "folder/of-its-own.zip") in left, "it lies beside a manifest that does not list it"
+    assert [subject for check, subject in left if check == "archive"] == ["dist/a.zip", "dist/more/b.tar.zst", "dist/more/image"]
+    shutil.rmtree(tmp_path / "dist" / "folder")
+    done = epbuild(tmp_path, "verify", "dist")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "dist holds archives or images alone: name one of them, such as dist/a.zip" in " ".join(done.stderr.split())
