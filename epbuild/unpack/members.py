@@ -62,14 +62,16 @@ class Members:
         self._learn(path, place, size)
         return place
 
-    def _pour(self, name: str, size: int, pieces: Iterable[bytes], write: Callable[[bytes], object]) -> None:
+    def _pour(self, name: str, size: int, pieces: Iterable[bytes], write: Callable[[memoryview], int]) -> None:
         written = 0
         for piece in pieces:
             written += len(piece)
             if written > size:
                 raise damaged(self.title, f"the member {quoted(name)} has more than the {size:,} bytes that it should have")
-            with self._on_disk(name):
-                write(piece)
+            rest = memoryview(piece)
+            while rest:  # a disk that is almost full takes a part
+                with self._on_disk(name):
+                    rest = rest[write(rest) :]
             self._progress.add(len(piece))
         if written < size:
             raise damaged(self.title, f"the member {quoted(name)} ends after {written:,} of {size:,} bytes")
