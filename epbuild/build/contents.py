@@ -21,7 +21,7 @@ from epbuild.plan import MANIFEST, Emission, Merging, Part, PlannedEp, PlannedTa
 from epbuild.store import BlobStore
 
 if TYPE_CHECKING:
-    from epbuild.emit import EmittedModel
+    from epbuild.emit import EmittedModel, Inference
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,14 @@ def base_contents(emission: Emission, laid: LaidOut, folder: str, others: Sequen
 def _in_the_way(emission: Emission, what: str) -> BuildError:
     hint = "Put ${model} into the folder of 'base', and let it hold nothing else."
     return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", emission.id, hint))
+
+
+def inference_of(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Inference:
+    """The options that a session with `ep` needs to run what was compiled for the target; `share`: its models share weights."""
+    from epbuild.emit import for_inference  # few outputs say it
+
+    files = [*target.session_files, *ep.files]
+    return for_inference(target.session_options, ep.provider_options, share=share, files=files, only_compiling=ep.only_compiling)
 
 
 def in_order(contents: Sequence[Content]) -> tuple[Content, ...]:

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.build.contents import LaidOut, Workbench, base_contents, part_manifest
+from epbuild.build.contents import LaidOut, Workbench, base_contents, inference_of, part_manifest
 from epbuild.emit import (
     Content,
     EmittedModel,
-    Inference,
     ManifestModel,
     Variant,
     base_models,
     check_package,
-    for_inference,
     package_manifest,
     share_files,
 )
@@ -54,7 +52,7 @@ class Package:
         return [
             f"the option {option} of '{name}' is not in the package: {why}"
             for name, target in targets.items()
-            for option, why in _inference(target, share=False).left_out.items()
+            for option, why in inference_of(target, target.eps[0], share=False).left_out.items()
         ]
 
     def base_models(self) -> list[EmittedModel]:
@@ -126,7 +124,7 @@ def _bases(emission: Emission, laid: Sequence[LaidOut], bench: Workbench, digest
 def _compiled(laid: LaidOut) -> Iterator[Variant]:
     part, target = laid.part, laid.part.target
     main = target.eps[0]
-    options = _inference(target, share=laid.made[0].group.share)
+    options = inference_of(target, main, share=laid.made[0].group.share)
     if part.genai is not None:
         yield Variant(
             component=part.group,
@@ -190,14 +188,6 @@ def _not_compiled(laid: Sequence[LaidOut]) -> Iterator[Variant]:
                 # What is compiled stays together, so that other readers than ONNX Runtime's package API find it.
                 movable=True,
             )
-
-
-def _inference(target: PlannedTarget, *, share: bool) -> Inference:
-    main = target.eps[0]
-    files = [*target.session_files, *main.files]
-    return for_inference(
-        target.session_options, main.provider_options, share=share, files=files, only_compiling=main.only_compiling
-    )
 
 
 def _device(target: PlannedTarget) -> str | None:

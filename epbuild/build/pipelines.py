@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from epbuild.build.contents import LaidOut, Workbench
-from epbuild.emit import Content, GenaiError, Stage, check_base, check_stages, for_inference, genai_config
+from epbuild.build.contents import LaidOut, Workbench, inference_of
+from epbuild.emit import Content, GenaiError, Stage, check_base, check_stages, genai_config
 from epbuild.errors import BuildError, PlanError, Problem
 from epbuild.onnxfile import read_header
 from epbuild.plan import GENAI_CONFIG, Emission, Genai, Member, Plan, PlannedTarget
@@ -98,8 +98,7 @@ def _stage(genai: Genai, member: Member, file: str, target: PlannedTarget | None
     eps: list[tuple[str, Mapping[str, str]]] = []
     if target is not None:
         for ep in target.eps:
-            named = [*target.session_files, *ep.files]
-            found = for_inference(target.session_options, ep.lasting_options, share=share, files=named)
+            found = inference_of(target, ep, share=share)
             options = found.session_options
             eps.append((ep.entry.ep, found.provider_options))
     return Stage(
