@@ -108,3 +108,14 @@ def _reading_order(problem: Problem) -> tuple[str, int, int]:
     if isinstance(where, Position):
         return (where.file, where.line, where.column)
     return ("", 0, 0)
+
+
+def printable(text: str) -> str:
+    """`text` with everything spelled out that a terminal would obey instead of showing it."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text
+        )
+    )

@@ -1,4 +1,4 @@
-"""Amounts as people write them, in recipes and on the command line: `8 GB`, `512MiB`, `30d`."""
+"""Amounts as people write them, in recipes and on the command line, `8 GB`, `512MiB`, `30d`; and as they read them: `1 file`, `2 files`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def bytes_of(text: str) -> int:
 def seconds_of(text: str) -> int:
     """The seconds that a number with a unit of TIMES means; raises ValueError, with a hint as its message, for anything else."""
     return _amount(text, TIMES)
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _amount(text: str, units: dict[str, int]) -> int:

@@ -9,6 +9,7 @@ import click
 
 from epbuild.report import print_line, tell_problems
 from epbuild.starter import KINDS, Kind, Wishes, write_recipe
+from epbuild.units import counted
 
 _DEFAULT = Path("epbuild.yaml")
 
@@ -70,7 +71,7 @@ def init(
         raise _exists(path) from None
     tell_problems(warnings, "warning")
     shown = "" if path == _DEFAULT else f" {path}" if " " not in str(path) else f' "{path}"'
-    print_line(f"Wrote {path}: {_count(len(models), 'model')} for {_count(len(targets), 'target')}. Next: epbuild run{shown}")
+    print_line(f"Wrote {path}: {counted(len(models), 'model')} for {counted(len(targets), 'target')}. Next: epbuild run{shown}")
     return 0
 
 
@@ -108,7 +109,3 @@ def _named(targets: tuple[str, ...]) -> dict[str, str]:
 
 def _exists(path: Path) -> click.UsageError:
     return click.UsageError(f"{path} exists already; take --force to replace it, or --output for another file")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -10,6 +10,7 @@ from epbuild.build import Request, read_plan
 from epbuild.cli import arguments
 from epbuild.errors import EpbuildError
 from epbuild.report import print_json, print_line, problem_document, tell_problems
+from epbuild.units import counted
 
 _FORMAT = 1
 
@@ -37,9 +38,5 @@ def validate(recipe: Path, settings: tuple[str, ...], json: bool) -> int:
         return 0
     tell_problems(plan.warnings, "warning")
     counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
-    print_line(f"{recipe} is valid: " + ", ".join(_count(len(things), noun) for noun, things in counts.items()))
+    print_line(f"{recipe} is valid: " + ", ".join(counted(len(things), noun) for noun, things in counts.items()))
     return 0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from epbuild.errors import printable
+
 CANNOT_READ: Final = "EPB100"
 SYNTAX: Final = "EPB101"
 DUPLICATE_KEY: Final = "EPB102"
@@ -30,8 +32,7 @@ def quoted(text: str) -> str:
     if len(text) > _LONGEST_QUOTE:
         half = _LONGEST_QUOTE // 2
         text = f"{text[:half]}…{text[-half:]}"
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return f"'{shown}'"
+    return f"'{printable(text)}'"
 
 
 def one_of(words: Iterable[str]) -> str:

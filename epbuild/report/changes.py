@@ -25,8 +25,10 @@ from epbuild.build import (
     StepFinished,
     ToolchainReady,
 )
-from epbuild.report.problems import coloured, printable
+from epbuild.errors import printable
+from epbuild.report.problems import coloured
 from epbuild.report.text import painted
+from epbuild.units import counted
 
 WIDTH = 80
 _CELLS = (11, 11, 12, 9)
@@ -117,10 +119,10 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
     total = amount(sum(item.after for item in outputs))
     if outputs and not changed and not gone and len(new) in (0, len(outputs)):
         if new:
-            yield f"Size: {total} in {count(len(outputs), 'new output')}."
+            yield f"Size: {total} in {counted(len(outputs), 'new output')}."
         else:
-            others = f"; {count(alike, 'file')} with other bytes" if alike else ""
-            yield f"Size: {total} in {count(len(outputs), 'output')}, as before{others}."
+            others = f"; {counted(alike, 'file')} with other bytes" if alike else ""
+            yield f"Size: {total} in {counted(len(outputs), 'output')}, as before{others}."
         return
     if not (changed or gone or new):
         return
@@ -139,7 +141,7 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
     if len(outputs) + len(gone) > 1:
         yield from _row("in all", _sum([*sizes.values(), *gone]).in_words)
     if alike:
-        yield f"{count(alike, 'other file')} with other bytes of the same size."
+        yield f"{counted(alike, 'other file')} with other bytes of the same size."
 
 
 def sharing_lines(found: Sequence[SharingSaved], yardstick: str) -> Iterator[str]:
@@ -195,11 +197,6 @@ def percent(part: int, whole: int) -> str:
         return ""
     value = 100 * part / whole
     return f"{value:+,.1f}%" if value < 1000 else f"{1 + value / 100:,.0f}x"
-
-
-def count(number: int, noun: str) -> str:
-    """So many of something."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _is_told(output: OutputCompared, file: ChangedFile) -> bool:

@@ -18,7 +18,8 @@ from itertools import zip_longest
 from typing import Any
 
 from epbuild.differences import shown
-from epbuild.report.problems import coloured, printable
+from epbuild.errors import printable
+from epbuild.report.problems import coloured
 from epbuild.verify import Comparison, Difference
 
 FORMAT = 1

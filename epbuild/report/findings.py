@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from epbuild.report.problems import coloured, printable
+from epbuild.errors import printable
+from epbuild.report.problems import coloured
 from epbuild.report.text import painted
 from epbuild.verify import Finding, Outcome
 

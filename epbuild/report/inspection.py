@@ -7,8 +7,10 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from epbuild.report.problems import coloured, printable
+from epbuild.errors import printable
+from epbuild.report.problems import coloured
 from epbuild.report.text import painted
+from epbuild.units import counted
 
 _WIDTH = 80
 _LABEL = 16
@@ -144,7 +146,7 @@ def _write(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
 
 
 def _nodes(count: int) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"
+    return counted(count, "node")
 
 
 def _size(number: int) -> str:

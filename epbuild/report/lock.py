@@ -8,11 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from epbuild.build import Locking, shown_path
-from epbuild.errors import Problem
+from epbuild.errors import Problem, printable
 from epbuild.lock import Lock, LockChange
 from epbuild.report.documents import problem_document
-from epbuild.report.problems import coloured, printable
+from epbuild.report.problems import coloured
 from epbuild.report.text import painted, print_line
+from epbuild.units import counted
 
 FORMAT = 1
 _COLOURS = {"added": "32", "updated": "33", "removed": "31"}
@@ -69,8 +70,4 @@ def _contents(lock: Lock) -> str:
     packages = {package.name for environment in environments for package in environment.packages}
     platforms = {platform for toolchain in lock.toolchains.values() for platform in toolchain.platforms}
     counts = {"toolchain": lock.toolchains, "package": packages, "platform": platforms, "remote model": lock.models}
-    return ", ".join(_count(len(things), noun) for noun, things in counts.items() if things)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    return ", ".join(counted(len(things), noun) for noun, things in counts.items() if things)

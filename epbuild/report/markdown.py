@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from epbuild.differences import shown
-from epbuild.report.changes import amount, count, percent, signed
+from epbuild.errors import printable
+from epbuild.report.changes import amount, percent, signed
 from epbuild.report.difference import UNTOLD
-from epbuild.report.problems import printable
+from epbuild.units import counted
 from epbuild.verify import Comparison, Difference, SizeChange
 
 MOST_CHARACTERS = 65_000
@@ -95,7 +96,7 @@ def _sum(old: str, new: str, found: Comparison) -> str:
     differing = {item.artifact for item in found.differences} & set(found.artifacts)
     alone = [item.kind for item in found.differences if item.lone_artifact]
     told = [
-        f"Of {count(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'s' if len(differing) == 1 else ''}"
+        f"Of {counted(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'s' if len(differing) == 1 else ''}"
     ]
     told += [f"{alone.count(kind)} {word}" for kind, word in (("added", "new"), ("removed", "gone")) if kind in alone]
     return f"{text} {', '.join(told)}."

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from epbuild.errors import Position, Problem
+from epbuild.errors import Position, Problem, printable
 
 Kind = Literal["error", "warning"]
 
@@ -59,17 +59,6 @@ def tell_count(problems: Sequence[Problem]) -> None:
 def coloured(stream: Any) -> bool:
     """Whether colour means anything where `stream` goes: a terminal, and no NO_COLOR."""
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def printable(text: str) -> str:
-    """`text` with everything spelled out that a terminal would obey instead of showing it."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(
-            character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text
-        )
-    )
 
 
 def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from epbuild.report.changes import ChangeReport
 from epbuild.report.problems import tell_problems
 from epbuild.report.text import print_line
 from epbuild.snapshot import nothing_to_do
+from epbuild.units import counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -93,10 +94,14 @@ class PlainLines:
             case Fetching(model):
                 started = self._running.get(model, (time.monotonic(), ""))[0]
                 self._running[model] = (started, _arriving(event))
-            case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name):
-                self._running.pop(name, None)
-                tell_end(event, _say)
-            case StepFinished(name) | StepFailed(name) | OutputRemoved(name):
+            case (
+                ToolchainReady(name)
+                | ToolchainLocked(name)
+                | Fetched(name)
+                | StepFinished(name)
+                | StepFailed(name)
+                | OutputRemoved(name)
+            ):
                 self._running.pop(name, None)
                 tell_end(event, _say)
             case StepCompared(name):
@@ -240,7 +245,7 @@ def summary(event: RunFinished) -> str:
         "failed": event.failed,
         "skipped": event.skipped,
     }
-    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no steps"
+    told = _told(counts) or "no steps"
     if event.exit_code == 0 and not (event.built or event.restored):
         told = nothing_to_do(event.current)
     return f"{told} ({event.seconds:.2f} s)"
@@ -277,8 +282,7 @@ def tell_comparison(event: StepCompared, say: Callable[[str], None]) -> None:
     """What came of making a session group again: a line, below it what differs, and the problems that this is."""
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
     if event.verdict == "same":
-        files = f"{event.files} file{'' if event.files == 1 else 's'}"
-        say(_line(label, event.seconds, event.step, files, _decimal(event.size)))
+        say(_line(label, event.seconds, event.step, counted(event.files, "file"), _decimal(event.size)))
         return
     say(_line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ"))
     from epbuild.report.rebuilt import comparison_lines
@@ -297,8 +301,11 @@ def comparison_summary(event: ComparisonFinished) -> str:
         "failed": event.failed,
         "skipped": event.skipped,
     }
-    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing"
-    return f"made again: {told} ({event.seconds:.2f} s)"
+    return f"made again: {_told(counts) or 'nothing'} ({event.seconds:.2f} s)"
+
+
+def _told(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
 def _line(label: str, seconds: float | None, *parts: str) -> str:

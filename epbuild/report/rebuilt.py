@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from epbuild.build import StepCompared
-from epbuild.report.problems import printable
+from epbuild.errors import printable
 from epbuild.verify import DifferingBytes, FileDifference
 
 _MOST_PARTS = 10

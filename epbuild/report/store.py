@@ -12,6 +12,7 @@ from typing import Any
 from epbuild.build import Cleaned, Forgotten, Stock, Tidied, Verification, shown_path
 from epbuild.report.text import print_line
 from epbuild.store import KINDS, Kind, Limits, Reason, Thing
+from epbuild.units import counted
 
 FORMAT = 1
 
@@ -48,7 +49,7 @@ def print_stock(found: Stock) -> None:
     print_line(f"\n{found.toolchain_place}")
     print_line(_row("toolchains", [found.toolchains]))
     print_line("")
-    _print_list(f"Used by {_count(len(found.workspaces), 'workspace')}", found.workspaces)
+    _print_list(f"Used by {counted(len(found.workspaces), 'workspace')}", found.workspaces)
 
 
 def tidied_document(place: Path, found: Tidied, limits: Limits, *, dry_run: bool) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def print_tidied(place: Path, found: Tidied, limits: Limits, *, dry_run: bool) -
     if limits.max_size is not None and collected.left > limits.max_size:
         print_line(f"That is over {_bytes(limits.max_size)}: what is left is needed, or was used within the last hour.")
     if found.workspaces:
-        _print_list(f"Needed: what {_count(len(found.workspaces), 'workspace')} built last", found.workspaces)
+        _print_list(f"Needed: what {counted(len(found.workspaces), 'workspace')} built last", found.workspaces)
     else:
         print_line("Nothing is needed: no workspace that builds with this store is known.")
     if found.gone:
@@ -125,7 +126,7 @@ def print_verification(found: Verification) -> None:
         print_line(f"damaged {damage.kind} {damage.name}\n  {damage.why}")
         for name in damage.part_of or ("no workspace knows what it was part of",):
             print_line(f"  {name}")
-    read = f"{_count(found.blobs, 'blob')} ({_bytes(found.size)}) and {_count(found.records, 'record')}"
+    read = f"{counted(found.blobs, 'blob')} ({_bytes(found.size)}) and {counted(found.records, 'record')}"
     if found.damaged:
         print_line(f"{read}: {len(found.damaged)} damaged. That is set aside; the next build that needs it makes it again.")
     else:
@@ -152,7 +153,7 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
     folder = shown_path(found.directory)
     removed = "would remove" if dry_run else "removed"
     if found.removed:
-        print_line(f"{removed}  {shown_path(found.place)}  {_count(len(found.removed), 'file')}, {_bytes(found.size)}")
+        print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {_bytes(found.size)}")
     words = {"not made by epbuild": "epbuild did not make it", "changed since": "it was changed since; --force removes it"}
     kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
     for line in kept[:_MOST_NAMED]:
@@ -169,9 +170,9 @@ def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recip
     if not files:
         print_line("There is no output to remove.")
     elif dry_run:
-        print_line(f"Would remove {_count(files, 'file')}, {_bytes(size)}.")
+        print_line(f"Would remove {counted(files, 'file')}, {_bytes(size)}.")
     else:
-        print_line(f"Removed {_count(files, 'file')}, {_bytes(size)}. `epbuild run {recipe}` restores what the store has.")
+        print_line(f"Removed {counted(files, 'file')}, {_bytes(size)}. `epbuild run {recipe}` restores what the store has.")
 
 
 def _reasons(limits: Limits) -> dict[Reason, str]:
@@ -206,16 +207,12 @@ def _print_list(title: str, paths: Sequence[Path]) -> None:
 def _age(seconds: float) -> str:
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length and seconds % length == 0:
-            return _count(int(seconds // length), unit)
+            return counted(int(seconds // length), unit)
     return f"{seconds:g} s"
 
 
 def _plural(kind: Kind) -> str:
     return kind if kind == "damaged" else f"{kind}s".replace(" ", "_")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _bytes(size: int) -> str:

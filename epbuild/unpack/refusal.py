@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epbuild.errors import Problem, VerifyError
+from epbuild.errors import Problem, VerifyError, printable
 from epbuild.verify import NothingToVerify
 
 _LONGEST_NAME = 120
@@ -42,5 +42,4 @@ def nothing(title: str, why: str) -> NothingToVerify:
 def quoted(member: str) -> str:
     """A member's name as a message has it: what no terminal obeys, and not longer than a line or two."""
     text = member if len(member) <= _LONGEST_NAME else f"{member[:_LONGEST_NAME]}…"
-    shown = (letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text)
-    return f"'{''.join(shown)}'"
+    return f"'{printable(text)}'"

@@ -9,8 +9,8 @@ import cmarkgfm
 import pytest
 from cmarkgfm.cmark import Options
 
+from epbuild.errors import printable
 from epbuild.report.markdown import MOST_CHARACTERS, code, markdown
-from epbuild.report.problems import printable
 from epbuild.verify import Comparison, Difference, SizeChange
 
 QNN = "QNNExecutionProvider"
