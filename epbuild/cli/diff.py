@@ -8,7 +8,7 @@ import click
 
 from epbuild.cli import arguments
 from epbuild.report import comparison_document, print_comparison, print_json, print_markdown
-from epbuild.unpack import UnsoundArchive, opened, packed_below
+from epbuild.unpack import UnsoundArchive, opened
 from epbuild.verify import Comparison, Incomparable, compare
 
 
@@ -41,7 +41,7 @@ def _compared(a: Path, b: Path) -> Comparison:
             found = compare(old.place, new.place)
     except UnsoundArchive as error:  # no answer, and so neither `same` nor `different`
         raise Incomparable(*error.problems) from error
-    for path, lent in ((a, old), (b, new)):
-        for place in packed_below(path) if lent.form is None and path.is_dir() else ():
+    for lent in (old, new):
+        for place in lent.passed_over():
             arguments.tell(f"{place.as_posix()}: not looked into; name it to compare it")
     return found

@@ -12,7 +12,7 @@ import click
 from epbuild.cli import arguments
 from epbuild.errors import Problem
 from epbuild.report import findings_document, print_findings, print_json
-from epbuild.unpack import Lent, UnsoundArchive, check_statement, opened, packed_below
+from epbuild.unpack import Lent, UnsoundArchive, check_statement, opened
 from epbuild.verify import Artifact, Finding, NothingToVerify, check_artifact, find_artifacts
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _findings(path: Path, trial_of: Callable[[Sequence[Artifact]], Trial | None]
     """What there is to say of everything at a path; of an archive or an image, first that it is whole, and what it was published as."""
     try:
         with opened(path, arguments.tell) as lent:
-            passed_over = packed_below(path) if lent.form is None and path.is_dir() else ()
+            passed_over = lent.passed_over()
             try:
                 artifacts = find_artifacts(lent.place)
             except NothingToVerify as error:

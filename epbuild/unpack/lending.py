@@ -25,6 +25,7 @@ _PACKED = frozenset({".zip", ".zst"})
 _OTHERS = frozenset({".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"})
 _NEVER = frozenset({".onnx", ".json"})
 _MARK_BYTES = 4
+_ZSTD_MARK = b"\x28\xb5\x2f\xfd"  # of a frame
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,13 @@ class Lent:
     form: Form | None = None
     told: Callable[[str], str] = str
     """A text in which the folder goes by the name of what was unpacked: that folder is nobody's business, and soon gone."""
+
+    def passed_over(self) -> tuple[Path, ...]:
+        """The archives and image layouts in a folder that was there: they are not opened with it. Raises OSError.
+
+        Hidden folders are not entered, nor those with a manifest, whose files are all accounted for.
+        """
+        return tuple(_packed_below(self.place)) if self.form is None else ()
 
 
 @contextmanager
@@ -79,29 +87,6 @@ def opened(path: Path, say: Say = lambda text: None) -> Iterator[Lent]:
             raise
 
 
-def packed_below(folder: Path) -> tuple[Path, ...]:
-    """The archives and image layouts below a folder that is lent as it is: they are not opened with it. Raises OSError.
-
-    Hidden folders are not entered, nor those with a manifest, whose files are all accounted for.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    found: list[Path] = []
-    for root, folders, names in os.walk(folder, onerror=refuse):
-        here = Path(root)
-        if MANIFEST in names:
-            folders.clear()
-        elif set(names) >= _IMAGE:
-            found.append(here)
-            folders.clear()
-        else:
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            found += (here / name for name in sorted(names) if name.endswith(_ARCHIVES))
-    return tuple(found)
-
-
 def _form(path: Path) -> Form | None:
     """What there is to unpack at a path; None: it is something else, or nothing. Raises NothingToVerify for what only looks like it."""
     try:
@@ -116,13 +101,29 @@ def _form(path: Path) -> Form | None:
         return None  # for whoever looks into it to say
     if mark in zipped.MARKS:
         return "zip"
-    if mark == b"\x28\xb5\x2f\xfd":
+    if mark == _ZSTD_MARK:
         return "tar.zst"
     if path.suffix.lower() in _PACKED:
         raise nothing(path.as_posix(), "is no archive: it does not begin as one does. Get it again")
     if path.suffix.lower() in _OTHERS:
         raise nothing(path.as_posix(), "is an archive of another form than .zip and .tar.zst: unpack it, and name the folder")
     return None
+
+
+def _packed_below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for root, folders, names in os.walk(folder, onerror=refuse) if folder.is_dir() else ():
+        here = Path(root)
+        if MANIFEST in names:
+            folders.clear()
+        elif set(names) >= _IMAGE:
+            yield here
+            folders.clear()
+        else:
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            yield from (here / name for name in sorted(names) if name.endswith(_ARCHIVES))
 
 
 def _unpack(path: Path, form: Form, folder: Path, title: str, say: Say) -> None:

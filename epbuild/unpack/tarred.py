@@ -10,9 +10,6 @@ from epbuild.emit import zstandard_package
 from epbuild.unpack.members import Members
 from epbuild.unpack.refusal import damaged, harmful, quoted
 
-MARK = b"\x28\xb5\x2f\xfd"
-"""What a frame of zstd begins with."""
-
 _PIECE_BYTES = 1 << 18
 _BLOCK_BYTES = 512
 # All headers of a member: names and a few numbers. `tarfile` would read one of any size at once, and any number of them.
