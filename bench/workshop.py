@@ -82,6 +82,19 @@ class Workshop:
         except EpbuildError as error:
             raise Unable(str(error)) from error
 
+    def stored(self, files: Sequence[Path]) -> list[str]:
+        """The digests of files, which are moved into the store. Raises Unable."""
+        digests: list[str] = []
+
+        def note(text: str) -> bool:
+            digests.extend(text.split())
+            return len(digests) == len(files)
+
+        self.seconds([sys.executable, SCRIPTS / "store.py", self.cache, *files], said=note)
+        for path in files:
+            path.unlink()
+        return digests
+
     def forget_results(self) -> None:
         """Empty the store of everything but toolchains."""
         for name in ("cas", "actions"):

@@ -77,7 +77,9 @@ class _Bench:
 
     def __init__(self, workshop: Workshop) -> None:
         self._workshop = workshop
-        self._digests = _fill_store(workshop)
+        self._digests = workshop.stored(
+            [write_weights(workshop.folder / f"{number}.bin", _TOTAL // _FILES, number) for number in range(_FILES)]
+        )
         self.blobs = [workshop.cache / "cas" / "sha256" / digest[:2] / digest for digest in self._digests]
         self.folder = workshop.folder / "emitted"
         self.archive = self.folder / "emitted.archive"
@@ -122,17 +124,3 @@ def _program(workshop: Workshop, name: str) -> str:
     if found is None:
         raise Unable(peers.notes())
     return found
-
-
-def _fill_store(workshop: Workshop) -> list[str]:
-    files = [write_weights(workshop.folder / f"{number}.bin", _TOTAL // _FILES, number) for number in range(_FILES)]
-    said: list[str] = []
-
-    def note(text: str) -> bool:
-        said.extend(text.split())
-        return len(said) == _FILES
-
-    workshop.seconds([sys.executable, SCRIPTS / "store.py", workshop.cache, *files], said=note)
-    for path in files:
-        path.unlink()
-    return said

@@ -25,7 +25,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     cp = peers.program("cp")
     if cp is None:
         raise Unable(peers.notes())
-    digests = _fill_store(workshop)
+    digests = workshop.stored([write_noise(workshop.folder / f"{number}.bin", _TOTAL // _FILES) for number in range(_FILES)])
     blobs = [workshop.cache / "cas" / "sha256" / digest[:2] / digest for digest in digests]
     folder = workshop.folder / "restored"
     restore: list[str | Path] = [
@@ -66,17 +66,3 @@ def measure(workshop: Workshop, rounds: int) -> Result:
         f"The limits are {FACTOR} x cp. epbuild checks what it copies, by checksums that were found when it was stored. What was stored "
         "some time ago comes from the disk.",
     )
-
-
-def _fill_store(workshop: Workshop) -> list[str]:
-    files = [write_noise(workshop.folder / f"{number}.bin", _TOTAL // _FILES) for number in range(_FILES)]
-    said: list[str] = []
-
-    def note(text: str) -> bool:
-        said.extend(text.split())
-        return len(said) == _FILES
-
-    workshop.seconds([sys.executable, SCRIPTS / "store.py", workshop.cache, *files], said=note)
-    for path in files:
-        path.unlink()
-    return said
