@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, Protocol
 
 from epbuild.emit import tarred, zipped
+from epbuild.emit.recorded import MANIFEST
 from epbuild.emit.stage import Stage
 from epbuild.emit.tree import Content, Pour, Write
 from epbuild.errors import BuildError, EnvironmentFailure, Problem
@@ -24,7 +25,6 @@ Form = Literal["zip", "tar.zst"]
 LEVEL = 3
 """zstd's own default."""
 
-_MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = zipped.GATHERED_BYTES
 _ZIP_MARK, _ZSTD_MARK = b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 _HEAD_BYTES = 1 << 16
@@ -98,7 +98,7 @@ def listed(path: Path) -> Mapping[str, Any] | None:
     """
     try:
         found = _first_member(path)
-        if found is None or PurePosixPath(found[0]).name != _MANIFEST:
+        if found is None or PurePosixPath(found[0]).name != MANIFEST:
             return None
         document = json.loads(found[1])
         # That of a model package is ONNX Runtime's, and epbuild's is where ONNX Runtime does not look.
@@ -128,7 +128,7 @@ class _Seal:
 
 
 def _place(content: Content) -> tuple[bool, bool, tuple[str, ...]]:
-    return content.path != _MANIFEST, content.role != "manifest", PurePosixPath(content.path).parts
+    return content.path != MANIFEST, content.role != "manifest", PurePosixPath(content.path).parts
 
 
 def _measured(pour: Pour, step: str | None) -> Pour:

@@ -38,7 +38,6 @@ class Violation:
 def violations(root: MappingNode) -> list[Violation]:
     """What the schema finds wrong, in the order of the text."""
     # jsonschema takes longer to import than a whole build with nothing to do.
-
     document = schema("recipe")
     validator = import_jsonschema().Draft202012Validator(_written_out(document, document["$defs"]))
     found = dict.fromkeys(violation for error in validator.iter_errors(plain(root)) for violation in _translated(error, root))

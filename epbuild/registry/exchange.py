@@ -20,6 +20,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from epbuild import __version__
 from epbuild.emit.tree import Write
+from epbuild.recipe.image_reference import LOOPBACK
 
 TIMEOUT_SECONDS = 30.0
 """How long a server may be silent."""
@@ -32,7 +33,7 @@ _POLL_SECONDS = 0.2
 # A timeout is for all that is handed over at once, so this is little enough for slow lines.
 _SEND_BYTES = 64 * 1024
 
-_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOCAL_NAMES = frozenset(host.strip("[]") for host in LOOPBACK)
 _TRUST = "Where a registry or a proxy has a certificate of its own, name its authority in SSL_CERT_FILE."
 
 

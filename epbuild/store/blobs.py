@@ -104,8 +104,7 @@ class BlobStore:
                 raise
         if not check.passed():
             destination.unlink(missing_ok=True)
-            self._set_aside(digest, identity)
-            raise DamagedBlob(digest, self.root)
+            raise self._damaged_blob(digest, identity)
 
     def pour(self, digest: str, write: Write) -> None:
         """Give the blob's content to `write`, in order and in pieces of at most 1 MiB, in constant memory.
@@ -118,8 +117,7 @@ class BlobStore:
             check = Check(self._checksums, digest, identity.st_size)
             read(_Explained(source, f"read {digest} in the store {self.root}"), check.reading, write)
         if not check.passed():
-            self._set_aside(digest, identity)
-            raise DamagedBlob(digest, self.root)
+            raise self._damaged_blob(digest, identity)
 
     def read_bytes(self, digest: str) -> bytes:
         """The blob's content, for blobs that fit in memory. Raises MissingBlob, DamagedBlob, StoreError."""
@@ -128,8 +126,7 @@ class BlobStore:
                 data = source.read()
             identity = os.fstat(source.fileno())
         if hashlib.sha256(data).hexdigest() != digest:
-            self._set_aside(digest, identity)
-            raise DamagedBlob(digest, self.root)
+            raise self._damaged_blob(digest, identity)
         return data
 
     def check(self, digest: str, told: Callable[[int], None] = lambda count: None) -> None:
@@ -143,8 +140,7 @@ class BlobStore:
                 read(_Watched(source, told), reading, ahead=False)
             identity = os.fstat(source.fileno())
         if reading.digest != digest:
-            self._set_aside(digest, identity)
-            raise DamagedBlob(digest, self.root)
+            raise self._damaged_blob(digest, identity)
         self._checksums.note(digest, reading.checksum)
 
     def things(self) -> Iterator[Thing]:
@@ -199,6 +195,11 @@ class BlobStore:
                 return place.open("rb", buffering=0)
             except FileNotFoundError:
                 raise MissingBlob(digest, self.root) from None
+
+    def _damaged_blob(self, digest: str, identity: os.stat_result) -> DamagedBlob:
+        """What to raise for a blob that was opened and is not what its name says; it is set aside."""
+        self._set_aside(digest, identity)
+        return DamagedBlob(digest, self.root)
 
     def _set_aside(self, digest: str, identity: os.stat_result) -> None:
         place = self._place(digest)
