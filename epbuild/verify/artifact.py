@@ -147,8 +147,6 @@ def _in_folder(folder: Path) -> tuple[Artifact, ...]:
             loose.setdefault(f"{parent}/" if parent else "", []).append(file)
     artifacts = [_without(found, emitted) for found in emitted.values()]
     artifacts += [Artifact(folder / place, _models(folder / place, names), place) for place, names in loose.items()]
-    if not artifacts and (folder / "oci-layout").is_file():
-        raise _nothing(f"{folder} holds an image layout, whose files are named by their digests: unpack it, and name that folder")
     if not artifacts:
         raise _nothing(f"{folder} holds no manifest and no ONNX model")
     return tuple(sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.place).parts))
