@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
+from epbuild.build.result_shape import group_records
 from epbuild.build.session import Request, survey, workspace_of
 from epbuild.build.status import ActionStatus, StepState, Survey
 from epbuild.errors import PlanError, Problem
@@ -43,7 +44,7 @@ def explain(request: Request, steps: Sequence[str]) -> list[Explanation]:
     found = survey(request)
     wanted = _matching(found, steps)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        explainer = _Explainer(found, workspace, ActionRecords(cache_directory()))
+        explainer = _Explainer(found, workspace, group_records(cache_directory()))
         return [explainer.explain(step) for step in wanted]
 
 

@@ -16,13 +16,14 @@ from epbuild.build.events import Event, Listener, OutputRemoved, RunStarted, Too
 from epbuild.build.locked import HeldLock, check_lock, hold_lock
 from epbuild.build.orphans import Outputs
 from epbuild.build.remote import RemoteModels
+from epbuild.build.result_shape import group_records
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.status import Survey, Surveyor
 from epbuild.errors import RecipeError, StoreError
 from epbuild.plan import Plan, make_plan, problems_of_the_rest
 from epbuild.recipe import BrokenRecipe, ModelSource, Recipe, load
 from epbuild.snapshot import WORKSPACE, clock, forget, own_files, take
-from epbuild.store import ActionRecords, BlobStore, Roots, Workspace, cache_directory, toolchain_directory
+from epbuild.store import BlobStore, Roots, Workspace, cache_directory, toolchain_directory
 from epbuild.toolchain import Environment, prepare, ready
 
 _VALID = "valid recipe"
@@ -109,7 +110,7 @@ def survey(request: Request) -> Survey:
         if ready(toolchain, recipe.directory, home, lock.environments.get(name))
     }
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        surveyor = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe)
+        surveyor = Surveyor(workspace, BlobStore(cache), group_records(cache), recipe)
         doubts = (*lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
         found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments)
         return _with_orphans(found, Outputs(workspace, recipe.file, request.settings, variables.seen), request)
@@ -141,7 +142,7 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
     environments = _environments(recipe, plan, lock, tell)
     with lasting_workspace(request.recipe) as workspace:
         workspace.sweep()
-        surveyor = Surveyor(workspace, BlobStore(cache), ActionRecords(cache), recipe)
+        surveyor = Surveyor(workspace, BlobStore(cache), group_records(cache), recipe)
         doubts = lock.deviations(plan, environments, surveyor.digests)
         for warning in doubts:
             tell(Warned(warning))

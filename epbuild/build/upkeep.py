@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from epbuild.build.result_shape import group_records, is_group_record
 from epbuild.emit import emitted_files
 from epbuild.errors import Problem, StoreError
 from epbuild.store import (
@@ -34,6 +35,7 @@ from epbuild.store import (
     Roots,
     Thing,
     Workspace,
+    address_records,
     collect,
     files_below,
     lease,
@@ -93,7 +95,8 @@ class Tidied:
 def stock(root: Path, toolchains: Path) -> Stock:
     """What is in the store at `root`, and in the folder of all environments. Writes nothing. Raises StoreError."""
     found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
-    for thing in itertools.chain(BlobStore(root).things(), ActionRecords(root).things(), Leftovers(root).things()):
+    records = itertools.chain.from_iterable(each.things() for each in (group_records(root), address_records(root)))
+    for thing in itertools.chain(BlobStore(root).things(), records, Leftovers(root).things()):
         count, size = found[thing.kind]
         found[thing.kind] = (count + 1, size + thing.size)
     environments = [path for path in toolchains.iterdir() if (path / "env").is_dir()] if toolchains.is_dir() else []
@@ -147,8 +150,8 @@ def needs(workspaces: Iterable[Path], root: Path) -> Needs:
 
 
 def blobs_of(record: Mapping[str, Any]) -> Iterable[str]:
-    """The digests of the blobs that an action record names: its artifacts and its log."""
-    return _blobs(record.get("result")).keys()
+    """The digests of the blobs that an action record names: its artifacts and its log; none for one that is not as builds read it."""
+    return _blobs(record["result"]).keys() if is_group_record(record) else ()
 
 
 def verify(root: Path, told: Told, cancelled: threading.Event | None = None) -> Verification:
@@ -215,31 +218,36 @@ def _check_blobs(store: BlobStore, found: Verification, told: Told, stop: thread
 
 def _check_records(root: Path, found: Verification, bad: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     """The records that lost one of the `bad` blobs, and what is wrong with each broken record, by its key; all are set aside."""
-    store, records = BlobStore(root), ActionRecords(root)
+    store, records = BlobStore(root), group_records(root)
     lost: list[Mapping[str, Any]] = []
     broken: dict[str, str] = {}
+    for key, record in _read(records, found, broken):
+        blobs = _blobs(record["result"])
+        missing = [digest for digest, size in blobs.items() if not store.has(digest, size)]
+        if missing and not bad.keys() & missing:
+            broken[key] = f"it names a blob that is not there: {missing[0]}"
+        elif missing:
+            lost.append(record)
+        else:
+            continue
+        records.set_aside(key)
+    for _ in _read(address_records(root), found, broken):
+        pass  # an address whose content has gone is fetched again
+    return lost, broken
+
+
+def _read(records: ActionRecords, found: Verification, broken: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The records that this epbuild can read, by their keys; of each damaged one, which reading sets aside, what is wrong is noted."""
     for thing in records.things():
         found.records += 1
         try:
             record = records.look(thing.name)
         except NewerRecord:
             continue
-        if record is None:
-            if not records.has(thing.name):
-                broken[thing.name] = "it is not a whole record"
-            continue
-        blobs = _blobs(record.get("result"))
-        missing = [digest for digest, size in blobs.items() if not store.has(digest, size)]
-        if not blobs:
-            broken[thing.name] = "it names no result"
-        elif missing and not bad.keys() & missing:
-            broken[thing.name] = f"it names a blob that is not there: {missing[0]}"
-        elif missing:
-            lost.append(record)
-        else:
-            continue
-        records.set_aside(thing.name)
-    return lost, broken
+        if record is not None:
+            yield thing.name, record
+        elif not records.has(thing.name):
+            broken[thing.name] = "it is not a whole record"
 
 
 class _Origins:

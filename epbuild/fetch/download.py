@@ -17,7 +17,7 @@ from epbuild.fetch.partial import Partial
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Source
 from epbuild.fetch.web import WebSource, make_opener
 from epbuild.recipe import Address, HubAddress, ObjectAddress, WebAddress, is_immutable
-from epbuild.store import ActionRecords, Blob, BlobStore, Cancelled, lease
+from epbuild.store import ActionRecords, Blob, BlobStore, Cancelled, address_records, lease
 
 Progress = Callable[[int, int | None], None]
 """Is told how many bytes of the file are here, and how many it has in all, if that is known."""
@@ -57,7 +57,7 @@ def download(
     """What `fetch` does, from any source."""
     name = hashlib.sha256(address.text.encode()).hexdigest()
     # What an address without a pin led to is remembered: the address is such that it leads there for ever.
-    memory = ActionRecords(store.root / "remote")
+    memory = address_records(store.root)
     if known := _known(pin, name, store, memory):
         return known
     with lease(store.root, f"fetch-{name}", cancelled=cancelled):
@@ -82,7 +82,7 @@ def download(
 
 def _known(pin: str | None, name: str, store: BlobStore, memory: ActionRecords) -> Blob | None:
     digest = pin if pin is not None else (memory.get(name) or {}).get("sha256")
-    return store.find(digest) if isinstance(digest, str) else None
+    return store.find(digest) if digest is not None else None
 
 
 class _Attempts:

@@ -8,7 +8,7 @@ from epbuild.store.failures import DamagedBlob, MissingBlob, NewerRecord
 from epbuild.store.leases import Cancelled, lease, lease_if_free
 from epbuild.store.leftovers import Leftovers
 from epbuild.store.location import cache_directory, toolchain_directory
-from epbuild.store.records import RECORD_FORMAT, ActionRecords
+from epbuild.store.records import RECORD_FORMAT, ActionRecords, address_records
 from epbuild.store.roots import Roots
 from epbuild.store.state import FileMemory, Measurement, StepRecord, Workspace
 from epbuild.store.things import KINDS, Kind, Thing, files_below
@@ -41,6 +41,7 @@ __all__ = [
     "StepRecord",
     "Thing",
     "Workspace",
+    "address_records",
     "cache_directory",
     "collect",
     "files_below",

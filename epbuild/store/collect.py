@@ -132,7 +132,8 @@ class _Collection:
         names = frozenset(blobs_of(document)) if document is not None else frozenset()
         self._named[record.name] = names
         self._namings.update(names)
-        if record.name not in self._needs.keys:
+        # One that cannot be read, as it is damaged or of an older epbuild, is of no use to whoever needs its key.
+        if document is None or record.name not in self._needs.keys:
             self._enqueue(record)
             return
         self._outcome.needed.append(record)

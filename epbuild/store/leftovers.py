@@ -12,7 +12,7 @@ from epbuild.store.leases import lease_if_free
 from epbuild.store.things import Thing, files_below
 
 _NAME = re.compile(r"[0-9a-f]{64}")
-_DAMAGED = ("cas/damaged", "actions/damaged")
+_DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged")
 _PARTIAL = "cas/partial"
 _REMOTE = "remote"
 _DRAFT = ".part"

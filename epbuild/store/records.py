@@ -1,12 +1,18 @@
-"""Action records: for each action key, the document that says what the action came to. What it says is not read here."""
+"""Action records: for each action key, the document that says what the action came to. What it says is not read here.
+
+A record file is one line of canonical JSON: its format, its key, the document, and the SHA-256 of the line without this digest. So no
+bit of it can change unseen, its format's number included; every format from 2 on keeps it so. Records of format 1 had no digest: nothing
+says whether they are what was written, so they count as absent, and go when they are as old as what nobody needs.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +22,14 @@ from epbuild.store.drafts import Drafts, touch
 from epbuild.store.failures import NewerRecord, explained
 from epbuild.store.things import Thing, files_below
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 """The number in every record file that changes when a reader must."""
+
+Shape = Callable[[Mapping[str, Any]], bool]
+"""Whether a document is of the shape that its readers rely on."""
+
+_WITHOUT_DIGEST = 1  # the last format that had none
+_DIGEST = "sha256"
 
 _FRESH_SECONDS = 600  # a use is noted as the time of the file, but not more often than this
 
@@ -25,15 +37,19 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class ActionRecords:
-    """The records below `root`, one file each. Any number of threads and processes may use one root at once."""
+    """The records below `root`, one file each. Any number of threads and processes may use one root at once.
 
-    def __init__(self, root: Path) -> None:
+    A record whose document is not of the `shape`, where one is given, counts as damaged.
+    """
+
+    def __init__(self, root: Path, shape: Shape | None = None) -> None:
+        self._shape = shape
         self._records = root / "actions"
         self._damaged = self._records / "damaged"
         self._drafts = Drafts(self._records / "tmp")
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The document that was last put under `key`, or None; a broken record counts as none, and is set aside.
+        """The document that was last put under `key`, or None; a damaged record counts as none, and is set aside.
 
         This counts as a use of the record. Raises StoreError when it is there but may not be read.
         """
@@ -55,7 +71,7 @@ class ActionRecords:
         """Record `document`, which must be JSON (else ValueError or TypeError), under `key`. Raises StoreError."""
         place = self._place(key)
         envelope = {"format": RECORD_FORMAT, "key": key, "record": document}
-        data = f"{canonical_json(envelope)}\n".encode()
+        data = f"{canonical_json({**envelope, _DIGEST: _digest(envelope)})}\n".encode()
         with explained(f"write {place}"), self._drafts.new() as draft:
             draft.file.write(data)
             draft.publish(place)
@@ -101,16 +117,19 @@ class ActionRecords:
                 return None
         try:
             envelope = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             envelope = None
         match envelope:
-            case {"format": found} if found != RECORD_FORMAT:
-                if refuse_newer and isinstance(found, int) and found > RECORD_FORMAT:
-                    raise NewerRecord(place, found)
-                # Another version of epbuild may still read it, so it stays where it is.
+            # Another version of epbuild may still read either, so they stay where they are.
+            case {"format": int(found), **others} if found == _WITHOUT_DIGEST and _DIGEST not in others:
                 return None
-            case {"format": _, "key": written, "record": dict(document)} if written == key:
-                return document, used
+            case {"format": int(found)} if found > RECORD_FORMAT and _is_whole(envelope, data):
+                if refuse_newer:
+                    raise NewerRecord(place, found)
+                return None
+            case {"format": found, "key": written, "record": dict(document)} if (found, written) == (RECORD_FORMAT, key):
+                if _is_whole(envelope, data) and (self._shape is None or self._shape(document)):
+                    return document, used
         self._set_aside(place)
         return None
 
@@ -124,3 +143,21 @@ class ActionRecords:
         with suppress(OSError):
             self._damaged.mkdir(parents=True, exist_ok=True)
             place.replace(self._damaged / place.name)
+
+
+def address_records(root: Path) -> ActionRecords:
+    """What addresses led to that nobody pinned, each the one content for ever: records in the store at `root`, by the address's digest."""
+    return ActionRecords(root / "remote", lambda found: isinstance(found.get("sha256"), str))
+
+
+def _digest(envelope: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(envelope).encode()).hexdigest()
+
+
+def _is_whole(envelope: Mapping[str, Any], data: bytes) -> bool:
+    """Whether the bytes that were read are an envelope as it was written."""
+    content = {name: value for name, value in envelope.items() if name != _DIGEST}
+    try:
+        return envelope.get(_DIGEST) == _digest(content) and data == f"{canonical_json(envelope)}\n".encode()
+    except ValueError:  # what no JSON can hold, and Python reads: NaN, lone surrogates
+        return False

@@ -238,7 +238,7 @@ def test_damage_that_no_workspace_knows_is_told_by_what_the_record_says(built: W
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"{", "it is not a whole record"), (None, "it names no result"), (b"", "it is not a whole record")],
+    [(b"{", "it is not a whole record"), (None, "it is not a whole record"), (b"", "it is not a whole record")],
 )
 def test_a_damaged_record_is_told_and_set_aside(built: Workshop, content: bytes | None, why: str) -> None:
     with Workspace.open(built.folder / ".epbuild") as workspace:

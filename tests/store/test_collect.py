@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from aged_stores import DAY, EVERYTHING, MONTH, AgedStore, blobs_of, key_of
 
+from epbuild.canonical import canonical_json
 from epbuild.errors import StoreError
 from epbuild.store import RECORD_FORMAT, Limits, Needs, collect, lease, records
 
@@ -221,11 +223,21 @@ def test_what_was_set_aside_as_damaged_goes_at_once(store: AgedStore) -> None:
 def test_a_store_with_records_of_a_newer_epbuild_is_left_alone(store: AgedStore) -> None:
     store.record("old", "binary", days=31)
     newer = {"format": RECORD_FORMAT + 1, "key": key_of("newer"), "record": {}}
-    store.file(f"actions/{key_of('newer')[:2]}/{key_of('newer')}.json", json.dumps(newer), 31)
+    newer["sha256"] = hashlib.sha256(canonical_json(newer).encode()).hexdigest()
+    store.file(f"actions/{key_of('newer')[:2]}/{key_of('newer')}.json", canonical_json(newer) + "\n", 31)
     with pytest.raises(StoreError) as failure:
         store.collect()
     assert failure.value.problems[0].code == "EPB506"
     assert store.held() == {"binary"}
+
+
+def test_records_without_a_digest_go_when_they_are_old_whoever_needs_their_keys(store: AgedStore) -> None:
+    for name, days in (("old", 31), ("recent", 3)):
+        document = {"format": 1, "key": key_of(name), "record": {"blobs": []}}
+        store.file(f"actions/{key_of(name)[:2]}/{key_of(name)}.json", json.dumps(document), days)
+    found = store.collect(needs=Needs(keys=frozenset({key_of("old"), key_of("recent")})))
+    assert [thing.name for thing, _ in found.removed] == [key_of("old")]
+    assert store.keys() == {key_of("recent")}
 
 
 def test_a_place_without_a_store_is_an_empty_store(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epbuild.canonical import canonical_json
 from epbuild.errors import StoreError
 from epbuild.store import RECORD_FORMAT, ActionRecords
 
@@ -27,6 +29,12 @@ json_values = st.recursive(
 @pytest.fixture
 def records(tmp_path: Path) -> ActionRecords:
     return ActionRecords(tmp_path)
+
+
+def sealed(**envelope: object) -> bytes:
+    """A record file whose digest is right, whatever it says."""
+    digest = hashlib.sha256(canonical_json(envelope).encode()).hexdigest()
+    return f"{canonical_json({**envelope, 'sha256': digest})}\n".encode()
 
 
 def place(root: Path, key: str = KEY) -> Path:
@@ -53,7 +61,9 @@ def test_equal_documents_are_equal_files_whatever_their_order_so_that_caches_can
     first = place(tmp_path).read_bytes()
     records.put(KEY, {"a": "größe", "b": 1})
     assert place(tmp_path).read_bytes() == first
-    assert first == f'{{"format":{RECORD_FORMAT},"key":"{KEY}","record":{{"a":"größe","b":1}}}}\n'.encode()
+    written = f'"format":{RECORD_FORMAT},"key":"{KEY}","record":{{"a":"größe","b":1}}'
+    digest = hashlib.sha256(f"{{{written}}}".encode()).hexdigest()
+    assert first == f'{{{written},"sha256":"{digest}"}}\n'.encode()
 
 
 def test_a_record_may_use_the_words_of_its_own_envelope(records: ActionRecords) -> None:
@@ -70,9 +80,16 @@ def test_a_record_may_use_the_words_of_its_own_envelope(records: ActionRecords) 
         b"\xff\xfe not text",
         b"[1, 2]",
         b"null",
-        json.dumps({"key": KEY, "record": {}}).encode(),
-        json.dumps({"format": RECORD_FORMAT, "key": OTHER, "record": {}}).encode(),
-        json.dumps({"format": RECORD_FORMAT, "key": KEY, "record": []}).encode(),
+        b"[" * 100_000,
+        sealed(key=KEY, record={}),
+        sealed(format=RECORD_FORMAT, key=OTHER, record={}),
+        sealed(format=RECORD_FORMAT, key=KEY, record=[]),
+        sealed(format=RECORD_FORMAT, key=KEY, record={}).rstrip(),
+        json.dumps({"format": RECORD_FORMAT, "key": KEY, "record": {}}).encode(),
+        json.dumps({"format": RECORD_FORMAT + 1, "key": KEY, "record": {}}).encode(),
+        json.dumps({"format": 0, "key": KEY, "record": {}}).encode(),
+        b'{"format":2,"key":"","record":{"a":NaN},"sha256":""}',
+        b'{"format":2,"key":"","record":{"a":"\\ud800"},"sha256":""}',
     ],
 )
 def test_a_broken_record_is_a_miss_that_is_set_aside_and_can_be_recorded_anew(
@@ -87,14 +104,36 @@ def test_a_broken_record_is_a_miss_that_is_set_aside_and_can_be_recorded_anew(
     assert records.get(KEY) == {"result": "x"}
 
 
+OLD = json.dumps({"format": 1, "key": KEY, "record": {}}).encode()
+NEWER = sealed(format=RECORD_FORMAT + 1, key=KEY, result={})
+
+
+@pytest.mark.parametrize("other", [OLD, NEWER])
 def test_a_record_of_another_version_is_a_miss_and_stays_for_the_epbuild_that_can_read_it(
-    records: ActionRecords, tmp_path: Path
+    records: ActionRecords, tmp_path: Path, other: bytes
 ) -> None:
     records.put(KEY, {})
-    newer = json.dumps({"format": RECORD_FORMAT + 1, "key": KEY, "result": {}}).encode()
-    place(tmp_path).write_bytes(newer)
+    place(tmp_path).write_bytes(other)
     assert records.get(KEY) is None
-    assert place(tmp_path).read_bytes() == newer
+    assert place(tmp_path).read_bytes() == other
+
+
+def test_no_flip_of_one_bit_gives_anything_but_a_miss(records: ActionRecords, tmp_path: Path) -> None:
+    records.put(KEY, {"result": {"sizes": [1, 2.5, None, True], "name": "größe"}})
+    sound = place(tmp_path).read_bytes()
+    for bit in range(8 * len(sound)):
+        flipped = bytearray(sound)
+        flipped[bit // 8] ^= 1 << bit % 8
+        place(tmp_path).write_bytes(flipped)
+        assert records.look(KEY) is None, bit
+        assert not place(tmp_path).exists(), bit
+
+
+def test_a_record_of_another_shape_than_its_readers_rely_on_is_damaged(tmp_path: Path) -> None:
+    ActionRecords(tmp_path).put(KEY, {"result": "x"})
+    assert ActionRecords(tmp_path, lambda document: "result" in document).get(KEY) == {"result": "x"}
+    assert ActionRecords(tmp_path, lambda document: "size" in document).get(KEY) is None
+    assert not place(tmp_path).exists()
 
 
 def test_a_document_that_is_not_json_is_refused_and_the_old_record_stays(records: ActionRecords) -> None:

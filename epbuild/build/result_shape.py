@@ -1,0 +1,77 @@
+"""What an action record keeps of a session group, and its shape: the key document and the result, as the executor writes it.
+
+A record's checksum says that its bytes are those that were written; this says that whoever wrote them meant what is read here, so that
+no reader meets a key that is not there. Keys that are not named here are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from epbuild.store import ActionRecords
+
+
+class _Each:
+    """Any number of values of one shape: those of a dictionary by any name, or those of a list."""
+
+    def __init__(self, kind: type, shape: object) -> None:
+        self.kind = kind
+        self.shape = shape
+
+
+_BLOB = {"digest": str, "size": int}
+_VALUES = _Each(list, {"name": str, "type": str, "shape": (list, NoneType)})
+_NODE = {"name": str, "source": (str, NoneType), "main_context": int, "embed_mode": int, "reference?": str}
+_MODEL = {
+    "member": str,
+    "source": {"inputs": _VALUES, "outputs": _VALUES, "weights_file?": str},
+    "file": str,
+    "binaries": _Each(dict, str),
+    "data": _Each(list, str),
+    "nodes": _Each(list, _NODE),
+    "fallback_nodes": int,
+    "compatibility": _Each(dict, str),
+}
+_RECORD = {
+    "document": {"members": _Each(list, {"name": str})},
+    "result": {
+        "artifacts": _Each(dict, _BLOB),
+        "models": _Each(list, _MODEL),
+        "log": _BLOB,
+        "measured": {"seconds": (int, float), "members": _Each(dict, (int, float)), "peak_memory": (int, NoneType)},
+        "alone?": _Each(dict, int),
+        "shared_initializers?": {"stored_bytes": int, "total_bytes": int},
+    },
+}
+"""A key with a question mark may be missing; several types: any of them."""
+
+
+def group_records(root: Path) -> ActionRecords:
+    """The action records in the store at `root`."""
+    return ActionRecords(root, is_group_record)
+
+
+def is_group_record(record: Mapping[str, Any]) -> bool:
+    """Whether a record has the shape of a session group's, and all that its models refer to is among its artifacts."""
+    if not _fits(record, _RECORD):
+        return False
+    result = record["result"]
+    named: set[str] = {name for model in result["models"] for name in (model["file"], *model["binaries"], *model["data"])}
+    return named.issubset(result["artifacts"])
+
+
+def _fits(value: object, shape: object) -> bool:
+    if isinstance(shape, _Each):
+        if not isinstance(value, shape.kind):
+            return False
+        return all(_fits(item, shape.shape) for item in (value.values() if isinstance(value, dict) else value))  # type: ignore[attr-defined]
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(
+            _fits(value[name], wanted) if (name := key.removesuffix("?")) in value else key.endswith("?")
+            for key, wanted in shape.items()
+        )
+    # JSON's true is an int to Python, and nothing here is one.
+    return isinstance(value, shape) and not isinstance(value, bool)  # type: ignore[arg-type]
