@@ -23,7 +23,7 @@ from epbuild.errors import RecipeError, StoreError
 from epbuild.plan import Plan, make_plan, problems_of_the_rest
 from epbuild.recipe import BrokenRecipe, ModelSource, Recipe, load
 from epbuild.snapshot import WORKSPACE, clock, forget, own_files, take
-from epbuild.store import BlobStore, Roots, Workspace, cache_directory, toolchain_directory
+from epbuild.store import BlobStore, Roots, Workspace, cache_directory, tag_cache, toolchain_directory
 from epbuild.toolchain import Environment, prepare, ready
 
 _VALID = "valid recipe"
@@ -178,6 +178,7 @@ def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
     """The workspace beside a recipe, made where it is not, and known to the store as one that builds with it."""
     with Workspace.open(workspace_of(recipe)) as workspace:
         with suppress(StoreError):  # where nothing can be written, whoever has to will say so
+            tag_cache(cache_directory())
             Roots(cache_directory()).register(workspace.directory)
         yield workspace
 
@@ -292,6 +293,7 @@ def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, tell: Listener) ->
         locked = lock.environments.get(name)
         there = ready(toolchain, recipe.directory, home, locked)
         if not there:
+            tag_cache(cache_directory())
             tell(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
         environment = prepare(toolchain, recipe.directory, home, entries, locked)
         if not there:

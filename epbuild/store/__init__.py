@@ -7,7 +7,7 @@ from epbuild.store.digests import Digests, StatKey, StatMemory, unchanged
 from epbuild.store.failures import DamagedBlob, MissingBlob, NewerRecord
 from epbuild.store.leases import Cancelled, lease, lease_if_free
 from epbuild.store.leftovers import Leftovers
-from epbuild.store.location import cache_directory, toolchain_directory
+from epbuild.store.location import cache_directory, tag_cache, toolchain_directory
 from epbuild.store.records import RECORD_FORMAT, ActionRecords, address_records
 from epbuild.store.roots import Roots
 from epbuild.store.state import FileMemory, Measurement, StepRecord, Workspace
@@ -48,6 +48,7 @@ __all__ = [
     "lease",
     "lease_if_free",
     "read",
+    "tag_cache",
     "toolchain_directory",
     "unchanged",
 ]

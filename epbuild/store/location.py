@@ -7,6 +7,14 @@ import sys
 from pathlib import Path
 
 from epbuild.errors import Problem, StoreError
+from epbuild.store.failures import explained
+
+# The first line is what backup programs look for: https://bford.info/cachedir/.
+_TAG = """\
+Signature: 8a477f597d28d172789f06886806bc55
+# This folder is epbuild's cache: it can be removed at any time, and need not be backed up.
+# What cache directory tags are: https://bford.info/cachedir/
+"""
 
 
 def cache_directory() -> Path:
@@ -22,6 +30,19 @@ def cache_directory() -> Path:
     if sys.platform == "darwin":
         return _home() / "Library" / "Caches" / "epbuild"
     return _directory_from("XDG_CACHE_HOME", ".cache") / "epbuild"
+
+
+def tag_cache(root: Path) -> None:
+    """Have backup and archiving programs know the store at `root`, made where it is not, as a cache. Raises StoreError."""
+    tag = root / "CACHEDIR.TAG"
+    if tag.exists():
+        return
+    from epbuild.newfile import new_file  # needed once in the life of a store
+
+    with explained(f"write {tag}"):
+        root.mkdir(parents=True, exist_ok=True)
+        with new_file(tag, _TAG, overwrite=True):
+            pass
 
 
 def toolchain_directory() -> Path:

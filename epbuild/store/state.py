@@ -101,6 +101,7 @@ class Workspace:
         if create:
             with explained(f"make {directory}", elsewhere=None):
                 directory.mkdir(parents=True, exist_ok=True)
+                _hide_from_git(directory)
             return cls(directory, Database(directory / "state.sqlite", _SCHEMA, _VERSION))
         path = directory / "state.sqlite"
         usable = os.access(path, os.R_OK | os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
@@ -213,3 +214,13 @@ class Workspace:
             with explained(f"make {folder}", elsewhere=None):
                 folder.mkdir(exist_ok=True)
         return folder
+
+
+def _hide_from_git(directory: Path) -> None:
+    """Have git take no notice of the folder, whatever the project's own `.gitignore` says. Raises OSError."""
+    place = directory / ".gitignore"
+    if not place.exists():
+        from epbuild.newfile import new_file  # needed once in the life of a workspace
+
+        with new_file(place, "*\n", overwrite=True):
+            pass

@@ -60,6 +60,11 @@ def blob_of(built: Workshop, step: str, name: str) -> Path:
     return built.cache / "cas" / "sha256" / digest[:2] / digest
 
 
+def test_a_build_leaves_neither_its_store_to_backups_nor_its_workspace_to_git(built: Workshop) -> None:
+    assert (built.cache / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+    assert (built.folder / ".epbuild" / ".gitignore").read_text(encoding="utf-8") == "*\n"
+
+
 def test_what_a_workspace_built_last_stays_however_old_it_is(built: Workshop) -> None:
     let_time_pass(built.cache)
     found = tidy(built.cache, Limits(0, 0))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epbuild.errors import StoreError
-from epbuild.store import cache_directory
+from epbuild.store import cache_directory, tag_cache
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +74,15 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"):
         cache_directory()
+
+
+def test_backup_programs_can_tell_a_store_for_a_cache(home: Path) -> None:
+    root = home / "cache" / "epbuild"
+    tag_cache(root)
+    tag = root / "CACHEDIR.TAG"
+    # What https://bford.info/cachedir/ asks for: the file begins with these 43 bytes.
+    assert tag.read_bytes()[:43] == b"Signature: 8a477f597d28d172789f06886806bc55"
+    assert [path.name for path in root.iterdir()] == ["CACHEDIR.TAG"]
+    before = tag.stat()
+    tag_cache(root)
+    assert (tag.stat().st_ino, tag.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

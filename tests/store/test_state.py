@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -100,6 +101,20 @@ def test_the_folders_of_a_workspace_are_there_when_they_are_asked_for(directory:
         assert not (directory / "logs").exists()
         assert workspace.logs.is_dir()
         assert workspace.tmp.is_dir()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_git_takes_no_notice_of_a_workspace(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    with Workspace.open(tmp_path / ".epbuild") as workspace:
+        workspace.record_fact("name", "text")
+    status = subprocess.run(
+        ["git", "-C", tmp_path, "status", "--porcelain", "--untracked-files=all"], check=True, capture_output=True
+    )
+    assert status.stdout == b""
+    (tmp_path / ".epbuild" / ".gitignore").write_bytes(b"mine\n")
+    Workspace.open(tmp_path / ".epbuild").close()
+    assert (tmp_path / ".epbuild" / ".gitignore").read_bytes() == b"mine\n"
 
 
 @pytest.mark.parametrize("damage", [b"this is no database, but it is as long as a header would be" * 100, b"\0" * 4096])
