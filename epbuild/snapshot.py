@@ -1,8 +1,9 @@
 """The fast path: nothing to do is recognised by the stat of every file that the last build looked at, before anything is imported.
 
 A run that found nothing to do leaves a snapshot in its workspace: what it was asked, which epbuild and Python answered, the variables of
-the environment that it read, and the size, times and inode of every file that its answer came from, its outputs among them. As long as
-all of that is so, the answer still holds. Whatever else is the case, a snapshot says nothing, and the whole of epbuild looks for itself.
+the environment that it read, and the size, times and inode of every file that its answer came from, its outputs among them. Files are
+looked at by the very names that the system was asked for, and every link on the way to them has to lead where it led. As long as all of
+that is so, the answer still holds. Whatever else is the case, a snapshot says nothing, and the whole of epbuild looks for itself.
 
 It never trusts a file that was touched when the run that took it had begun, or so shortly before that file systems may not tell: such a
 file may have been changed after it was looked at. No snapshot is taken then; the next run that finds nothing to do will take it. What
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-FORMAT = 2
+FORMAT = 3
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -100,10 +101,15 @@ def take(
     place = _place(str(recipe))
     began_ns, device = began
     # A shorter way to a file is a faster one: names below the recipe's folder are looked up from there.
-    below = os.path.join(os.path.dirname(os.path.abspath(str(recipe))), "")  # noqa: PTH100, PTH118, PTH120
+    below = os.path.join(os.path.dirname(_absolute(str(recipe))), "")  # noqa: PTH118, PTH120
+    paths = dict.fromkeys(_absolute(str(file)) for file in files)
+    missing = [_absolute(str(file)) for file in absent]
+    from epbuild.links import links_on_the_way
+
+    # Before the files: a link that is changed meanwhile is no more what it was.
+    links = tuple((link.removeprefix(below), target) for link, target in links_on_the_way([*paths, *missing]).items())
     entries = []
-    for file in dict.fromkeys(map(str, files)):
-        path = os.path.abspath(file)  # noqa: PTH100
+    for path in paths:
         try:
             seen = os.stat(path)  # noqa: PTH116
         except OSError:
@@ -112,14 +118,14 @@ def take(
         if max(seen.st_mtime_ns, seen.st_ctime_ns) >= began_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS):
             return
         entries.append((path.removeprefix(below), seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino))
-    missing = tuple(os.path.abspath(str(file)).removeprefix(below) for file in absent)  # noqa: PTH100
-    if any(os.path.lexists(os.path.join(below, file)) for file in missing):  # noqa: PTH118
+    if any(map(os.path.lexists, missing)):
         return
+    gone = tuple(path.removeprefix(below) for path in missing)
     read = {**{name: os.environ.get(name) for name in _PLACES}, **environment}
     request = (tuple(selection), tuple(settings))
     parts = [marshal.dumps(entries[start : start + _PART]) for start in range(0, len(entries), _PART)]
     sizes = [len(part) for part in parts]
-    facts = (_identity(os.path.abspath(place)), request, tuple(sorted(read.items())), steps, missing, locked, sizes)  # noqa: PTH100
+    facts = (_identity(place), request, tuple(sorted(read.items())), steps, gone, links, locked, sizes)
     head = marshal.dumps(facts)
     draft = f"{place}.{os.getpid()}"
     try:
@@ -160,8 +166,9 @@ def _confirm(recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]], *, l
     with open(place, "rb") as file:  # noqa: PTH123
         data = memoryview(file.read())
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
-    identity, asked, environment, steps, missing, is_locked, sizes = marshal.loads(data[_LENGTH:begin])  # noqa: S302 - as trusted as the program
-    if identity != _identity(os.path.abspath(place)) or asked != request:  # noqa: PTH100
+    facts = marshal.loads(data[_LENGTH:begin])  # noqa: S302 - as trusted as the program
+    identity, asked, environment, steps, gone, links, is_locked, sizes = facts
+    if identity != _identity(place) or asked != request:
         return None
     if (locked and not is_locked) or any(os.environ.get(name) != value for name, value in environment):
         return None
@@ -172,7 +179,9 @@ def _confirm(recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]], *, l
     before = os.getcwd()  # noqa: PTH109
     os.chdir(os.path.dirname(recipe) or ".")  # noqa: PTH120
     try:
-        return int(steps) if not any(map(os.path.lexists, missing)) and _are_unchanged(parts) else None
+        if any(map(os.path.lexists, gone)) or any(os.readlink(link) != target for link, target in links):  # noqa: PTH115
+            return None
+        return int(steps) if _are_unchanged(parts) else None
     finally:
         os.chdir(before)
 
@@ -218,7 +227,12 @@ def _is_unchanged(part: memoryview) -> bool:
 
 def _identity(place: str) -> tuple[Any, ...]:
     """Who answers, and where: a workspace that was copied or moved has to be looked at anew."""
-    return (FORMAT, __version__, sys.version, cpu_name(), place)
+    return (FORMAT, __version__, sys.version, cpu_name(), os.path.realpath(place))
+
+
+def _absolute(path: str) -> str:
+    """The path from the root: not shortened, as `link/..` is the folder above the one that the link leads to."""
+    return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
 
 
 def _place(recipe: str) -> str:

@@ -205,7 +205,7 @@ def _leave_snapshot(
     emitted = {ident: workspace.step(ident) for ident in plan.emissions}
     files = [
         *map(Path, own_files()),
-        *recipe.files,
+        *recipe.names,
         *([lock.path] if lock.exists else ()),
         *(recipe.directory / catalog.name for catalog in recipe.catalogs),
         *(path for environment in environments.values() for path in environment.watched()),

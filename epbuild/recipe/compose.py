@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.errors import Position, Problem, RecipeError
+from epbuild.links import links_on_the_way
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.source import MAX_BYTES, MAX_NODES, MappingNode, ScalarNode, merged, read, without
@@ -32,6 +33,8 @@ class Composition:
     files: tuple[Path, ...]
     contents: tuple[bytes, ...]
     problems: tuple[Problem, ...]
+    names: tuple[Path, ...]
+    """The paths by which those files were asked for: several may lead to one of them."""
 
 
 def compose(path: Path) -> Composition:
@@ -40,10 +43,13 @@ def compose(path: Path) -> Composition:
     Raises RecipeError when a file of it cannot be read: what else would be said of the rest would be noise.
     """
     composer = _Composer()
+    composer.names[path] = None
     root = composer.tree(path, _content(path), ())
     if composer.stopped:
         raise RecipeError(*composer.problems, *composer.stopped)
-    return Composition(root, tuple(composer.contents), tuple(composer.contents.values()), tuple(composer.problems))
+    return Composition(
+        root, tuple(composer.contents), tuple(composer.contents.values()), tuple(composer.problems), tuple(composer.names)
+    )
 
 
 def rebased(text: str, where: Position, main: Path) -> str:
@@ -51,10 +57,15 @@ def rebased(text: str, where: Position, main: Path) -> str:
     folder, home = Path(where.file).parent, main.parent
     if folder == home or Path(text).is_absolute():
         return text
+    asked = folder / text
     try:
-        return Path(os.path.relpath(folder / text, home)).as_posix()
+        names = [Path(os.path.relpath(asked, home)), Path(os.path.relpath(folder, home), text)]
     except ValueError:  # another drive of Windows
-        return (folder / text).resolve().as_posix()
+        names = []
+    for name in names:
+        if _is_same(home / name, asked):
+            return name.as_posix()
+    return asked.absolute().as_posix()
 
 
 class _Composer:
@@ -62,6 +73,7 @@ class _Composer:
         self.problems: list[Problem] = []
         self.stopped: list[Problem] = []
         self.contents: dict[Path, bytes] = {}
+        self.names: dict[Path, None] = {}
         self._known: dict[Path, MappingNode] = {}
         self._merged = 0
         self._is_full = False
@@ -100,6 +112,7 @@ class _Composer:
     def _part(self, path: Path, name: str, where: Position, above: tuple[Path, ...]) -> MappingNode:
         """The tree of a file that the one at `path` names; raises RecipeError when there is a reason that it has none."""
         part = _beside(path, name)
+        self.names[part] = None
         place = part.resolve()
         if place in above:
             circle = " → ".join(file.name for file in (*above[above.index(place) :], place))
@@ -129,7 +142,13 @@ def _beside(file: Path, name: str) -> Path:
     """The path of `name` as seen from `file`, without `..` where that is no other file."""
     joined = file.parent / name
     short = Path(os.path.normpath(joined))
-    return short if short.resolve() == joined.resolve() else joined
+    return short if _is_same(short, joined) else joined
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two paths name one file, and by the same links: where one goes through another link, it may lead elsewhere tomorrow."""
+    links = [set(links_on_the_way([str(path.absolute())]).items()) for path in (one, other)]
+    return links[0] == links[1] and one.resolve() == other.resolve()
 
 
 def _content(path: Path) -> bytes:

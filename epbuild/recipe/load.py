@@ -62,7 +62,7 @@ def _load(
         broken = BrokenRecipe(*problems)
         broken.rest = recipe
         raise broken
-    return dataclasses.replace(recipe, files=composition.files, digest=digest)
+    return dataclasses.replace(recipe, files=composition.files, names=composition.names, digest=digest)
 
 
 @contextmanager

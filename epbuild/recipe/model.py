@@ -279,6 +279,8 @@ class Recipe:
     """Catalog files of the user's own, for EPs that epbuild does not know; paths relative to the recipe."""
     files: tuple[Path, ...] = ()
     """Every file that the recipe was read from: its own first, then those that it extends and includes."""
+    names: tuple[Path, ...] = ()
+    """The paths by which those files were asked for: where links are in use, several may lead to one of them."""
     digest: str = ""
     """The digest of the recipe schema and of all those files: what may be remembered as known to be valid."""
 

@@ -20,6 +20,7 @@ from epbuild.cli.run import run
 from epbuild.snapshot import answer, clock, take
 
 MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
+needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
 UP_TO_DATE = "Nothing to do: 3 steps are up to date"
 
 
@@ -88,6 +89,71 @@ CHANGES: list[Callable[[Path], object]] = [
 def test_no_change_of_any_file_goes_unnoticed(taken: Folder, number: int, change: Callable[[Path], object]) -> None:
     change(taken.files[number])
     assert taken.answer() is None
+
+
+@needs_links
+@pytest.mark.parametrize("relative", [False, True], ids=["from the root", "from where the command runs"])
+def test_a_file_above_what_a_link_leads_to_is_the_one_that_the_system_finds(
+    folder: Folder, relative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.path / "real" / "deep").mkdir(parents=True)
+    (folder.path / "link").symlink_to(Path("real", "deep"))
+    (folder.path / "real" / "x.onnx").write_bytes(b"as it was")
+    (folder.path / "x.onnx").write_bytes(b"another of the same name")
+    time.sleep(MARGIN_SECONDS)
+    monkeypatch.chdir(folder.path)
+    folder.take(files=[*folder.files, Path("link/../x.onnx") if relative else folder.path / "link" / ".." / "x.onnx"])
+    (folder.path / "x.onnx").write_bytes(b"which nobody asked for")
+    assert folder.answer() is not None
+    (folder.path / "real" / "x.onnx").write_bytes(b"otherwise")
+    assert folder.answer() is None
+
+
+@needs_links
+@pytest.mark.parametrize("name", ["link/x.onnx", "x.onnx", "../other.onnx"])
+def test_a_link_that_leads_elsewhere_is_noticed_though_the_file_there_is_the_same(taken: Folder, name: str) -> None:
+    """What lies beside the file need not be the same there."""
+    folders = [taken.path / "one", taken.path / "two"]
+    for place in folders:
+        place.mkdir()
+    (folders[0] / "x.onnx").write_bytes(b"as it was")
+    (folders[1] / "x.onnx").hardlink_to(folders[0] / "x.onnx")
+    (taken.path / "link").symlink_to("one")
+    (taken.path / "x.onnx").symlink_to(Path("link", "x.onnx"))
+    (taken.path.parent / "other.onnx").symlink_to(taken.path / "x.onnx")
+    time.sleep(MARGIN_SECONDS)
+    taken.take(files=[*taken.files, taken.path / name])
+    assert taken.answer() is not None
+    (taken.path / "link").unlink()
+    (taken.path / "link").symlink_to("two")
+    assert taken.answer() is None
+
+
+@needs_links
+def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path) -> None:
+    """Two copies that are the same to the inode are two workspaces all the same."""
+    one = Folder(tmp_path / "one")
+    (tmp_path / "link").symlink_to("one")
+    behind = tmp_path / "link" / "epbuild.yaml"
+    take(behind, (), (), steps=3, files=one.files, environment={}, began=clock(behind) or (0, 0))
+    assert one.answer() is not None
+    shutil.copytree(one.path, tmp_path / "two", copy_function=os.link)
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("two")
+    assert answer(["run", str(behind)], lambda: 0.0) is None
+
+
+@needs_links
+def test_a_file_that_was_not_there_is_looked_for_where_a_link_leads_now(folder: Folder) -> None:
+    for name in ("one", "two"):
+        (folder.path / name).mkdir()
+    (folder.path / "link").symlink_to("one")
+    folder.take(absent=[folder.path / "link" / ".." / "epbuild.lock", folder.path / "link" / "x.lock"])
+    assert folder.answer() is not None
+    (folder.path / "two" / "x.lock").write_bytes(b"")
+    (folder.path / "link").unlink()
+    (folder.path / "link").symlink_to("two")
+    assert folder.answer() is None
 
 
 def test_a_file_that_was_not_there_is_noticed_when_it_comes(folder: Folder) -> None:

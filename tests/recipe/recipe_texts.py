@@ -134,7 +134,7 @@ def told(problems: tuple[Problem, ...]) -> list[tuple[str, int, int]]:
     return found
 
 
-_OF_FILES = ("file", "files", "digest")
+_OF_FILES = ("file", "files", "names", "digest")
 
 
 def values(thing: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,37 @@ def test_an_absolute_path_in_another_file_stays_what_it_is(tmp_path: Path) -> No
     write(tmp_path, base=MINIMAL, shared__parts=f"models: {{prefill: '{absolute}'}}\n")
     recipe = load_text(tmp_path, "extends: base.yaml\ninclude: [shared/parts.yaml]\n")
     assert recipe.models["prefill"].path == absolute
+
+
+@pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
+def test_two_dots_after_a_link_lead_above_the_folder_that_it_leads_to(tmp_path: Path) -> None:
+    """Which is what the system does, and what a build reads; by name alone it would be the folder above the link."""
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "link").symlink_to(tmp_path / "real" / "deep")
+    write(
+        tmp_path,
+        base=MINIMAL,
+        real__up="models: {up: a.onnx}\n",
+        parts__top="models: {other: link/../b.onnx, plain: deep/../c.onnx}\n",
+    )
+    write(tmp_path, parts__up="models: {up: wrong.onnx}\n")
+    recipe = load_text(tmp_path, "extends: base.yaml\ninclude: [parts/top.yaml, parts/link/../up.yaml]\n")
+    leads = {name: (tmp_path / model.path).resolve() for name, model in recipe.models.items()}
+    assert leads["other"] == tmp_path / "real" / "b.onnx"
+    assert leads["up"] == tmp_path / "real" / "a.onnx"
+    assert recipe.models["plain"].path == "parts/c.onnx", "and what is no link is left out"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
+def test_every_name_by_which_a_file_of_a_recipe_was_reached_is_known(tmp_path: Path) -> None:
+    write(tmp_path, base=MINIMAL, low="vars: {quality: 1}\n")
+    (tmp_path / "link.yaml").symlink_to("low.yaml")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    recipe = load_text(tmp_path, "extends: base.yaml\ninclude: [low.yaml, link.yaml, folder/../" + tmp_path.name + "/low.yaml]\n")
+    assert len(recipe.files) == 3
+    names = [name.relative_to(tmp_path).as_posix() for name in recipe.names]
+    assert names == ["epbuild.yaml", "base.yaml", "low.yaml", "link.yaml", f"folder/../{tmp_path.name}/low.yaml"]
 
 
 def test_every_file_of_a_recipe_is_named_and_a_change_in_any_changes_its_digest(tmp_path: Path) -> None:
