@@ -8,7 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, NewType
 
 
 @dataclass(frozen=True, order=True)
@@ -24,12 +25,29 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """An argument of the command line, as somebody would type it: `--set vars.quality=3`."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+StepId = NewType("StepId", str)
+"""A step of the plan, as in `compile:decoder/snapdragon-SM8750/prefill`. No other text says where a problem is."""
+
+Location = Position | Path | Argument | StepId
+"""Where a problem is: in a text file, in a file or folder as a whole, on the command line, or in a step."""
+
+
+@dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: a sentence, where it is (a position, or a step id), and what to do about it."""
+    """One thing that is wrong: a sentence, where it is, and what to do about it."""
 
     code: str
     message: str
-    where: Position | str | None = None
+    where: Location | None = None
     hint: str | None = None
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_
 from epbuild.build.sizes import compared, last_files, savings
 from epbuild.build.status import PLACE, Survey, Surveyor
 from epbuild.emit import Pour, unfinished
-from epbuild.errors import BuildError, EpbuildError, Problem, StoreError, VerifyError
+from epbuild.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document
 from epbuild.recipe import ImageReference, Recipe
 from epbuild.store import Cancelled, DamagedBlob, Measurement, MissingBlob, StepRecord, lease, lease_if_free
@@ -165,7 +165,7 @@ class Actions:
     def _make(self, group: SessionGroup) -> None:
         status = self._found.groups[group.id]
         if status.key is None:
-            raise BuildError(Problem("EPB414", "the toolchain is not there", group.id))
+            raise BuildError(Problem("EPB414", "the toolchain is not there", StepId(group.id)))
         begin = time.monotonic()
         self._tell(StepStarted(group.steps[0], "staging"))
         with self.alone(group.id, group.steps[0], self._store.root, status.key):
@@ -211,7 +211,7 @@ class Actions:
             changes = differences(document, now)
             if changes:
                 message = f"an input changed while it was compiled: {'; '.join(changes)}"
-                raise BuildError(Problem("EPB415", message, group.id, "Nothing was kept; run the build again."))
+                raise BuildError(Problem("EPB415", message, StepId(group.id), "Nothing was kept; run the build again."))
 
         def compiled() -> None:
             # While this one is checked and stored, another may compile; where the next compile is its own, it keeps its place.
@@ -324,7 +324,7 @@ class Actions:
                 self._tell(StepOutput(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes"))
 
         try:
-            pushed = push(image, reference, pour, sent, step=step, cancelled=self.cancelled)
+            pushed = push(image, reference, pour, sent, step=StepId(step), cancelled=self.cancelled)
         except PushCancelled as error:
             raise Cancelled(step) from error
         self._tell(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from epbuild.build.merging import MergedModel, draft_names, merge, merged_key
 from epbuild.emit import Content, ManifestModel, Placed, Role, Stored, StoredModel, arrange, render
-from epbuild.errors import BuildError, Problem
+from epbuild.errors import BuildError, Problem, StepId
 from epbuild.onnxfile import relink
 from epbuild.plan import MANIFEST, Emission, Merging, Part, PlannedEp, PlannedTarget, SessionGroup
 from epbuild.store import BlobStore
@@ -149,7 +149,7 @@ def base_contents(emission: Emission, laid: LaidOut, folder: str, others: Sequen
 
 def _in_the_way(emission: Emission, what: str) -> BuildError:
     hint = "Put ${model} into the folder of 'base', and let it hold nothing else."
-    return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", emission.id, hint))
+    return BuildError(Problem("EPB422", f"with the models as they were before compiling, {what}", StepId(emission.id), hint))
 
 
 def inference_of(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Inference:

@@ -11,7 +11,7 @@ from typing import Any
 
 from epbuild.build.supervisor import Ending
 from epbuild.catalog import Limitation
-from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem
+from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.plan import SessionGroup
 
 _QUOTED = 3
@@ -41,7 +41,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
     last = ending.reports[-1] if ending.reports else {}
     if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
         return None
-    step = _step_at_fault(group, ending.reports)
+    step = StepId(_step_at_fault(group, ending.reports))
     subject = _subject(group, step)
     words = last_words(ending.tail)
     quote = f" The EP said: {words}" if words else ""

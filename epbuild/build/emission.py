@@ -14,6 +14,7 @@ from epbuild.build.contents import LaidOut, Made, Workbench, base_contents, in_o
 from epbuild.build.merging import settings_of
 from epbuild.build.publishing import Files, Publisher, Push, ours, recorded
 from epbuild.emit import Content, mend, prepare
+from epbuild.errors import StepId
 from epbuild.plan import BOM, MANIFEST, PROVENANCE, Emission, Part, action_key
 from epbuild.recipe import Recipe
 from epbuild.store import BlobStore, Digests
@@ -104,7 +105,7 @@ def _pack_document(emission: Emission) -> dict[str, Any]:
     if emission.pack == "tar.zst":
         from epbuild.emit import compressor
 
-        by_zstd = {"compression": emission.compression, "compressor": compressor(emission.id)}
+        by_zstd = {"compression": emission.compression, "compressor": compressor(StepId(emission.id))}
     return {
         "form": emission.pack,
         # What is said about an archive names it.

@@ -21,7 +21,7 @@ from typing import Any
 from epbuild.build.diagnosis import diagnose, last_words, readable
 from epbuild.build.events import Listener, StepOutput, StepStarted
 from epbuild.build.supervisor import Ending, supervise
-from epbuild.errors import BuildError, EnvironmentFailure, Problem, VerifyError
+from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError
 from epbuild.onnxfile import EPContextNode, MalformedModel, SharedInitializers, read_header, share_initializers
 from epbuild.plan import Member, PlannedEp, SessionGroup
 from epbuild.store import BlobStore, Cancelled
@@ -149,7 +149,7 @@ def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | No
     except OSError as error:
         message = f"the sources could not be staged: {error.strerror or error}"
         raise EnvironmentFailure(
-            Problem("EPB412", message, group.id, "Check the space and the permissions of the recipe's folder.")
+            Problem("EPB412", message, StepId(group.id), "Check the space and the permissions of the recipe's folder.")
         ) from error
     return shared
 
@@ -163,7 +163,7 @@ def _share_initializers(group: SessionGroup, staging: Path) -> SharedInitializer
         return share_initializers(models, group.weights_file, group.initializer_threshold)
     except MalformedModel as error:
         message = f"the initializers cannot be written into one file: {error}"
-        raise BuildError(Problem("EPB418", message, group.id, "Export or copy the model again.")) from error
+        raise BuildError(Problem("EPB418", message, StepId(group.id), "Export or copy the model again.")) from error
 
 
 def _unstage(group: SessionGroup, execution: Execution) -> None:
@@ -265,7 +265,7 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
         place = f"{error.filename}: " if error.filename else ""
         message = f"the worker could not be run: {place}{error.strerror or error}"
         hint = "Check the toolchain's interpreter, and the space for the log."
-        raise EnvironmentFailure(Problem("EPB413", message, group.id, hint)) from error
+        raise EnvironmentFailure(Problem("EPB413", message, StepId(group.id), hint)) from error
 
 
 def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
@@ -284,7 +284,7 @@ def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[st
         target = (staging / member.output).parent / location
         if target.exists() and not filecmp.cmp(path, target, shallow=False):
             message = f"the external data {location} of '{member.name}' has the name of something that the EP wrote"
-            raise BuildError(Problem("EPB417", message, group.id, "Give the data, or the model, another name."))
+            raise BuildError(Problem("EPB417", message, StepId(group.id), "Give the data, or the model, another name."))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path.resolve(), target)
     return tuple(external) if shared else ()
@@ -314,7 +314,7 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
         words = last_words(ending.tail)
         if not words:
             raise
-        said = Problem("EPB610", f"while it compiled, the EP said: {words}", group.id)
+        said = Problem("EPB610", f"while it compiled, the EP said: {words}", StepId(group.id))
         raise VerifyError(*error.problems, said) from error
 
 

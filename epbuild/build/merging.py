@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.build.executor import COMPATIBILITY, node_document
-from epbuild.errors import BuildError, Problem, VerifyError
+from epbuild.errors import BuildError, Problem, StepId, VerifyError
 from epbuild.onnxfile import ChangeRefused, read_header
 from epbuild.plan import Merging, Part, action_key
 
@@ -81,7 +81,7 @@ def _told(problem: Problem, paths: Mapping[str, Path], step: str) -> Problem:
         message = message.replace(str(path), f"'{member}'")
     if hint is not None:
         hint = hint.replace("--prefix", "the group's merge.prefixes")
-    return replace(problem, message=message, hint=hint, where=step)
+    return replace(problem, message=message, hint=hint, where=StepId(step))
 
 
 def _notes(merging: Merging, made: Merged) -> list[str]:

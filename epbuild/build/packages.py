@@ -19,7 +19,7 @@ from epbuild.emit import (
     package_manifest,
     share_files,
 )
-from epbuild.errors import BuildError, Problem
+from epbuild.errors import BuildError, Problem, StepId
 from epbuild.plan import BASE, MANIFEST, Emission, PlannedTarget
 
 CPU = "CPUExecutionProvider"
@@ -98,7 +98,7 @@ def package_of(
     contents, variants = share_files(contents, variants)
     wrong = check_package(contents, variants)
     if wrong:
-        raise BuildError(*(Problem("EPB429", sentence, emission.id) for sentence in wrong))
+        raise BuildError(*(Problem("EPB429", sentence, StepId(emission.id)) for sentence in wrong))
     return Package(emission, tuple(contents), tuple(variants), tuple(laid))
 
 

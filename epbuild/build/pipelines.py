@@ -10,7 +10,7 @@ from typing import Any
 
 from epbuild.build.contents import LaidOut, Workbench, inference_of
 from epbuild.emit import Content, GenaiError, Stage, check_base, check_stages, genai_config
-from epbuild.errors import BuildError, PlanError, Problem
+from epbuild.errors import BuildError, PlanError, Problem, StepId
 from epbuild.onnxfile import read_header
 from epbuild.plan import GENAI_CONFIG, Emission, Genai, Member, Plan, PlannedTarget
 from epbuild.verify import signature
@@ -60,7 +60,7 @@ def _written(
     try:
         data = genai_config(_document(genai.config), stages)
     except GenaiError as error:
-        raise BuildError(*(Problem("EPB419", text, emission.id, _HINT) for text in error.sentences)) from error
+        raise BuildError(*(Problem("EPB419", text, StepId(emission.id), _HINT) for text in error.sentences)) from error
     files = [
         Content(posixpath.join(folder, name), "asset", path.stat().st_size, digests[path], path)
         for name, path in genai.files.items()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from epbuild.build.contents import Workbench
 from epbuild.emit import Content, Ours, Pour, Write, emitted_files, place_all, swap_in
-from epbuild.errors import BuildError, Problem, StoreError
+from epbuild.errors import BuildError, Problem, StepId, StoreError
 from epbuild.plan import Emission
 from epbuild.recipe import DEFAULT_TAG, ImageReference
 from epbuild.store import BlobStore, Copier, Digests, Reading, read
@@ -73,7 +73,7 @@ class Publisher:
         path, packed = emission.path, draft / emission.path.name
         self._refuse_foreign(path, ours=path.name in self._before or bool(emitted_files(path)))
         with packed.open("xb") as file:
-            made = write_archive(form, contents, self.pour, file, level=emission.compression, step=emission.id)
+            made = write_archive(form, contents, self.pour, file, level=emission.compression, step=StepId(emission.id))
             file.flush()
             os.fsync(file.fileno())
         whole = Content(path.name, "asset", made.size, made.digest, packed)
@@ -135,7 +135,7 @@ class Publisher:
     def _check(self, content: Content, digest: str | None) -> None:
         if digest != content.sha256:
             message = f"the file {content.path} changed while it was emitted"
-            raise BuildError(Problem("EPB415", message, self._emission.id, "Nothing was kept; run the build again."))
+            raise BuildError(Problem("EPB415", message, StepId(self._emission.id), "Nothing was kept; run the build again."))
 
     def _stays(self, there: Path, path: Path, digest: str) -> bool:
         """Make `path` the very file that is `there`, if it has that digest."""
@@ -164,7 +164,7 @@ class Publisher:
         """Refuse to replace what is not `ours`, and a folder in any case."""
         if path.is_dir() or (os.path.lexists(path) and not ours):
             message = f"the output {path.name} exists, and epbuild did not make it"
-            raise BuildError(Problem("EPB423", message, self._emission.id, "Move it away, or change the output's path."))
+            raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
 
 
 def _same(contents: Sequence[Content], tree: Path, place: Path) -> list[Path]:

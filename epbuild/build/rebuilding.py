@@ -32,7 +32,7 @@ from epbuild.build.events import (
 from epbuild.build.executor import Execution, remake
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.catalog import KnownDifference
-from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem
+from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.store import BlobStore, DamagedBlob, MissingBlob, Workspace
 from epbuild.verify import FileDifference, Payload, compare_bytes
 
@@ -177,7 +177,7 @@ class _Rebuilding:
             raise
         except EpbuildError as error:
             hint = f"The whole log: {execution.shown_log}."
-            problem = Problem("EPB431", "it was made before, and making it again failed", ident, hint)
+            problem = Problem("EPB431", "it was made before, and making it again failed", StepId(ident), hint)
             raise BuildError(problem, *error.problems) from error
 
     def _compare(self, made: Made, files: Mapping[str, Path], trees: Path) -> list[FileDifference]:
@@ -207,7 +207,7 @@ class _Rebuilding:
 
 
 def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
-    ident, why = made.group.id, made.group.target.known_to_differ
+    ident, why = StepId(made.group.id), made.group.target.known_to_differ
     hint = f"Both are kept in {shown_path(place)}."
     if item.new_size is None:
         return Problem("EPB651", f"made again, there is no {item.file}", ident, hint)
@@ -255,4 +255,4 @@ def _explained(ident: str) -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         message = f"what was made again could not be compared: {where}{error.strerror or error}"
         hint = "Check the space and the permissions of .epbuild."
-        raise EnvironmentFailure(Problem("EPB432", message, ident, hint)) from error
+        raise EnvironmentFailure(Problem("EPB432", message, StepId(ident), hint)) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from epbuild.emit import emitted_files, listed_files, prepare, swap_in
-from epbuild.errors import EnvironmentFailure, Problem
+from epbuild.errors import EnvironmentFailure, Problem, StepId
 from epbuild.store import Digests, StatKey, unchanged
 
 Why = Literal["not made by epbuild", "changed since"]
@@ -82,7 +82,9 @@ class Emitted:
                 (self._root / name).unlink(missing_ok=True)
         except OSError as error:
             message = f"the output {self._directory.name} cannot be removed: {error.strerror or error}"
-            raise EnvironmentFailure(Problem("EPB424", message, self._step, "Check the permissions of its folder.")) from error
+            raise EnvironmentFailure(
+                Problem("EPB424", message, StepId(self._step), "Check the permissions of its folder.")
+            ) from error
         _remove_empty(self._root, top)
         return found
 

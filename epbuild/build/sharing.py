@@ -12,7 +12,7 @@ from typing import Any
 
 from epbuild.build.events import Event, StepOutput
 from epbuild.build.executor import Execution, measure
-from epbuild.errors import EpbuildError
+from epbuild.errors import EpbuildError, StepId
 from epbuild.plan import Member, SessionGroup
 from epbuild.recipe import Expectation
 from epbuild.verify import SharedBytes
@@ -56,7 +56,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
         return measure(alone, replace(execution, tell=heard))
     except EpbuildError as error:
         problems = (
-            replace(problem, message=f"the model '{name}' could not be measured alone: {problem.message}", where=share)
+            replace(problem, message=f"the model '{name}' could not be measured alone: {problem.message}", where=StepId(share))
             for problem in error.problems
         )
         raise type(error)(*problems) from error

@@ -37,7 +37,7 @@ def toolchain_of(
     packages = [*_pins(document["distributions"], entries)]
     if not packages:
         message = "the manifest names no release of ONNX Runtime to load the models with"
-        raise ToolchainError(Problem("EPB305", message, str(where), "Name an environment that has one: --interpreter."))
+        raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
     toolchain = _made_of(packages, _version(document), position)
     if not ready(toolchain, where.parent, home):
         say(f"making an environment with {', '.join(packages)}")
@@ -71,7 +71,7 @@ def _prepared(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[En
     try:
         return prepare(toolchain, base, home, entries)
     except ToolchainError as error:
-        raise ToolchainError(*(replace(problem, where=toolchain.where.file) for problem in error.problems)) from error
+        raise ToolchainError(*(replace(problem, where=Path(toolchain.where.file)) for problem in error.problems)) from error
 
 
 def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[Toolchain]:

@@ -18,7 +18,7 @@ from epbuild.emit import tarred, zipped
 from epbuild.emit.recorded import MANIFEST
 from epbuild.emit.stage import Stage
 from epbuild.emit.tree import Content, Pour, Write
-from epbuild.errors import BuildError, EnvironmentFailure, Problem
+from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId
 
 Form = Literal["zip", "tar.zst"]
 
@@ -54,7 +54,7 @@ def write_archive(
     destination: Destination,
     *,
     level: int = LEVEL,
-    step: str | None = None,
+    step: StepId | None = None,
 ) -> Archive:
     """Write an archive of `contents`, in whatever order they are given; `level` is zstd's, and has no meaning for a zip archive.
 
@@ -75,13 +75,13 @@ def write_archive(
     return seal.archive
 
 
-def compressor(step: str | None = None) -> str:
+def compressor(step: StepId | None = None) -> str:
     """What makes the bytes of a `.tar.zst`: the package and the version of libzstd. Raises EnvironmentFailure when it is missing."""
     package = zstandard_package(step)
     return f"zstandard {package.__version__}, libzstd {'.'.join(map(str, package.ZSTD_VERSION))}"
 
 
-def zstandard_package(step: str | None = None) -> Any:
+def zstandard_package(step: StepId | None = None) -> Any:
     """The package that compresses and decompresses. Raises EnvironmentFailure (EPB425) when it is missing."""
     try:
         import zstandard
@@ -131,7 +131,7 @@ def _place(content: Content) -> tuple[bool, bool, tuple[str, ...]]:
     return content.path != MANIFEST, content.role != "manifest", PurePosixPath(content.path).parts
 
 
-def _measured(pour: Pour, step: str | None) -> Pour:
+def _measured(pour: Pour, step: StepId | None) -> Pour:
     """`pour`, which fails unless what it gives comes to the size that the archive's headers say."""
 
     def measured(content: Content, write: Write) -> None:
@@ -151,7 +151,7 @@ def _measured(pour: Pour, step: str | None) -> Pour:
     return measured
 
 
-def _wrong_size(content: Content, step: str | None) -> BuildError:
+def _wrong_size(content: Content, step: StepId | None) -> BuildError:
     message = f"the file {content.path} changed while it was packed: it no longer has {content.size} bytes"
     return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from epbuild.errors import BuildError, EnvironmentFailure, Problem
+from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId
 
 Ours = Callable[[Path], Collection[str]]
 """Which files of a folder epbuild made, as POSIX paths below it; everything else there is the user's."""
@@ -41,7 +41,7 @@ def swap_in(staged: Path, destination: Path, ours: Ours, step: str) -> None:
         _discard(old, destination, ours)
     elif destination.exists() or destination.is_symlink():
         message = f"the output folder {destination.name} exists, and is not a folder that epbuild made"
-        raise BuildError(Problem("EPB423", message, step, "Move it away, or change the output's path."))
+        raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's path."))
     else:
         staged.rename(destination)
 
@@ -61,7 +61,7 @@ def prepare(destination: Path, ours: Ours, step: str) -> Iterator[Path]:
     except OSError as error:
         message = f"the output {destination.name} cannot be written: {error.strerror or error}"
         raise EnvironmentFailure(
-            Problem("EPB424", message, step, "Check the space and the permissions of its folder.")
+            Problem("EPB424", message, StepId(step), "Check the space and the permissions of its folder.")
         ) from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
@@ -110,7 +110,7 @@ def _carry_over(staged: Path, destination: Path, ours: Ours, step: str) -> None:
         target = staged / relative
         if _in_the_way(target, staged):
             message = f"{destination.name}/{relative} exists, and epbuild did not make it"
-            raise BuildError(Problem("EPB423", message, step, "Move it away, or change the output's names."))
+            raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's names."))
         target.parent.mkdir(parents=True, exist_ok=True)
         source = destination / relative
         try:

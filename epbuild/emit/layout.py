@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from epbuild.emit.tree import Role
-from epbuild.errors import BuildError, Problem
+from epbuild.errors import BuildError, Problem, StepId
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,11 @@ def _check_one_each(model: StoredModel, step: str) -> None:
     if len(set(eps)) < len(eps):
         found = ", ".join(binary.name for _, binary in model.binaries)
         message = f"the model '{model.member}' has several context binaries ({found}) and one name for them"
-        raise BuildError(Problem("EPB421", message, step))
+        raise BuildError(Problem("EPB421", message, StepId(step)))
 
 
 def _place(placed: dict[str, Placed], item: Placed, step: str) -> None:
     # Some file systems hold upper and lower case for one.
     other = placed.setdefault(item.path.casefold(), item)
     if (other.path, other.artifact.digest) != (item.path, item.artifact.digest):
-        raise BuildError(Problem("EPB422", f"two different artifacts would be written to '{item.path}'", step))
+        raise BuildError(Problem("EPB422", f"two different artifacts would be written to '{item.path}'", StepId(step)))

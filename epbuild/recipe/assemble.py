@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.errors import Position, Problem
+from epbuild.errors import Argument, Position, Problem
 from epbuild.recipe import groups, outputs
 from epbuild.recipe.address import address_problem, is_remote, package_file
 from epbuild.recipe.compose import rebased
@@ -136,7 +136,7 @@ class _Assembler:
         for name, entry in section.items():
             node = entry.node
             value = node.value if isinstance(node, ScalarNode) and node.value is not None else ""
-            where: Position | str = node.where
+            where: Position | Argument = node.where
             if name in overrides:
                 value, where = overrides[name].value, overrides[name].where
             if isinstance(value, str):
@@ -340,7 +340,7 @@ class _Assembler:
             read_expectation(expected) if expected is not None else Expectation(),
         )
 
-    def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | str) -> None:
+    def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | Argument) -> None:
         self.problems.append(unknown(kind, name, known, where, suggest=len(self.problems) < _MOST_SUGGESTIONS))
 
     def _follow(self, reference: Reference, kind: str, section: str) -> None:
@@ -432,7 +432,7 @@ def _overlaid(group: Fields, own: Fields, key: str, problems: list[Problem]) -> 
             return Fields(nodes[-1], problems) if nodes else None
 
 
-def _var_problem(error: TemplateError, where: Position | str) -> Problem:
+def _var_problem(error: TemplateError, where: Position | Argument) -> Problem:
     if error.name is None or error.name.startswith("env."):
         return error.problem(where)
     message = f"A variable cannot refer to another: {quoted('${' + error.name + '}')}."

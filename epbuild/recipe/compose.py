@@ -158,12 +158,12 @@ def _content(path: Path) -> bytes:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         hint = "Name the recipe's file, or run epbuild in the folder that holds it."
-        problem = Problem(CANNOT_READ, "There is no such recipe.", str(path), hint)
+        problem = Problem(CANNOT_READ, "There is no such recipe.", path, hint)
     except OSError as error:
         if path.is_dir():
-            problem = Problem(CANNOT_READ, "This is a folder.", str(path), "Name the recipe's file in it.")
+            problem = Problem(CANNOT_READ, "This is a folder.", path, "Name the recipe's file in it.")
         else:
-            problem = Problem(CANNOT_READ, f"The recipe cannot be read: {error.strerror}.", str(path))
+            problem = Problem(CANNOT_READ, f"The recipe cannot be read: {error.strerror}.", path)
     raise RecipeError(problem)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from epbuild.errors import Position, Problem, nearest
+from epbuild.errors import Argument, Position, Problem, nearest
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.schema import wrong_type
@@ -218,7 +218,7 @@ def is_glob(pattern: str) -> bool:
     return any(character in pattern for character in "*?[")
 
 
-def unknown(kind: str, name: str, known: Collection[str], where: Position | str, *, suggest: bool = True) -> Problem:
+def unknown(kind: str, name: str, known: Collection[str], where: Position | Argument, *, suggest: bool = True) -> Problem:
     """The problem of a reference, or a glob, that stands for nothing there is; `kind` is what it should have been.
 
     To `suggest` what was meant takes a look at everything known.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from epbuild.errors import Problem, RecipeError
+from epbuild.errors import Argument, Problem, RecipeError
 from epbuild.recipe.model import Scalar
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.source import ScalarNode, read
@@ -15,10 +15,10 @@ _PREFIX = "vars."
 
 @dataclass(frozen=True)
 class Override:
-    """A variable's value, and where it comes from: the text of the `--set`."""
+    """A variable's value, and where it comes from: the `--set`."""
 
     value: Scalar
-    where: str
+    where: Argument
 
 
 def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], list[Problem]]:
@@ -26,7 +26,7 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
     found: dict[str, Override] = {}
     problems: list[Problem] = []
     for setting in settings:
-        where = f"--set {setting}"
+        where = Argument(f"--set {setting}")
         path, equals, text = setting.partition("=")
         if not equals or not path.startswith(_PREFIX):
             message = f"{quoted(setting)} sets no variable."

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from epbuild.errors import Position, Problem, nearest
+from epbuild.errors import Argument, Position, Problem, nearest
 from epbuild.recipe.model import Scalar
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
 
@@ -29,7 +29,7 @@ class TemplateError(ValueError):
         self.hint = hint
         self.name = name
 
-    def problem(self, where: Position | str) -> Problem:
+    def problem(self, where: Position | Argument) -> Problem:
         """The error as the problem of the template that stands at `where`."""
         return Problem(TEMPLATE, self.message, where, self.hint)
 

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from epbuild.emit.oci import MANIFEST_TYPE, Document, Image
 from epbuild.emit.tree import Content, Pour
-from epbuild.errors import EnvironmentFailure, Problem
+from epbuild.errors import EnvironmentFailure, Problem, StepId
 from epbuild.recipe import ImageReference
 from epbuild.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for, kept_elsewhere
 from epbuild.registry.exchange import Answer, Body, Exchange, Unreachable, origin
@@ -55,7 +55,7 @@ def push(
     pour: Pour,
     tell: Tell,
     *,
-    step: str | None = None,
+    step: StepId | None = None,
     cancelled: threading.Event | None = None,
 ) -> Pushed:
     """Bring an image's blobs, then its manifest, and then its tag into the registry. The tag only moves once all is there.
@@ -72,7 +72,7 @@ def push(
 
 class _Push:
     def __init__(
-        self, image: Image, reference: ImageReference, pour: Pour, tell: Tell, step: str | None, exchange: Exchange
+        self, image: Image, reference: ImageReference, pour: Pour, tell: Tell, step: StepId | None, exchange: Exchange
     ) -> None:
         self._image = image
         self._reference = reference

@@ -10,10 +10,11 @@ import re
 import sys
 import time
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from epbuild.build import Event, Survey
-from epbuild.errors import Position, Problem
+from epbuild.errors import Argument, Location, Position, Problem
 
 FORMAT = 1
 
@@ -41,14 +42,22 @@ def plan_document(recipe: str, found: Survey) -> dict[str, Any]:
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:
-    """A problem as JSON: its place is `file`, `line` and `column`, or `step`."""
-    where = problem.where
-    place: dict[str, Any] = {}
-    if isinstance(where, Position):
-        place = {"file": where.file, "line": where.line, "column": where.column}
-    elif where is not None:
-        place = {"step": where}
-    return {"code": problem.code, "message": problem.message, "hint": problem.hint, **place}
+    """A problem as JSON: where it is by `file`, `line` and `column`, or by `path`, `argument` or `step`."""
+    return {"code": problem.code, "message": problem.message, "hint": problem.hint, **_location(problem.where)}
+
+
+def _location(where: Location | None) -> dict[str, Any]:
+    match where:
+        case None:
+            return {}
+        case Position():
+            return {"file": where.file, "line": where.line, "column": where.column}
+        case Path():
+            return {"path": str(where)}
+        case Argument():
+            return {"argument": where.text}
+        case step:
+            return {"step": step}
 
 
 def print_json(document: dict[str, Any]) -> None:

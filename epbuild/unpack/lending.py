@@ -75,7 +75,7 @@ def opened(path: Path, say: Say = lambda text: None) -> Iterator[Lent]:
                 replace(
                     problem,
                     message=told(problem.message),
-                    where=told(problem.where) if isinstance(problem.where, str) else problem.where,
+                    where=Path(told(str(problem.where))) if isinstance(problem.where, Path) else problem.where,
                     hint=told(problem.hint) if problem.hint is not None else None,
                 )
                 for problem in error.problems

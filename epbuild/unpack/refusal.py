@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from epbuild.errors import Problem, VerifyError, printable
 from epbuild.verify import NothingToVerify
 
@@ -20,18 +22,18 @@ class CannotUnpack(VerifyError):
 
 def damaged(title: str, what: str) -> UnsoundArchive:
     """`title` is the archive or the image layout as it was asked for, `what` says what is wrong with which part of it."""
-    return UnsoundArchive(Problem("EPB619", what, title, "Get it again."))
+    return UnsoundArchive(Problem("EPB619", what, Path(title), "Get it again."))
 
 
 def harmful(title: str, member: str, why: str) -> UnsoundArchive:
     """A member that is not unpacked, whatever is in it."""
-    return UnsoundArchive(Problem("EPB631", f"the member {quoted(member)} {why}", title, "Nothing of it is used."))
+    return UnsoundArchive(Problem("EPB631", f"the member {quoted(member)} {why}", Path(title), "Nothing of it is used."))
 
 
 def cannot_unpack(title: str, why: str) -> CannotUnpack:
     """What this machine lacks."""
     hint = "It is unpacked where temporary files go: name a folder with more room in TMPDIR (on Windows: TEMP)."
-    return CannotUnpack(Problem("EPB638", f"it cannot be unpacked: {why}", title, hint))
+    return CannotUnpack(Problem("EPB638", f"it cannot be unpacked: {why}", Path(title), hint))
 
 
 def nothing(title: str, why: str) -> NothingToVerify:

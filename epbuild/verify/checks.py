@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from epbuild.errors import Problem, VerifyError
+from epbuild.errors import Problem, StepId, VerifyError
 from epbuild.onnxfile import (
     PROTOBUF_LIMIT,
     BadReference,
@@ -127,10 +127,10 @@ def check_expectations(
     member, compiled, others = counts
     if ep_context_nodes is not None and compiled != ep_context_nodes:
         message = f"the model '{member}' became {compiled} EPContext nodes; the recipe expects {ep_context_nodes}"
-        problems.append(Problem("EPB609", message, step))
+        problems.append(Problem("EPB609", message, StepId(step)))
     if fallback_nodes is not None and others > fallback_nodes:
         message = f"{others} nodes of the model '{member}' stayed outside {ep}; the recipe expects {fallback_nodes}"
-        problems.append(Problem("EPB609", message, step, "`epbuild inspect` on the output lists what stayed outside."))
+        problems.append(Problem("EPB609", message, StepId(step), "`epbuild inspect` on the output lists what stayed outside."))
     return problems
 
 
@@ -143,7 +143,7 @@ def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[
         f"alone: sharing saves a ratio of {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
     )
     hint = "Check that the models have their weights in common, or lower shared_bytes.min_ratio."
-    return [Problem("EPB611", message, step, hint)]
+    return [Problem("EPB611", message, StepId(step), hint)]
 
 
 def read_target(payload: Payload, pattern: str) -> str | None:
@@ -248,4 +248,4 @@ def _check_data(path: Path, header: ModelHeader, expected: Expected, problems: l
 
 
 def _problem(code: str, expected: Expected, message: str, hint: str | None = None) -> Problem:
-    return Problem(code, message, expected.step, hint)
+    return Problem(code, message, StepId(expected.step), hint)

@@ -25,7 +25,7 @@ from conftest import Project, emitted
 
 from epbuild.emit.oci import Image, image
 from epbuild.emit.tree import Content, Role, Write
-from epbuild.errors import EnvironmentFailure
+from epbuild.errors import EnvironmentFailure, StepId
 from epbuild.recipe import parse_image_reference
 from epbuild.registry import PushCancelled, Pushed, push
 
@@ -178,7 +178,7 @@ def pour(content: Content, write: Write) -> None:
 def pushed(registry: DebianRegistry, repository: str, what: Image | None = None, **options: Any) -> Pushed:
     give = options.pop("pour", pour)
     reference = parse_image_reference(f"{registry.host}/{repository}:1.0")
-    return push(what or made(), reference, give, lambda done, total: None, step="emit:x", **options)
+    return push(what or made(), reference, give, lambda done, total: None, step=StepId("emit:x"), **options)
 
 
 def pulled(registry: DebianRegistry, repository: str, name: str, folder: Path) -> dict[str, bytes]:

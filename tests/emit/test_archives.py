@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from epbuild.emit.archive import Archive, Form, compressor, listed, write_archive
 from epbuild.emit.tarred import write_tar
 from epbuild.emit.tree import Content, Pour, Write
-from epbuild.errors import BuildError, EnvironmentFailure
+from epbuild.errors import BuildError, EnvironmentFailure, StepId
 from epbuild.store import BlobStore, DamagedBlob
 
 MIB = 1 << 20
@@ -326,7 +326,7 @@ def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(form: Form
 def test_a_file_that_is_not_as_long_as_it_was_is_packed_by_nobody(form: Form, found: bytes) -> None:
     with pytest.raises(BuildError, match=r"model\.bin") as failure:
         write_archive(
-            form, contents_of({"model.bin": b"weights"}), pouring({"model.bin": found}), io.BytesIO(), step="emit:a/b/c"
+            form, contents_of({"model.bin": b"weights"}), pouring({"model.bin": found}), io.BytesIO(), step=StepId("emit:a/b/c")
         )
     (problem,) = failure.value.problems
     assert (problem.code, problem.where) == ("EPB415", "emit:a/b/c")

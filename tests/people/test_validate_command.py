@@ -102,3 +102,22 @@ def test_a_recipe_that_is_not_there_has_nothing_to_count(tmp_path: Path) -> None
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith("nowhere.yaml: error: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "location"),
+    [
+        (["nowhere.yaml"], {"path": "nowhere.yaml"}),
+        (["--set", "vars.quality=3"], {"argument": "--set vars.quality=3"}),
+        (["--set", "quality"], {"argument": "--set quality"}),
+    ],
+)
+def test_what_is_no_step_is_told_to_machines_as_what_it_is(
+    tmp_path: Path, arguments: list[str], location: dict[str, str]
+) -> None:
+    write_model(tmp_path / "relu.onnx")
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    done = epbuild(tmp_path, "validate", *arguments, "--json")
+    assert done.returncode == 2
+    [problem] = json.loads(done.stdout)["problems"]
+    assert {key: problem[key] for key in problem.keys() - {"code", "message", "hint"}} == location

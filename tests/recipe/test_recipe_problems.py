@@ -380,7 +380,7 @@ def test_a_recipe_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as raised:
         load(path)
     [problem] = raised.value.problems
-    assert (problem.code, problem.where) == ("EPB100", str(path))
+    assert (problem.code, problem.where) == ("EPB100", path)
     assert problem.hint
     with pytest.raises(RecipeError, match=r"folder.*EPB100"):
         load(tmp_path)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_texts import MINIMAL, load_text, problems_of, told
 
-from epbuild.errors import Problem
+from epbuild.errors import Argument, Problem
 from epbuild.recipe.overrides import read_overrides
 
 ENVIRONMENT = {"SDK": "/opt/qnn", "EMPTY": "", "LEVEL": "3", "ProgramFiles(x86)": "C:/old", "BROKEN": "a\udcff"}
@@ -110,7 +110,7 @@ def test_the_last_of_two_settings_wins(tmp_path: Path) -> None:
 )
 def test_a_setting_that_cannot_be_is_told_as_it_was_written(tmp_path: Path, setting: str, code: str, says: str) -> None:
     [problem] = problems_of(tmp_path, MINIMAL, environment=ENVIRONMENT, settings=(setting,))
-    assert (problem.code, problem.where) == (code, f"--set {setting}")
+    assert (problem.code, problem.where) == (code, Argument(f"--set {setting}"))
     assert says in problem.text
 
 
@@ -135,4 +135,4 @@ def test_the_digest_that_validity_is_remembered_by_does_not_depend_on_settings(t
 def test_any_setting_is_a_value_or_a_problem(setting: str) -> None:
     found, problems = read_overrides([setting])
     assert len(found) + len(problems) == 1
-    assert all(isinstance(problem, Problem) and problem.where == f"--set {setting}" for problem in problems)
+    assert all(isinstance(problem, Problem) and problem.where == Argument(f"--set {setting}") for problem in problems)

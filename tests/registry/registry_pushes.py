@@ -12,12 +12,12 @@ from stand_in_registry import Registry, Server, digest
 
 from epbuild.emit.oci import Image, image
 from epbuild.emit.tree import Content, Write
-from epbuild.errors import EnvironmentFailure
+from epbuild.errors import EnvironmentFailure, StepId
 from epbuild.recipe import parse_image_reference
 from epbuild.registry import client as registry_module
 from epbuild.registry.client import Pushed, push
 
-STEP = "emit:decoder/npu/oci"
+STEP = StepId("emit:decoder/npu/oci")
 PASSWORD = "open sesame"
 FILES = {"decode_ctx.onnx": b"model", "npu/llm.bin": bytes(range(256)) * 4096}
 LARGE = digest(FILES["npu/llm.bin"])

@@ -26,7 +26,7 @@ from epbuild.build import (
     ToolchainStarted,
     Warned,
 )
-from epbuild.errors import Position, Problem
+from epbuild.errors import Position, Problem, StepId
 from epbuild.verify import DifferingBytes, FileDifference
 
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
@@ -35,9 +35,9 @@ EMIT = "emit:decoder/snapdragon-SC8380XP/directory"
 ADDRESS = "hf://acme/x@main/x.onnx"
 WHERE = Position("epbuild.yaml", 12, 5)
 
-FAILURE = Problem("EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", COMPILE, "The whole log: x.log.")
+FAILURE = Problem("EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", StepId(COMPILE), "The whole log: x.log.")
 WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)
-ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", COMPILE, "Both are kept.")
+ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", StepId(COMPILE), "Both are kept.")
 STAMPS = DifferingBytes("timestamp", "member metadata", 233_880, 6, 6, "2026-11-22 00:11:01 UTC", "2026-11-22 00:11:05 UTC")
 REBUILT = FileDifference("x_qnn.bin", 246_216, 246_216, 233_880, 6, (STAMPS,))
 

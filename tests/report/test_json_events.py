@@ -14,7 +14,7 @@ from heard import ADDRESS, COMPILE, EVENTS, FAILURE, WARNING, WHERE
 from epbuild.build import Event, Fetching, StepFailed, Survey
 from epbuild.build.orphans import Orphan
 from epbuild.build.status import ActionStatus
-from epbuild.errors import Problem
+from epbuild.errors import Argument, Problem
 from epbuild.plan import Emission, Part, Plan, Step
 from epbuild.report import plan_document, print_json, problem_document, reporter
 
@@ -159,6 +159,8 @@ def test_a_line_break_in_a_message_does_not_break_the_line(monkeypatch: pytest.M
     [
         (WARNING, {"file": "epbuild.yaml", "line": 12, "column": 5}),
         (FAILURE, {"step": COMPILE}),
+        (Problem("EPB100", "no recipe", Path("b.yaml")), {"path": "b.yaml"}),
+        (Problem("EPB106", "no variable", Argument("--set vars.a=b")), {"argument": "--set vars.a=b"}),
         (Problem("EPB501", "lost"), {}),
     ],
 )

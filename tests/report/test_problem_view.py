@@ -13,7 +13,7 @@ from heard import Terminal
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from epbuild.errors import Position, Problem
+from epbuild.errors import Position, Problem, StepId
 from epbuild.report import tell_count, tell_problems
 from epbuild.report.problems import excerpt
 
@@ -231,7 +231,7 @@ def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatc
     """The name of an external data file is whatever the model's author wrote."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     message = "the model 'm' needs the external data file w\n::add-mask::a\r\x1b[2J.bin"
-    lines = told(monkeypatch, Problem("EPB203", message, "compile:g/t/m"))
+    lines = told(monkeypatch, Problem("EPB203", message, StepId("compile:g/t/m")))
     shown = r"the model 'm' needs the external data file w\n::add-mask::a\r\x1b[2J.bin. [EPB203]"
     assert lines[0] == f"compile:g/t/m: error: {shown}"
     assert [line.partition("the model")[0] for line in lines[1:]] == ["::error::"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from heard import Terminal
 
 from epbuild.build import Survey
 from epbuild.build.status import ActionStatus, StepState
-from epbuild.errors import Position, Problem
+from epbuild.errors import Argument, Location, Position, Problem, StepId
 from epbuild.plan import Plan, Step
 from epbuild.report import print_plan, tell_problems
 
@@ -40,10 +41,17 @@ def test_a_problem_is_one_line_with_its_place_that_an_editor_can_jump_to(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("where", "place"), [(None, "epbuild"), ("compile:g/t/m", "compile:g/t/m"), (Position("a.yaml", 1, 2), "a.yaml:1:2")]
+    ("where", "place"),
+    [
+        (None, "epbuild"),
+        (StepId("compile:g/t/m"), "compile:g/t/m"),
+        (Path("a.yaml"), "a.yaml"),
+        (Argument("--set vars.a=b"), "--set vars.a=b"),
+        (Position("a.yaml", 1, 2), "a.yaml:1:2"),
+    ],
 )
 def test_a_problem_says_where_it_is_as_well_as_that_is_known(
-    monkeypatch: pytest.MonkeyPatch, where: Position | str | None, place: str
+    monkeypatch: pytest.MonkeyPatch, where: Location | None, place: str
 ) -> None:
     assert told(monkeypatch, Problem("EPB501", "lost", where), kind="warning") == f"{place}: warning: lost. [EPB501]\n"
 
