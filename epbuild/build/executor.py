@@ -8,6 +8,7 @@ from __future__ import annotations
 import filecmp
 import json
 import os
+import posixpath
 import shutil
 import sys
 import threading
@@ -21,6 +22,7 @@ from typing import Any
 from epbuild.build.diagnosis import diagnose, last_words, readable
 from epbuild.build.events import Listener, StepOutput, StepStarted
 from epbuild.build.supervisor import Ending, supervise
+from epbuild.clone import copy_file
 from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError
 from epbuild.onnxfile import EPContextNode, MalformedModel, SharedInitializers, read_header, share_initializers
 from epbuild.plan import Member, PlannedEp, SessionGroup
@@ -124,25 +126,40 @@ def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledMode
     return models, shared, ending
 
 
-def _staged(group: SessionGroup) -> Iterator[tuple[Path, str]]:
-    """Every file that a session group reads as it is, and its name in the staging directory."""
+@dataclass(frozen=True)
+class _Staged:
+    """A file that a session group reads as it is; `apart`: it must not be another name of the user's file."""
+
+    path: Path
+    name: str
+    """Its path in the staging directory."""
+    apart: bool = False
+
+
+def _staged(group: SessionGroup) -> Iterator[_Staged]:
+    """Every file that a session group reads as it is."""
     for member in group.members if group.weights_file is None else ():
-        yield member.graph, member.source
+        yield _Staged(member.graph, member.source)
+        folder = member.source.rpartition("/")[0]
+        # Two locations can be spellings of one file: what one of them needs is then so for both.
+        apart = {posixpath.normpath(location) for location in member.subgraph_data}
         for location, path in member.external.items():
-            yield path, f"{member.source.rpartition('/')[0]}/{location}"
+            yield _Staged(path, f"{folder}/{location}", posixpath.normpath(location) in apart)
     for file in group.target.option_files:
-        yield file.path, file.staged
+        yield _Staged(file.path, file.staged)
 
 
 def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | None:
-    """Lay the inputs out under their stable names, as hard links where the file system can: ORT refuses files reached through symlinks.
+    """Lay the inputs out under their stable names: ORT refuses files reached through symlinks.
+
+    They are hard links where the file system can, but for the data of subgraphs, which ORT reads in a way that refuses these as well.
 
     Returns what it came to where the sources were given one weights file.
     """
     (execution.staging / _OUTPUT).mkdir()
     try:
-        for path, name in _staged(group):
-            _link(path, execution.staging / name, execution)
+        for file in _staged(group):
+            _stage_file(file, execution)
         shared = _share_initializers(group, execution.staging)
         request = json.dumps(_request(group), indent=1, sort_keys=True)
         (execution.staging / "request.json").write_text(request, encoding="utf-8")
@@ -168,24 +185,28 @@ def _share_initializers(group: SessionGroup, staging: Path) -> SharedInitializer
 
 def _unstage(group: SessionGroup, execution: Execution) -> None:
     """Remove the links to the inputs again."""
-    for path, name in _staged(group):
-        with execution.relinking([path]):
-            (execution.staging / name).unlink(missing_ok=True)
+    for file in _staged(group):
+        with execution.relinking([file.path]):
+            (execution.staging / file.name).unlink(missing_ok=True)
     shutil.rmtree(execution.staging / _INPUT)
 
 
-def _link(path: Path, staged: Path, execution: Execution) -> None:
+def _stage_file(file: _Staged, execution: Execution) -> None:
+    staged = execution.staging / file.name
     staged.parent.mkdir(parents=True, exist_ok=True)
-    real = path.resolve()
+    real = file.path.resolve()
     if staged.exists() and staged.samefile(real):
         return  # one file under two spellings of its name
+    if file.apart:
+        copy_file(real, staged)
+        return
     try:
         if sys.platform == "win32" and not os.access(real, os.W_OK):
             raise PermissionError  # a link to a read-only file could not be removed again
-        with execution.relinking([path]):
+        with execution.relinking([file.path]):
             os.link(real, staged)
     except OSError:
-        shutil.copyfile(real, staged)
+        copy_file(real, staged)
 
 
 def _request(group: SessionGroup) -> dict[str, Any]:
@@ -286,7 +307,7 @@ def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[st
             message = f"the external data {location} of '{member.name}' has the name of something that the EP wrote"
             raise BuildError(Problem("EPB417", message, StepId(group.id), "Give the data, or the model, another name."))
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path.resolve(), target)
+        copy_file(path.resolve(), target)
     return tuple(external) if shared else ()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.build.session import Request, read_plan
+from epbuild.clone import copy_file
 from epbuild.onnxfile import BadReference, MalformedModel, ModelHeader, check_reference, read_header
 from epbuild.plan import Member, Plan, PlannedEp, SessionGroup
 
@@ -42,14 +42,15 @@ class Source:
         return any(name in _QUANTISING for _, name in self.header.operators)
 
     def placed(self, scratch: Path) -> Path:
-        """The graph with its data beside it: where it is, or copied to `scratch` where they are links, which ONNX Runtime refuses."""
+        """The graph with its data beside it: where it is, or copied to `scratch` where they are links that ONNX Runtime refuses."""
         files = (self.graph, *(self.graph.parent / location for location in self.external))
-        if not any(path.is_symlink() for path in files):
+        in_subgraphs = (self.graph.parent / location for location in self.header.subgraph_data)
+        if not (any(path.is_symlink() for path in files) or any(path.stat().st_nlink > 1 for path in in_subgraphs)):
             return self.graph
         for path in files:
             target = scratch / path.relative_to(self.graph.parent)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            copy_file(path, target)
         return scratch / self.graph.name
 
 

@@ -124,7 +124,8 @@ class ModelHeader:
 
     `inputs` leaves out those that are initializers too. `operators` counts nodes by (domain, op_type) as written.
     `external_data` has the distinct files that hold tensors' data, in order of first appearance, wherever in the model such a
-    tensor is, and how many bytes of each the tensors are known to need.
+    tensor is, and how many bytes of each the tensors are known to need. `subgraph_data` has those of them that a tensor in a subgraph, such
+    as a branch of an If, lies in: ONNX Runtime refuses such a file where it has a second name (docs/facts.md).
     """
 
     ir_version: int
@@ -138,6 +139,7 @@ class ModelHeader:
     operators: Mapping[tuple[str, str], int]
     ep_context_nodes: tuple[EPContextNode, ...]
     external_data: Mapping[str, int]
+    subgraph_data: frozenset[str]
 
     @property
     def external_locations(self) -> tuple[str, ...]:
@@ -168,8 +170,8 @@ def parse_header(file: BinaryIO) -> ModelHeader:
     """Reads the header of the model that the seekable `file` holds from its first byte to its last; raises MalformedModel."""
     wire = WireReader(file)
     _refuse_what_is_no_model(file, wire.size)
-    locations: dict[str, int] = {}
-    graph = _MainGraph(wire, locations)
+    data = _ExternalFiles()
+    graph = _MainGraph(wire, data)
     ir_version = 0
     producer_name = ""
     opsets: dict[str, int] = {}
@@ -190,7 +192,7 @@ def parse_header(file: BinaryIO) -> ModelHeader:
             key, value = _read_pair(wire, field)
             metadata[key] = value
         else:
-            functions = _Nodes(wire, locations)
+            functions = _Nodes(wire, data)
             for node in wire.message(field, _FUNCTION_FIELDS):
                 functions.read_node((field,), node)
     if not has_graph:
@@ -206,7 +208,8 @@ def parse_header(file: BinaryIO) -> ModelHeader:
         initializers=tuple(graph.initializers),
         operators=graph.operators,
         ep_context_nodes=tuple(graph.contexts),
-        external_data=locations,
+        external_data=data.needed,
+        subgraph_data=frozenset(data.in_subgraphs),
     )
 
 
@@ -234,12 +237,26 @@ def read_tensor(wire: WireReader, tensor: Field) -> Initializer:
     return Initializer(name, elem_type, tuple(dims), inline_bytes, external)
 
 
-class _Nodes:
-    """Walks nodes, and the subgraphs and tensors in them; `locations` gathers external data, and the bytes needed of it."""
+class _ExternalFiles:
+    """The files that hold tensors' data: the bytes needed of each, and which of them a subgraph needs."""
 
-    def __init__(self, wire: WireReader, locations: dict[str, int]) -> None:
+    def __init__(self) -> None:
+        self.needed: dict[str, int] = {}
+        self.in_subgraphs: set[str] = set()
+
+    def add(self, data: ExternalData, *, in_subgraph: bool) -> None:
+        self.needed[data.location] = max(data.offset + (data.length or 0), self.needed.get(data.location, 0))
+        if in_subgraph:
+            self.in_subgraphs.add(data.location)
+
+
+class _Nodes:
+    """Walks nodes, and the subgraphs and tensors in them; `data` gathers external data."""
+
+    def __init__(self, wire: WireReader, data: _ExternalFiles) -> None:
         self.wire = wire
-        self.locations = locations
+        self.data = data
+        self.depth = 0
         self.operators: Counter[tuple[str, str]] = Counter()
         self.contexts: list[EPContextNode] = []
 
@@ -270,8 +287,7 @@ class _Nodes:
         """Reads a TensorProto without its values."""
         read = read_tensor(self.wire, tensor)
         if read.external is not None:
-            needed = read.external.offset + (read.external.length or 0)
-            self.locations[read.external.location] = max(needed, self.locations.get(read.external.location, 0))
+            self.data.add(read.external, in_subgraph=self.depth > 0)
         return read
 
     def read_sparse_tensor(self, tensor: Field) -> str:
@@ -286,6 +302,7 @@ class _Nodes:
     def _read_subgraph(self, path: tuple[Field, ...]) -> None:
         if len(path) > _DEEPEST:
             raise MalformedModel("subgraphs are nested deeper than protobuf allows", path[-1].tag_at)
+        self.depth += 1
         for field in self.wire.message(path[-1], _SUBGRAPH_FIELDS):
             if field.number == _GRAPH_NODE:
                 self.read_node(path, field)
@@ -293,13 +310,14 @@ class _Nodes:
                 self.read_tensor(field)
             else:
                 self.read_sparse_tensor(field)
+        self.depth -= 1
 
 
 class _MainGraph(_Nodes):
     """Walks the main graph; protobuf allows it to come in pieces, which add up."""
 
-    def __init__(self, wire: WireReader, locations: dict[str, int]) -> None:
-        super().__init__(wire, locations)
+    def __init__(self, wire: WireReader, data: _ExternalFiles) -> None:
+        super().__init__(wire, data)
         self.name = ""
         self.inputs: list[ValueInfo] = []
         self.outputs: list[ValueInfo] = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from epbuild.onnxfile.headers import ExternalData, Initializer, parse_header, read_tensor
+from epbuild.onnxfile.headers import ExternalData, Initializer, parse_header, read_header, read_tensor
 from epbuild.onnxfile.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.staging import stage
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, VARINT, Field, MalformedModel, WireReader, encode_varint
@@ -74,9 +74,10 @@ def share_initializers(models: Mapping[Path, Path], file: str, threshold: int = 
     """Write copies of one or more models (each key is the copy of its value), whose weights all lie in one `file` beside them.
 
     What goes there: every tensor that is external data already, and every initializer, in subgraphs too, that is written as raw bytes and
-    has at least `threshold` of them. All else stays as it is. Copies in several folders (which are made) each have the file, as hard links
-    where the file system can: ONNX Runtime reads such data, and the onnx package refuses to. External data is read from wherever a model
-    says it lies.
+    has at least `threshold` of them. All else stays as it is. Copies in several folders (which are made) each have the file. It is a hard
+    link in some where the file system can: ONNX Runtime reads such data, and the onnx package refuses to. A copy that refers to it from a
+    subgraph has a file of its own, as ONNX Runtime leaves the reading to the onnx package there. External data is read from wherever a
+    model says it lies.
 
     Raises FileExistsError where a copy or the file exists already; MalformedModel, whose text begins with the model's file name, for what
     is not a whole model, or has less external data than it says; OSError where something cannot be read or written. Then nothing that was
@@ -99,9 +100,15 @@ def share_initializers(models: Mapping[Path, Path], file: str, threshold: int = 
                     raise MalformedModel(f"{source.name}: {error}") from error
                 written.callback(copy.unlink)
             stored = opened.tell()
+        apart = {copy.parent for copy in models if file in read_header(copy).subgraph_data}
+        linkable = None if folders[0] in apart else places[0]
         for place in places[1:] if stored else ():
             written.callback(place.unlink, missing_ok=True)
-            stage(places[0], place, link=True)
+            if place.parent in apart or linkable is None:
+                stage(places[0], place, link=False)
+                linkable = linkable if place.parent in apart else place
+            else:
+                stage(linkable, place, link=True)
         if not stored:
             places[0].unlink()
         written.pop_all()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
+from epbuild.clone import copy_file
 from epbuild.errors import Problem
 from epbuild.onnxfile.refusal import ChangeRefused
 
@@ -36,7 +37,7 @@ def stage(file: Path, draft: Path, *, link: bool) -> None:
         with contextlib.suppress(OSError):
             os.link(file.resolve(), draft)
             return
-    shutil.copyfile(file, draft)
+    copy_file(file, draft)
 
 
 def publish(drafted: Path, folder: Path, names: Sequence[str]) -> None:

@@ -240,14 +240,16 @@ class _Work:
                     found[name] = source
         for ident, group in self.groups.items():
             members = tuple(
-                replace(member, graph=found[member.name].graph, external=found[member.name].external, fetched=True)
-                if member.name in found
-                else member
-                for member in group.members
+                _with_files(member, found[member.name]) if member.name in found else member for member in group.members
             )
             self.groups[ident] = replace(group, members=members)
             if group.share and ident in actions and all(member.fetched for member in members):
                 self.warnings += _lonely(group, {member.name: found[member.name].header for member in members})
+
+
+def _with_files(member: Member, source: SourceModel) -> Member:
+    data = source.header.subgraph_data
+    return replace(member, graph=source.graph, external=source.external, fetched=True, subgraph_data=data)
 
 
 def _labels(outputs: Iterable[Output]) -> Iterator[str]:

@@ -64,6 +64,8 @@ class Member:
     expect: Expectation
     fetched: bool = False
     """Whether the files are known: those of a remote model are once it has been fetched."""
+    subgraph_data: frozenset[str] = frozenset()
+    """The locations of `external` that a subgraph refers to: ONNX Runtime refuses these files where they have a second name."""
 
     @property
     def source(self) -> str:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from epbuild.clone import CannotClone, clone
+
 if TYPE_CHECKING:
     from xxhash import xxh3_128
-
-if sys.platform == "linux":
-    import fcntl
 
 # Large enough that handing a buffer to another thread costs nothing beside hashing it: smaller ones were slower.
 _BUFFER_BYTES = 1 << 20
@@ -28,10 +25,6 @@ _WRITE_BYTES = 64 * 1024
 
 LARGE_BYTES = 8 << 20
 """From this size on, a second thread saves more than it costs."""
-
-# ioctl_ficlone(2), as numbered on x86 and Arm; where it has another number the answer is ENOTTY, and a copy is made.
-_FICLONE = 0x40049409
-_CANNOT_CLONE = frozenset({errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM})
 
 Readable = io.RawIOBase | io.BufferedIOBase
 
@@ -125,19 +118,14 @@ class Copier:
             read(source, reading, partial(_write, destination))
 
     def _clone(self, source: io.FileIO, destination: io.BufferedRandom) -> bool:
-        if sys.platform != "linux":
-            return False
         devices = (os.fstat(source.fileno()).st_dev, os.fstat(destination.fileno()).st_dev)
         if devices in self._cannot_clone:
             return False
         try:
-            fcntl.ioctl(destination.fileno(), _FICLONE, source.fileno())
-        except OSError as error:
-            # Any other failure is left for the copy to meet and to report.
-            if error.errno in _CANNOT_CLONE:
-                self._cannot_clone.add(devices)
+            return clone(source.fileno(), destination.fileno())
+        except CannotClone:
+            self._cannot_clone.add(devices)
             return False
-        return True
 
 
 def _xxh3() -> xxh3_128:

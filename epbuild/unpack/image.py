@@ -60,6 +60,7 @@ def unpack_image(folder: Path, members: Members) -> None:
         # What was linked has not been read, and of what many names have once is enough.
         for _ in () if blob in checked else _pieces(_file(folder, blob.path, title), blob, title, checked):
             pass
+    members.part_subgraph_data()
 
 
 def _manifest(folder: Path, title: str) -> Mapping[str, Any]:

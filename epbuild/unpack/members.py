@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from epbuild.clone import copy_file
+from epbuild.onnxfile import MalformedModel, read_header
 from epbuild.unpack.names import Names
 from epbuild.unpack.refusal import cannot_unpack, damaged, harmful, quoted
 
@@ -40,6 +42,8 @@ class Members:
         self._folder = folder
         self._untold = _UNTOLD_BYTES + _UNTOLD_TIMES * packed
         self._told: dict[str, int] = {}
+        self._linked: dict[Path, tuple[str, Path]] = {}
+        self._models: list[Path] = []
         self._progress = _Progress(title, say)
 
     def write(self, name: str, size: int, pieces: Iterable[bytes], original: Path | None = None) -> Path:
@@ -53,14 +57,36 @@ class Members:
         place = self._folder / path
         with self._on_disk(name):
             place.parent.mkdir(parents=True, exist_ok=True)
-        if original is None or not _linked(original, place):
+        if original is not None and _linked(original, place):
+            self._linked[place] = (name, original)
+        else:
             self._claim_room(name, size, size - self._told.get(path, 0))
             with self._on_disk(name):
                 file = place.open("xb", buffering=0)
             with file:
                 self._pour(name, size, pieces, file.write)
         self._learn(path, place, size)
+        if place.suffix == ".onnx":
+            self._models.append(place)
         return place
+
+    def part_subgraph_data(self) -> None:
+        """Make files of their own of those that ONNX Runtime refuses as other names of an image's blobs: the data of models' subgraphs.
+
+        To be called once all members are there. What is no model is left for `verify` to judge. Raises CannotUnpack.
+        """
+        for model in self._models if self._linked else ():
+            try:
+                locations = read_header(model).subgraph_data
+            except (MalformedModel, OSError):
+                continue
+            for place in {Path(os.path.normpath(model.parent / location)) for location in locations} & self._linked.keys():
+                name, original = self._linked.pop(place)
+                size = place.stat().st_size
+                self._claim_room(name, size, size - self._told.get(place.relative_to(self._folder).as_posix(), 0))
+                with self._on_disk(name):
+                    place.unlink()
+                    copy_file(original, place)
 
     def _pour(self, name: str, size: int, pieces: Iterable[bytes], write: Callable[[memoryview], int]) -> None:
         written = 0

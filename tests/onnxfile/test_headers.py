@@ -144,7 +144,18 @@ def test_no_external_file_is_missed_wherever_its_tensor_is() -> None:
     }
     assert len(read.external_locations) == 9
     assert read.external_locations[0] == "constant"
+    assert read.subgraph_data == {"then-constant", "then-initializer", "nested"}
     assert read.operators == operator_counts(proto)
+
+
+def test_data_is_a_subgraphs_also_in_functions_and_where_the_main_graph_needs_it_too() -> None:
+    branch = subgraph([], initializer=[external_tensor("t", "both"), external_tensor("u", "function-branch")])
+    proto = model([], initializer=[external_tensor("a", "both"), external_tensor("b", "main")])
+    nodes = [if_node(branch, subgraph([]))]
+    proto.functions.append(helper.make_function("custom", "F", ["condition"], ["y"], nodes, [helper.make_opsetid("", 21)]))
+    read = header(proto)
+    assert set(read.external_locations) == {"both", "main", "function-branch"}
+    assert read.subgraph_data == {"both", "function-branch"}
 
 
 @pytest.mark.parametrize("entry", ["offset", "length"])

@@ -211,6 +211,28 @@ def test_every_folder_has_the_file_and_all_are_one_on_disk(tmp_path: Path) -> No
     assert first.samefile(second)
 
 
+@pytest.mark.parametrize("order", ["sub a b", "a sub b", "a b sub", "sub other a"])
+def test_a_model_whose_subgraph_has_weights_there_has_a_file_of_its_own(tmp_path: Path, order: str) -> None:
+    models = {}
+    for number, name in enumerate(order.split()):
+        source = tmp_path / f"{name}.onnx"
+        weight = numpy_helper.from_array(numpy.full(5000, number, numpy.uint8), "w")
+        if name in ("sub", "other"):
+            proto = model([if_node(subgraph([], initializer=[weight]), subgraph([]))])
+        else:
+            proto = model([], initializer=[weight])
+        source.write_bytes(proto.SerializeToString())
+        models[tmp_path / "in" / name / f"{name}.onnx"] = source
+    share_initializers(models, FILE)
+    files = {copy.parent.name: copy.parent / FILE for copy in models}
+    assert len({file.read_bytes() for file in files.values()}) == 1
+    assert files["sub"].stat().st_nlink == 1
+    if "b" in files:
+        assert files["a"].samefile(files["b"])
+    else:
+        assert {file.stat().st_nlink for file in files.values()} == {1}
+
+
 def test_where_no_weight_is_large_enough_there_is_no_file(tmp_path: Path) -> None:
     write_model(tmp_path / "a.onnx", [Weight(1, 64, "raw")])
     copy = tmp_path / "made" / "a.onnx"

@@ -562,7 +562,7 @@ def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
         os.pwrite(destination, cloned, 0)
         return 0
 
-    monkeypatch.setattr("epbuild.store.content.fcntl.ioctl", clone)
+    monkeypatch.setattr("epbuild.clone.fcntl.ioctl", clone)
     blob = stored(store, b"content")
     store.materialise(blob.digest, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"content"
@@ -582,7 +582,7 @@ def test_a_file_system_that_cannot_clone_is_asked_once_and_then_copied_to(
         asked += 1
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr("epbuild.store.content.fcntl.ioctl", refuse)
+    monkeypatch.setattr("epbuild.clone.fcntl.ioctl", refuse)
     blob = stored(store, b"content")
     for name in ("first", "second"):
         store.materialise(blob.digest, tmp_path / name)

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from packed import FILES, compressed, files_below, laid_out, with_manifest
 
 from epbuild.emit import TITLE
-from epbuild.unpack import UnsoundArchive, opened
+from epbuild.unpack import UnsoundArchive, members, opened
 from epbuild.verify import NothingToVerify
 
 MIB = 1 << 20
@@ -299,6 +300,43 @@ def test_what_cannot_be_linked_is_copied(image: Path, monkeypatch: pytest.Monkey
     with opened(image) as lent:
         assert files_below(lent.place) == with_manifest(FILES)
         assert all(path.stat().st_nlink == 1 for path in lent.place.rglob("*") if path.is_file())
+
+
+def branching(location: str) -> bytes:
+    """A model whose branch has its weights in a file."""
+    weight = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value=location)
+    empty, branch = (onnx.helper.make_graph([], name, [], [], held) for name, held in (("e", []), ("b", [weight])))
+    node = onnx.helper.make_node("If", ["c"], [], then_branch=branch, else_branch=empty)
+    return bytes(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [])).SerializeToString())
+
+
+def test_the_data_of_subgraphs_is_a_file_of_its_own_and_nothing_else_is(tmp_path: Path) -> None:
+    files = with_manifest(
+        {
+            "a/m.onnx": branching("./data/w.bin"),
+            "a/broken.onnx": b"no model",
+            "a/far.onnx": branching("../../../w.bin"),
+            "a/data/w.bin": b"four",
+            "b/w.bin": b"four",
+            "w.bin": b"five!",
+        }
+    )
+    image = laid_out(files, tmp_path / "image")
+    with opened(image) as lent:
+        assert files_below(lent.place) == files
+        assert (lent.place / "a/data/w.bin").stat().st_nlink == 1
+        assert all((lent.place / name).stat().st_nlink > 1 for name in files if name != "a/data/w.bin")
+    assert blob_of(image, b"four").read_bytes() == b"four"
+
+
+def test_data_of_subgraphs_that_no_manifest_lists_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_UNTOLD_BYTES", 0)
+    monkeypatch.setattr(members, "_UNTOLD_TIMES", 2)
+    models = {f"{number}/m.onnx": branching("w.bin") for number in range(5)}
+    data = {f"{number}/w.bin": b"x" * 10_000 for number in range(5)}
+    image = laid_out({**models, **data}, tmp_path / "image")
+    assert "of which no manifest before it tells" in refused(image, "EPB631")
 
 
 @pytest.mark.parametrize("linkable", [True, False])
