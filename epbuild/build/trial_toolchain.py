@@ -30,7 +30,10 @@ def toolchain_of(
     """
     position = Position(str(where), 1, 1)
     for toolchain in _there(document, position, home):
-        environment = _prepared(toolchain, where.parent, home, entries)
+        try:
+            environment = _prepared(toolchain, where.parent, home, entries)
+        except ToolchainError:  # one that lacks an EP's package, as another recipe's may, or whose interpreter has gone
+            continue
         taken = environment.fingerprint
         if all(getattr(taken, part) == document[part] for part in ("python", "platform", "distributions")):
             return environment

@@ -54,7 +54,10 @@ class Home:
             return self.environment(distributions)
         packages = tuple(sorted(toolchain.packages))
         self.asked.append((packages, toolchain.python))
-        return self.environment(self.holds.get(packages, {}))
+        holds = self.holds.get(packages)
+        if holds is not None and not all(set(item.distributions) & set(holds) for item in entries):
+            raise ToolchainError(Problem("EPB305", "no package", toolchain.where))
+        return self.environment(holds or {})
 
     def environment(self, distributions: Mapping[str, str]) -> Environment:
         return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}, ""), Path("none"))
@@ -104,6 +107,17 @@ def test_a_toolchain_that_a_lock_made_is_used_as_it_is(home: Home) -> None:
     (place / "complete").write_text(json.dumps([f"{name}=={version}" for name, version in PACKAGES.items()]), encoding="utf-8")
     assert home.find().fingerprint.distributions == PACKAGES
     assert (home.asked, home.said) == ([], [])
+
+
+def test_toolchains_of_other_eps_and_broken_ones_are_passed_over(home: Home) -> None:
+    """Whatever their folders are called, and so in whatever order they are met."""
+    for number in range(4):
+        home.add(f"onnxruntime>=1.{number}", holds={"numpy": "2.4.6", "onnxruntime": "1.31.1"})
+    home.add("onnxruntime", "onnxruntime-qnn", holds=PACKAGES)
+    for number in range(4, 8):
+        home.add(f"onnxruntime>=1.{number}", holds={"numpy": "2.4.6", "onnxruntime": "1.31.1"})
+    assert home.find().fingerprint.distributions == PACKAGES
+    assert home.said == []
 
 
 def test_a_damaged_marker_of_a_toolchain_is_passed_over(home: Home) -> None:
