@@ -28,7 +28,7 @@ from epbuild.onnxfile import EPContextNode, MalformedModel, SharedInitializers, 
 from epbuild.plan import Member, PlannedEp, SessionGroup
 from epbuild.store import BlobStore, Cancelled
 from epbuild.toolchain import Environment
-from epbuild.verify import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled, signature
+from epbuild.verify import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled, source_signature
 
 REQUEST_FORMAT = 2
 _WORKER = Path(__file__).parent.parent / "worker" / "compile.py"
@@ -77,7 +77,8 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     begin = time.monotonic()
     models, shared, ending = _make(group, execution)
     # What the sources take and give: whoever has only the artifacts can then tell that it is still so.
-    signatures = {member.name: signature(read_header(member.graph)) for member in group.members}
+    outputs = {model.member: model.outputs for model in models}
+    signatures = {member.name: source_signature(read_header(member.graph), outputs[member.name]) for member in group.members}
     result = _result(models, signatures, execution, ending, time.monotonic() - begin)
     return result if shared is None else _with_shared(result, group, shared)
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from epbuild.build.trial_comparison import Comparison, Judged
 from epbuild.build.trial_session import DeviceType, Impossible, Wishes, session_for
@@ -58,31 +59,50 @@ def model_names(artifact: Artifact) -> dict[str, str]:
     return {model.file: listed.get(model.file, Path(model.file).stem) for model in artifact.models if model.nodes}
 
 
-def try_artifact(artifact: Artifact, trial: Trial, say: Callable[[str], None]) -> Iterator[Finding]:
-    """The findings `load`, `compatibility` and `numbers` for every compiled model of an artifact whose bytes are known to be in order.
+def try_artifact(
+    artifact: Artifact, trial: Trial, say: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Finding]:
+    """The findings `load`, `compatibility` and `numbers` for every compiled model of an artifact.
 
-    `say` is told what takes long. Raises ToolchainError where there is no environment to try it in, and what reading the recipe raises.
+    `faulty` are the files of models that no EP should be given, with the reason, as the end of a sentence; nor are those that are open
+    together with one of them. `say` is told what takes long. Raises ToolchainError where there is no environment to try it in, and what
+    reading the recipe raises.
     """
-    for finding in _try(artifact, trial, say):
+    for finding in _try(artifact, trial, say, faulty):
         if trial.strict and finding.outcome == "skipped" and finding.check != "compatibility":
             yield replace(finding, outcome="failed", code="EPB640", hint="Try it where that can be done, or without --strict.")
         else:
             yield finding
 
 
-def _try(artifact: Artifact, trial: Trial, say: Callable[[str], None]) -> Iterator[Finding]:
-    names = model_names(artifact)
-    if not names:
+def _try(artifact: Artifact, trial: Trial, say: Callable[[str], None], faulty: Mapping[str, str]) -> Iterator[Finding]:
+    batches = []
+    for batch in _batches(artifact, model_names(artifact)):
+        if any(model.file in faulty for _, model in batch.models):
+            yield from _not_loaded(batch, artifact, faulty)
+        else:
+            batches.append(batch)
+    if not batches:
         return
     try:
         session = session_for(artifact, trial.wishes, trial.sources, say)
     except Impossible as reason:
-        for file in names:
-            yield Finding("load", artifact.shown(file), "skipped", _sentence(str(reason)))
+        for batch in batches:
+            for _, model in batch.models:
+                yield Finding("load", artifact.shown(model.file), "skipped", _sentence(str(reason)))
         return
-    for batch in _batches(artifact, names):
+    for batch in batches:
         with tempfile.TemporaryDirectory(prefix="epbuild-verify-", ignore_cleanup_errors=True) as folder:
             yield from _try_batch(batch, artifact, session, trial, Path(folder))
+
+
+def _not_loaded(batch: _Batch, artifact: Artifact, faulty: Mapping[str, str]) -> Iterator[Finding]:
+    """Why no model of a batch is loaded: something is wrong with it, or with one that it would be open with."""
+    first = next(model.file for _, model in batch.models if model.file in faulty)
+    together = f"it would be open together with {artifact.shown(first)}, and of that something is wrong"
+    for _, model in batch.models:
+        message = f"It was not loaded, as {faulty.get(model.file, together)}."
+        yield Finding("load", artifact.shown(model.file), "skipped", message)
 
 
 def _try_batch(batch: _Batch, artifact: Artifact, session: Session, trial: Trial, scratch: Path) -> Iterator[Finding]:

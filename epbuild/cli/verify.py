@@ -13,7 +13,7 @@ from epbuild.cli import arguments
 from epbuild.errors import Problem
 from epbuild.report import findings_document, print_findings, print_json
 from epbuild.unpack import Lent, UnsoundArchive, check_statement, opened
-from epbuild.verify import Artifact, Finding, NothingToVerify, check_artifact, find_artifacts
+from epbuild.verify import Artifact, Finding, NothingToVerify, check_artifact, faulty_models, find_artifacts
 
 if TYPE_CHECKING:
     from epbuild.build.trial import DeviceType, Trial
@@ -125,19 +125,17 @@ def _about(path: Path, lent: Lent) -> Iterator[Finding]:
 
 
 def _check(artifact: Artifact, trial: Trial | None, lent: Lent, *, sound: bool) -> Iterator[Finding]:
-    """What its bytes say, and then, where nothing is wrong with them, what EPs say: no EP is given a file that is known to be bad."""
+    """What its bytes say, and then what EPs say of its models: no EP is given one of which it is known that something is wrong."""
+    found = []
     for finding in check_artifact(artifact):
-        sound = sound and finding.outcome != "failed"
+        found.append(finding)
         yield finding
     if trial is None:
         return
     from epbuild.build.trial import model_names, try_artifact
 
-    if not sound:
-        message = "It was not loaded, as its bytes are not in order."
-        yield from (Finding("load", artifact.shown(file), "skipped", message) for file in model_names(artifact))
-    else:
-        yield from try_artifact(artifact, trial, lambda text: arguments.tell(lent.told(text)))
+    faulty = faulty_models(artifact, found) if sound else dict.fromkeys(model_names(artifact), "its bytes are not in order")
+    yield from try_artifact(artifact, trial, lambda text: arguments.tell(lent.told(text)), faulty)
 
 
 def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> list[str]:

@@ -99,7 +99,7 @@ class ValueInfo:
     """A graph input or output.
 
     `elem_type` is ONNX's TensorProto.DataType; 0, with no shape, for what is not a tensor. A dimension is a size, a symbol's name,
-    or None for an unknown one; the shape is None where even the rank is unknown.
+    or None for an unknown one, also where a size below 0 is written; the shape is None where even the rank is unknown.
     """
 
     name: str
@@ -379,7 +379,11 @@ def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
 def _read_dimension(wire: WireReader, dimension: Field) -> Dimension:
     size: Dimension = None
     for field in wire.message(dimension, _PAIR_FIELDS):
-        size = integer(field) if field.number == 1 else wire.text(field) or None
+        if field.number == 2:
+            size = wire.text(field) or None
+        else:
+            number = integer(field)
+            size = number if number >= 0 else None  # Paddle's exporters write -1 for a size that is not known
     return size
 
 

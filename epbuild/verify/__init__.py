@@ -15,12 +15,13 @@ from epbuild.verify.checks import (
     read_target,
 )
 from epbuild.verify.findings import Finding, Outcome
-from epbuild.verify.signature import signature
+from epbuild.verify.signature import signature, source_signature
 
 if TYPE_CHECKING:
     from epbuild.verify.artifact import Artifact, Model, NothingToVerify, find_artifacts
     from epbuild.verify.bytes_differ import DifferingBytes, FileDifference, compare_bytes
     from epbuild.verify.difference import Comparison, Difference, compare
+    from epbuild.verify.faults import faulty_models
     from epbuild.verify.inspection import inspect_files, inspect_model
     from epbuild.verify.manifest import ListedFile, ListedModel, Manifest
     from epbuild.verify.payload import Payload
@@ -56,12 +57,14 @@ __all__ = [
     "check_shared_bytes",
     "compare",
     "compare_bytes",
+    "faulty_models",
     "find_artifacts",
     "inspect_files",
     "inspect_model",
     "read_subjects",
     "read_target",
     "signature",
+    "source_signature",
 ]
 
 __getattr__ = late(
@@ -83,6 +86,7 @@ __getattr__ = late(
             "Difference",
             "compare",
         ),
+        "faults": ("faulty_models",),
         "inspection": (
             "inspect_files",
             "inspect_model",

@@ -17,6 +17,7 @@ from epbuild.onnxfile import (
     EPContextNode,
     MalformedModel,
     ModelHeader,
+    ValueInfo,
     locate,
     read_header,
     resolve,
@@ -76,6 +77,7 @@ class CompiledModel:
     binaries: Mapping[str, str]
     """The EP that made each context binary, by the binary's name."""
     data: tuple[str, ...]
+    outputs: tuple[ValueInfo, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,7 @@ def _check_model(folder: Path, model: ExpectedModel, expected: Expected, problem
         metadata=header.metadata,
         binaries=binaries,
         data=data,
+        outputs=header.outputs,
     )
 
 

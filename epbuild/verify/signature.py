@@ -27,6 +27,20 @@ def signature(header: ModelHeader) -> dict[str, list[dict[str, Any]]]:
     return {"inputs": [_value(value) for value in header.inputs], "outputs": [_value(value) for value in header.outputs]}
 
 
+def source_signature(source: ModelHeader, compiled: Sequence[ValueInfo]) -> dict[str, list[dict[str, Any]]]:
+    """The `signature` of a source, given the outputs of the model that was compiled from it.
+
+    An output that the source declares with a shape which its graph does not compute, has the `computed` one too: ONNX Runtime warns of
+    it, and goes on with what it inferred, or with nothing where that is at odds with what is declared.
+    """
+    found = signature(source)
+    made = {value.name: _value(value) for value in compiled}
+    for value in found["outputs"]:
+        if value["name"] in made and not _fits(value["shape"], made[value["name"]]["shape"]):
+            value["computed"] = made[value["name"]]["shape"]
+    return found
+
+
 def check_signature(artifact: Artifact) -> Iterator[Finding]:
     """Whether each model has the inputs and outputs of its source; a dimension that the source leaves open may have become a size."""
     listed = {model.file: model for model in artifact.manifest.models} if artifact.manifest is not None else {}
@@ -48,7 +62,7 @@ def check_signature(artifact: Artifact) -> Iterator[Finding]:
         for flaw in flaws:
             yield Finding("signature", name, "failed", flaw, "EPB617")
         if not flaws:
-            yield Finding("signature", name, "passed")
+            yield Finding("signature", name, "passed", " ".join(map(_declared_wrong, filter(_is_declared_wrong, source.outputs))))
 
 
 def _differences(kind: str, source: Sequence[Value], compiled: Sequence[Value]) -> Iterator[str]:
@@ -61,19 +75,31 @@ def _differences(kind: str, source: Sequence[Value], compiled: Sequence[Value]) 
             continue
         if value["type"] != found[name]["type"]:
             yield f"The {kind} '{name}' is {found[name]['type']}; in the source it is {value['type']}."
-        if not _fits(value["shape"], found[name]["shape"]):
+        if not _fits(value.get("computed", value["shape"]), found[name]["shape"]):
             yield f"The {kind} '{name}' has the shape {_text(found[name]['shape'])}; in the source it is {_text(value['shape'])}."
     if wanted.keys() == found.keys() and list(wanted) != list(found):
         yield f"The {kind}s are in another order: {', '.join(found)}; in the source it is {', '.join(wanted)}."
 
 
 def _fits(source: Any, compiled: Any) -> bool:
-    """Whether a compiled value's shape is the source's, with sizes where the source has symbols or says nothing."""
+    """Whether a compiled value's shape is the source's, with sizes where the source has symbols or says nothing.
+
+    A size below 0 says nothing: manifests had Paddle's -1 as it is written.
+    """
     if not isinstance(source, list):
         return source is None
     if not isinstance(compiled, list) or len(source) != len(compiled):
         return False
-    return all(not isinstance(size, int) or size == made for size, made in zip(source, compiled, strict=True))
+    return all(not isinstance(size, int) or size < 0 or size == made for size, made in zip(source, compiled, strict=True))
+
+
+def _is_declared_wrong(value: Value) -> bool:
+    return "computed" in value
+
+
+def _declared_wrong(value: Value) -> str:
+    declared, computed = _text(value["shape"]), _text(value["computed"])
+    return f"The source declares the output '{value['name']}' as {declared}; ONNX Runtime made {computed} of it."
 
 
 def _text(shape: Any) -> str:

@@ -98,6 +98,24 @@ def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -
     assert message.endswith(" s on cpu from Acme, with onnxruntime 1.99.0.")
 
 
+def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_shares(folder: Path) -> None:
+    faulty = {"prefill_ctx.onnx": "its bytes are not in order"}
+    for share, outcome in ((False, "passed"), (True, "skipped")):
+        found = list(try_artifact(artifact(folder, share=share), Trial(), lambda text: None, faulty))
+        outcomes = {finding.subject: (finding.outcome, finding.message) for finding in found}
+        assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, as its bytes are not in order.")
+        assert outcomes["npu/decode_ctx.onnx"][0] == outcome
+        if share:
+            words = "It was not loaded, as it would be open together with npu/prefill_ctx.onnx, and of that something is wrong."
+            assert outcomes["npu/decode_ctx.onnx"][1] == words
+
+
+def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "session_for", lambda *asked: pytest.fail("asked for a session"))
+    faulty = {f"{name}_ctx.onnx": "its bytes are not in order" for name in NAMES}
+    assert {finding.outcome for finding in try_artifact(artifact(folder), Trial(), lambda text: None, faulty)} == {"skipped"}
+
+
 def test_a_model_that_does_not_load_is_told_and_the_others_are_tried_all_the_same(folder: Path) -> None:
     behave(folder, "prefill_ctx", open="fail")
     found = tried(folder, Trial(numbers=True, sources=sources(folder)))

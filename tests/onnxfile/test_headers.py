@@ -75,11 +75,13 @@ def test_symbolic_unknown_and_absent_shapes_are_told_apart() -> None:
     unranked = helper.make_tensor_value_info("unranked", TensorProto.INT64, None)
     scalar = helper.make_tensor_value_info("scalar", TensorProto.BOOL, [])
     mixed = helper.make_tensor_value_info("mixed", TensorProto.INT4, ["batch", 3, None])
-    assert header(model([], inputs=[sequence, unranked, scalar, mixed])).inputs == (
+    paddle = helper.make_tensor_value_info("paddle", TensorProto.FLOAT, [-1, 0, -(2**63)])
+    assert header(model([], inputs=[sequence, unranked, scalar, mixed, paddle])).inputs == (
         ValueInfo("sequence", 0, None),
         ValueInfo("unranked", TensorProto.INT64, None),
         ValueInfo("scalar", TensorProto.BOOL, ()),
         ValueInfo("mixed", TensorProto.INT4, ("batch", 3, None)),
+        ValueInfo("paddle", TensorProto.FLOAT, (None, 0, None)),
     )
 
 

@@ -26,7 +26,7 @@ from compiled_models import (
     save,
 )
 
-from epbuild.verify import Finding, check_artifact, find_artifacts
+from epbuild.verify import Finding, check_artifact, faulty_models, find_artifacts
 
 CHECKS = (
     "manifest", "files", "digests", "model", "schema", "references", "source data", "source", "target", "partitions", "sharing",
@@ -411,6 +411,28 @@ def test_models_that_share_weights_through_the_sources_data_need_that_data(tmp_p
     assert failures(tmp_path) == {("sharing", "group.weights.bin", "EPB616")}
 
 
+def test_what_is_wrong_with_one_model_keeps_no_other_from_being_loaded(tmp_path: Path) -> None:
+    for name, graph in GRAPHS.items():
+        save(tmp_path / f"{name}_ctx.onnx", context_node(f"{name}.bin", partition_name=graph), external=f"{name}.data")
+        (tmp_path / f"{name}.bin").write_bytes(SHARED)
+        (tmp_path / f"{name}.data").write_bytes(b"0123456789abcdef")
+    list_files(tmp_path, share=False)
+    (tmp_path / "notes.txt").write_text("listed", encoding="utf-8")
+
+    def faulty(check: str, subject: str) -> dict[str, str]:
+        [artifact] = find_artifacts(tmp_path)
+        found = [*check_artifact(artifact), Finding(check, subject, "failed"), Finding("files", "decode.bin", "skipped")]
+        return faulty_models(artifact, found)
+
+    own = "its bytes are not in order"
+    for subject in ("prefill_ctx.onnx", "prefill.bin", "prefill.data"):
+        assert faulty("digests", subject) == {"prefill_ctx.onnx": own}
+    everything = ["decode_ctx.onnx", "prefill_ctx.onnx"]
+    for subject in ("manifest.json", "."):
+        assert sorted(faulty("manifest", subject)) == everything
+        assert set(faulty("manifest", subject).values()) == {f"the check 'manifest' of {subject} failed"}
+
+
 SIGNATURES: dict[str, tuple[dict[str, Any], str]] = {
     "another name": ({"name": "z"}, "The source's input 'z' is missing."),
     "another type": ({"type": "int64"}, "The input 'x' is float32; in the source it is int64."),
@@ -429,9 +451,20 @@ def test_an_input_that_is_not_the_sources_is_told(folder: Path, name: str) -> No
 
 
 def test_an_open_dimension_of_the_source_may_have_become_a_size(folder: Path) -> None:
-    for shape in (["batch", None, "n"], None):
+    for shape in (["batch", None, "n"], [-1, -1, "n"], None):
         list_files(folder, source={**SIGNATURE, "inputs": [{**SIGNATURE["inputs"][0], "shape": shape}]})
         assert failures(folder) == set()
+
+
+def test_an_output_that_the_source_declares_wrong_has_the_shape_that_was_computed_and_that_is_told(folder: Path) -> None:
+    declared = {**SIGNATURE["outputs"][0], "shape": [5, None, "n"]}
+    for computed, outcome in (([4, None, "n"], "passed"), ([4, None], "failed"), (None, "passed")):
+        list_files(folder, source={**SIGNATURE, "outputs": [{**declared, "computed": computed}]})
+        told = [finding for finding in findings(folder) if finding.check == "signature"]
+        assert {finding.outcome for finding in told} == {outcome}
+        if computed is not None and outcome == "passed":
+            words = "The source declares the output 'y' as [5, ?, n]; ONNX Runtime made [4, ?, n] of it."
+            assert {finding.message for finding in told} == {words}
 
 
 def test_a_manifest_that_says_nothing_of_the_source_leaves_the_signature_unchecked(folder: Path) -> None:

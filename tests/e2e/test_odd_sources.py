@@ -1,0 +1,87 @@
+"""Sources as some exporters write them: what the real QNN EP makes of them is verified, loaded and compared, or they are refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from conftest import Project
+from onnx import TensorProto, helper, numpy_helper
+
+RECIPE = """\
+epbuild: 1
+name: odd
+toolchains:
+  qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
+models: {MODELS}
+targets:
+  npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
+groups:
+  all: {models: [MODELS], targets: [npu], expect: {fallback_nodes: 1}}
+outputs:
+  - {layout: directory, path: dist}
+"""
+
+
+def write_recipe(project: Project, *models: str) -> None:
+    text = RECIPE.replace("models: {MODELS}", f"models: {{{', '.join(f'{name}: {name}.onnx' for name in models)}}}")
+    project.recipe.write_text(text.replace("MODELS", ", ".join(models)), encoding="utf-8")
+
+
+def write_source(project: Project, name: str, output: list[int], *, initialised_input: bool = False) -> Path:
+    """A product of matrices, from [2, 8] to what is really [2, 8]. The last node stays on the CPU, as QNN takes no wrong shape."""
+    weights = np.random.default_rng(3).standard_normal((8, 8)).astype(np.float32)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 8])]
+    if initialised_input:
+        inputs.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [8, 8]))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node("Mod", ["product", "product"], ["y"], fmod=1)]
+    graph = helper.make_graph(nodes, name, inputs, outputs, [numpy_helper.from_array(weights, "w")])
+    path = project.folder / f"{name}.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def verified(project: Project, *arguments: str) -> tuple[int, dict[tuple[str, str], dict[str, Any]]]:
+    done = project.epbuild("verify", "dist", *arguments, "--json")
+    return done.returncode, {(item["check"], item["subject"]): item for item in json.loads(done.stdout)["findings"]}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel")
+def test_what_a_source_says_wrong_of_its_output_fails_no_check_of_a_fresh_build(project: Project) -> None:
+    write_source(project, "paddle", [-1, 8])
+    write_source(project, "declared", [2, 9])
+    write_recipe(project, "paddle", "declared")
+    project.build()
+    status, found = verified(project, "--numbers", "--recipe", "epbuild.yaml")
+    failed = {place: item["message"] for place, item in found.items() if item["outcome"] == "failed"}
+    assert (status, failed) == (0, {})
+    for name in ("paddle", "declared"):
+        assert {check: found[check, f"{name}_ctx.onnx"]["outcome"] for check in ("signature", "load", "numbers")} == {
+            "signature": "passed",
+            "load": "passed",
+            "numbers": "passed",
+        }
+    words = "The source declares the output 'y' as [2, 9]; ONNX Runtime made [2, 8] of it."
+    assert found["signature", "declared_ctx.onnx"]["message"] == words
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel")
+def test_an_unshared_model_is_loaded_though_another_of_its_folder_is_damaged(project: Project) -> None:
+    for name in ("left", "right"):
+        write_source(project, name, [2, 8])
+    write_recipe(project, "left", "right")
+    project.build()
+    binary = project.folder / "dist/left_qnn.bin"
+    content = binary.read_bytes()
+    binary.unlink()
+    binary.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    status, found = verified(project, "--load")
+    assert status == 1
+    assert found["load", "left_ctx.onnx"]["message"] == "It was not loaded, as its bytes are not in order."
+    assert found["load", "right_ctx.onnx"]["outcome"] == "passed"
