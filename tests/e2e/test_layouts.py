@@ -15,9 +15,12 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import onnx
 import pytest
 from conftest import Project, emitted
+from machine_needs import need_device
+from onnx import TensorProto, helper, numpy_helper
 from ort_package import open_package
 from quick_builds import QUALITIES, start, write_model, write_project
 
@@ -321,6 +324,48 @@ def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project
 
 
 def test_external_data_that_a_compiled_model_and_its_base_model_both_need_is_shipped_once(quick: Project) -> None:
+    write_model_with_weights_outside_the_ep(quick.folder / "left.onnx")
+    move_weights(quick.folder / "left.onnx", "weights.bin")
+    quick.edit("{models: [left], targets: [npu]}", "{models: [left], targets: [npu], compile: {initializers: {store: source}}}")
+    with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"'))
+    quick.build()
+    ships_weights_once(quick, {"left.onnx"})
+
+
+def write_model_with_weights_outside_the_ep(path: Path) -> None:
+    """A model of which QNN compiles the beginning and leaves a node with weights of its own, a MatMulInteger, to the CPU."""
+    draw = numpy.random.default_rng(0)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["y"], name="mm"),
+            helper.make_node("DynamicQuantizeLinear", ["y"], ["yq", "scale", "zero"], name="quantize"),
+            helper.make_node("MatMulInteger", ["yq", "wq", "zero"], ["z"], name="mmi"),
+        ],
+        "g",
+        [value("x", TensorProto.FLOAT, [1, 64])],
+        [value("z", TensorProto.INT32, [1, 64])],
+        [
+            numpy_helper.from_array(draw.standard_normal((64, 64)).astype(numpy.float32), "w"),
+            numpy_helper.from_array(draw.integers(-9, 9, (64, 64), dtype=numpy.int8), "wq"),
+        ],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def ships_weights_once(project: Project, base: set[str]) -> None:
+    """The output `dist/left` has one file with the weights that the compiled models and those of the names `base` refer to."""
+    files = {
+        file["path"]: file["role"] for file in json.loads((project.folder / "dist/left/manifest.json").read_bytes())["files"]
+    }
+    assert files["weights.bin"] == "external-data"
+    assert {name for name, role in files.items() if role == "base-model"} == base
+    verified(project, "dist/left")
+
+
+def test_external_data_that_openvino_leaves_in_its_place_is_shipped_once(quick: Project) -> None:
+    packages = ("onnxruntime==1.31.1", "onnxruntime-ep-openvino==1.8.1")
+    need_device("CPU", ep="OpenVINOExecutionProvider", module="onnxruntime_ep_openvino", packages=packages)
     move_weights(quick.folder / "left.onnx", "weights.bin")
     quick.edit("onnxruntime-qnn==2.7.0", "onnxruntime-ep-openvino==1.8.1")
     text = quick.recipe.read_text(encoding="utf-8")
@@ -334,10 +379,7 @@ def test_external_data_that_a_compiled_model_and_its_base_model_both_need_is_shi
     shutil.copy(quick.folder / "left.onnx", quick.folder / "twin.onnx")
     with_outputs(quick, one_output(layout="directory", path="dist/left", groups="[left]", base='"${model}.onnx"'))
     quick.build()
-    files = {file["path"]: file["role"] for file in json.loads((quick.folder / "dist/left/manifest.json").read_bytes())["files"]}
-    assert files["weights.bin"] == "external-data"
-    assert {name for name, role in files.items() if role == "base-model"} == {"left.onnx", "twin.onnx"}
-    verified(quick, "dist/left")
+    ships_weights_once(quick, {"left.onnx", "twin.onnx"})
 
 
 @pytest.mark.parametrize(
