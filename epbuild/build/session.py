@@ -93,7 +93,7 @@ def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping
             from epbuild.build.pipelines import check_pipelines  # few recipes have any
 
             check_pipelines(plan)
-        if workspace.fact(_VALID) != recipe.digest:
+        if recipe.digest and workspace.fact(_VALID) != recipe.digest:
             workspace.record_fact(_VALID, recipe.digest)
     return recipe, plan
 

@@ -40,8 +40,11 @@ class TargetPlanner:
     problems: list[Problem]
     _digests: dict[int, str] = field(default_factory=dict)
 
-    def plan(self, target: Target, toolchain: Toolchain) -> PlannedTarget | None:
-        """`target` as ONNX Runtime takes it; None when one of its EPs is not known."""
+    def plan(self, target: Target, toolchain: Toolchain | None) -> PlannedTarget | None:
+        """`target` as ONNX Runtime takes it; None when one of its EPs is not known.
+
+        None too where the target is not whole, or has no `toolchain`: then what it has is checked, as far as that can be judged alone.
+        """
         self._check_once(target)
         planned = [self._ep(choice, target, toolchain) for choice in target.eps]
         eps = tuple(ep for ep, _ in filter(None, planned))
@@ -49,7 +52,7 @@ class TargetPlanner:
         session = _Checked("session key", strict, "allow_unknown_session_keys", self.problems, _runtime_of(eps, toolchain))
         session.check(target.session_options, find_session_key, lambda option, value: self._session_value(option, value, strict))
         files, staged = self._files(target.session_options, session, "session")
-        if len(eps) < len(planned):
+        if len(eps) < len(planned) or toolchain is None or not target.whole:
             return None
         return PlannedTarget(
             name=target.name,
@@ -66,14 +69,19 @@ class TargetPlanner:
     def _session_value(option: Option, value: object, strict: bool) -> str:
         return normalize(option, value, booleans=("0", "1"), names={}, strict=strict)
 
-    def _ep(self, choice: EpChoice, target: Target, toolchain: Toolchain) -> tuple[PlannedEp, list[str]] | None:
+    def _ep(self, choice: EpChoice, target: Target, toolchain: Toolchain | None) -> tuple[PlannedEp, list[str]] | None:
         """An EP, and the options that went unchecked."""
         name, known = choice.ep.name, self.catalog.known_eps()
+        if not name:  # what was written is no text, and has been told
+            return None
         if name not in known:
             hint = _nearest_ep(name, known) or f"Known EPs: {', '.join(known)}. A file under `catalogs` can add one."
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
-        found = self.catalog.entry(name, (requirement.distribution for requirement in toolchain.requirements))
+        if toolchain is None and len(self.catalog.entries_for(name)) > 1:
+            return None  # its toolchain says which of its packagings it is
+        requirements = toolchain.requirements if toolchain is not None else ()
+        found = self.catalog.entry(name, (requirement.distribution for requirement in requirements))
         strict = not target.allow_unknown_options
 
         def canonical(option: Option, value: object) -> str:
@@ -81,11 +89,11 @@ class TargetPlanner:
             return normalize(option, value, booleans=found.booleans, names=names, strict=strict)
 
         # A library of the user's own is of whatever version it is.
-        release = _pinned(toolchain, found.distributions) if choice.library is None else None
+        release = _pinned(toolchain, found.distributions) if choice.library is None and toolchain is not None else None
         checked = _Checked("option", strict, "allow_unknown_options", self.problems, release)
         checked.check(choice.provider_options, lambda option: find_option(found, option), canonical)
-        # What is said of values that are wrong themselves would be noise.
-        for options, reason in refusals(found, checked.values) if strict and not checked.failed else ():
+        # What is said of values that are wrong themselves, or not known, would be noise.
+        for options, reason in refusals(found, checked.values) if strict and target.whole and not checked.failed else ():
             at = next(
                 (choice.provider_options[option].where for option in options if option in choice.provider_options),
                 choice.ep.where,
@@ -124,7 +132,7 @@ class TargetPlanner:
     def _check_once(self, target: Target) -> None:
         seen: set[str] = set()
         for choice in target.eps:
-            if choice.ep.name in seen:
+            if choice.ep.name and choice.ep.name in seen:
                 message = f"the target '{target.name}' names {choice.ep.name} twice"
                 self.problems.append(Problem("EPB219", message, choice.ep.where, "A session takes an EP once."))
             seen.add(choice.ep.name)
@@ -193,8 +201,10 @@ def _pinned(toolchain: Toolchain, distributions: Iterable[str]) -> _Release | No
     return releases.pop() if len(releases) == 1 else None
 
 
-def _runtime_of(eps: Sequence[PlannedEp], toolchain: Toolchain) -> _Release | None:
+def _runtime_of(eps: Sequence[PlannedEp], toolchain: Toolchain | None) -> _Release | None:
     """The release of ONNX Runtime that a toolchain pins: of onnxruntime, or of a build of it with an EP inside, such as onnxruntime-gpu."""
+    if toolchain is None:
+        return None
     builds = (name for ep in eps if ep.entry.kind == "provider" for name in ep.entry.distributions)
     return _pinned(toolchain, (_RUNTIME, *builds))
 

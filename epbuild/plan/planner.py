@@ -48,8 +48,10 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = la
 
 
 def problems_of_the_rest(recipe: Recipe) -> list[Problem]:
-    """What is wrong with the targets and models of a recipe that is broken elsewhere, as far as each can be judged alone."""
+    """What is wrong with targets, groups and models of a recipe that is broken elsewhere, as far as each can be judged alone."""
     work = _Work(recipe)
+    for group in recipe.groups.values():
+        work.check_group(group)
     for model in recipe.models.values():
         try:
             find_source(model, recipe.directory, lambda model: None)
@@ -76,8 +78,8 @@ class _Work:
         self.targets: dict[str, PlannedTarget] = {}
         planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
-            toolchain = self.recipe.toolchains.get(target.toolchain.name)  # one that is broken itself is told elsewhere
-            planned = planner.plan(target, toolchain) if toolchain else None
+            # A toolchain that is broken itself is told elsewhere.
+            planned = planner.plan(target, self.recipe.toolchains.get(target.toolchain.name))
             if planned is not None:
                 self.targets[target.name] = planned
 
@@ -95,22 +97,26 @@ class _Work:
                 paths.append(self.recipe.directory / reference.name)
         return Catalog.with_files(paths)
 
-    def add_group(self, group: Group) -> None:
+    def check_group(self, group: Group) -> None:
+        """Look at what a group asks of its members and targets, whatever they are in files."""
         self._check_members(group)
-        merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
-        genai = plan_genai(group, group.genai, self.recipe.directory, self.problems) if group.genai is not None else None
         for reference in group.targets:
             target = self.targets.get(reference.name)
-            if target is None:
-                continue
-            if group.share_weights:
+            if target is not None and group.share_weights:
                 self.problems += [
                     Problem(
                         "EPB231", f"the group '{group.name}' cannot share weights for '{target.name}': {reason}", reference.where
                     )
                     for reason in sharing_refusals(target)
                 ]
-            if merging is not None or group.merge is None:
+
+    def add_group(self, group: Group) -> None:
+        self.check_group(group)
+        merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
+        genai = plan_genai(group, group.genai, self.recipe.directory, self.problems) if group.genai is not None else None
+        for reference in group.targets:
+            target = self.targets.get(reference.name)
+            if target is not None and (merging is not None or group.merge is None):
                 self._add_steps(group, target, merging, genai)
 
     def _check_members(self, group: Group) -> None:

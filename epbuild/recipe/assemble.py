@@ -39,39 +39,45 @@ from epbuild.recipe.outputs import read_output
 from epbuild.recipe.overrides import Override
 from epbuild.recipe.problems import BAD_NAME, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.requirement import read_requirement
-from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, merged, without
+from epbuild.recipe.schema import Verdict, judge_definition
+from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, merged, pruned, without
 from epbuild.recipe.template import Names, TemplateError, substitute
 
 MAX_EXPANDED = 500_000
 """How many values the targets may have once every row of a matrix is written out, and the groups once every glob is."""
 
 _MOST_SUGGESTIONS = 50
+_INSIDE_A_DEFINITION = 3  # steps of a path, at least: section, definition, key
 
 
 def assemble(
     file: Path,
     root: MappingNode,
-    broken: Collection[KeyPath],
+    verdict: Verdict,
     environment: Mapping[str, str],
     overrides: Mapping[str, Override],
 ) -> tuple[Recipe, list[Problem]]:
     """The recipe, and what is wrong with it; only a recipe without problems is fit to be used.
 
-    What lies under a `broken` path has been found wrong before: it is left out, and nothing is said of it again. `overrides` are
-    variables from the command line.
+    What the schema's `verdict` calls wrong is left out, and nothing is said of it again; the rest of its definition is read on. What it
+    calls pending is held against the schema here. `overrides` are variables from the command line.
     """
-    assembler = _Assembler(file, root, broken, environment)
+    assembler = _Assembler(file, root, verdict, environment)
     recipe = assembler.recipe(overrides)
     return recipe, list(dict.fromkeys(assembler.problems))
 
 
 class _Assembler:
-    def __init__(self, file: Path, root: MappingNode, broken: Collection[KeyPath], environment: Mapping[str, str]) -> None:
+    def __init__(self, file: Path, root: MappingNode, verdict: Verdict, environment: Mapping[str, str]) -> None:
         self.problems: list[Problem] = []
         self._file = file
-        self._root = Fields(root, self.problems)
-        # A definition is the smallest thing that is left out: `targets.x`, or a whole section that is missing or no mapping.
-        self._broken = {path[:2] for path in broken}
+        wrong = {violation.path for violation in verdict.violations}
+        # What is left out whole: sections and definitions that are missing or of the wrong type, and a target whose rows are not known.
+        self._broken = {path[:2] for path in wrong if len(path) < _INSIDE_A_DEFINITION or path[2] == "matrix"}
+        inside = {path for path in wrong if path[:2] not in self._broken and path[:1] not in self._broken}
+        self._partial = {path[:2] for path in inside}
+        self._pending = verdict.pending
+        self._root = Fields(pruned(root, inside), self.problems)
         self._environment = environment
         self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
         self._written_out = 0
@@ -90,7 +96,7 @@ class _Assembler:
             models={
                 key: self._model(key, entry.name_where, node)
                 for key, entry in self._entries("models")
-                if (node := self._resolved(entry.node, names)) is not None
+                if (node := self._resolved(("models", key), entry.node, names)) is not None
             },
             targets=targets,
             groups=dict(self._groups(names, targets)),
@@ -118,10 +124,12 @@ class _Assembler:
             yield name, entry
 
     def _resolved(
-        self, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
+        self, path: KeyPath, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
     ) -> Node | None:
-        """The node with its templates substituted, or None when one of them is wrong."""
+        """The node of the definition at `path` with its templates substituted, or None when it is not what the schema asks for then."""
         result, problems = resolved(node, names, later)
+        if not problems and path in self._pending:
+            problems = judge_definition(path, result)
         self.problems += problems
         return None if problems else result
 
@@ -154,7 +162,7 @@ class _Assembler:
 
     def _toolchains(self, names: Names) -> Iterator[tuple[str, Toolchain]]:
         for name, entry in self._entries("toolchains"):
-            node = self._resolved(entry.node, names)
+            node = self._resolved(("toolchains", name), entry.node, names)
             if node is None:
                 continue
             fields = Fields(node, self.problems)
@@ -201,7 +209,7 @@ class _Assembler:
         if any(path[:1] == ("catalogs",) for path in self._broken):
             return
         for item in self._root.items("catalogs"):
-            node = self._resolved(item, names)
+            node = self._resolved(("catalogs",), item, names)
             text = self._root.text_of(node) if node else None
             if text:
                 yield Reference(rebased(text, item.where, self._file), item.where)
@@ -209,7 +217,7 @@ class _Assembler:
     def _targets(self, names: Names) -> dict[str, Target]:
         found: dict[str, Target] = {}
         for base, entry in self._entries("targets"):
-            for row, node in self._rows(entry, names):
+            for row, node in self._rows(base, entry, names):
                 name = base + row.suffix
                 where = row.where or entry.name_where
                 if name in found:
@@ -217,11 +225,12 @@ class _Assembler:
                     self.problems.append(Problem(BAD_NAME, message, where))
                 elif row.suffix and (problem := name_problem(name, where)):
                     self.problems.append(problem)
-                found[name] = self._target(name, entry.name_where, Fields(node, self.problems))
+                whole = ("targets", base) not in self._partial
+                found[name] = self._target(name, entry.name_where, Fields(node, self.problems), whole=whole)
         self.problems += clash_problems((name, target.where) for name, target in found.items())
         return found
 
-    def _rows(self, entry: Entry, names: Names) -> Iterator[tuple[Row, Node]]:
+    def _rows(self, base: str, entry: Entry, names: Names) -> Iterator[tuple[Row, Node]]:
         """The targets that a definition stands for: itself, or one for each row of its matrix."""
         pattern, rows = entry.node, [Row("", {})]
         if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
@@ -230,7 +239,7 @@ class _Assembler:
             rows = self._matrix_rows(matrix, pattern.size, names)
         for row in rows:
             mine = names.with_values({f"matrix.{axis}": value for axis, value in row.values.items()}) if row.values else names
-            result = self._resolved(pattern, mine)
+            result = self._resolved(("targets", base), pattern, mine)
             if result is not None:
                 yield row, result
             else:
@@ -238,7 +247,7 @@ class _Assembler:
 
     def _matrix_rows(self, node: Node, size: int, names: Names) -> list[Row]:
         """A matrix's rows, each of which is a target of `size` values; none when something is wrong with it."""
-        axes = self._resolved(node, names)
+        axes = self._resolved((), node, names)
         rows: list[Row] = []
         if axes is not None:
             matrix = Matrix(axes)
@@ -259,7 +268,7 @@ class _Assembler:
         self._written_out += values
         return True
 
-    def _target(self, name: str, where: Position, fields: Fields) -> Target:
+    def _target(self, name: str, where: Position, fields: Fields, *, whole: bool) -> Target:
         toolchain = Reference(fields.text("toolchain") or "", fields.where_of("toolchain"))
         self._follow(toolchain, "toolchain", "toolchains")
         listed = [Fields(item, self.problems) for item in fields.items("eps")]
@@ -272,6 +281,7 @@ class _Assembler:
             environment=_settings(fields, "environment"),
             allow_unknown_options=fields.flag("allow_unknown_options"),
             allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
+            whole=whole,
         )
 
     def _ep(self, fields: Fields) -> EpChoice:
@@ -285,7 +295,7 @@ class _Assembler:
 
     def _groups(self, names: Names, targets: Mapping[str, Target]) -> Iterator[tuple[str, Group]]:
         for name, entry in self._entries("groups"):
-            node = self._resolved(entry.node, names.with_values({"group": name}), groups.LATER)
+            node = self._resolved(("groups", name), entry.node, names.with_values({"group": name}), groups.LATER)
             if node is not None:
                 yield name, self._group(name, entry.name_where, Fields(node, self.problems), targets)
 
@@ -385,7 +395,7 @@ class _Assembler:
         for index, item in enumerate(self._root.items("outputs")):
             if ("outputs", index) in self._broken:
                 continue
-            node = self._resolved(item, names, outputs.LATER)
+            node = self._resolved(("outputs", index), item, names, outputs.LATER)
             if node is not None:
                 yield read_output(Fields(node, self.problems), named, self.problems)
 

@@ -73,7 +73,7 @@ def resolved(
                 inner = walk(entry.node, later.get(key, ()) if later else ())
                 if inner is not entry.node:
                     changed[key] = Entry(entry.name_where, inner)
-            return MappingNode(node.where, {**node.entries, **changed}, node.size, node.height) if changed else node
+            return dataclasses.replace(node, entries={**node.entries, **changed}) if changed else node
         if isinstance(node, SequenceNode):
             items = tuple(walk(item, kept) for item in node.items)
             same = all(map(operator.is_, items, node.items))

@@ -18,11 +18,16 @@ class Fields:
     def __init__(self, node: Node, problems: list[Problem]) -> None:
         self.where: Position = node.where
         self.entries: Mapping[str, Entry] = {}
+        self.gaps: frozenset[str] = frozenset()
         self._problems = problems
         if isinstance(node, MappingNode):
-            self.entries = node.entries
+            self.entries, self.gaps = node.entries, node.gaps
         else:
             problems.append(wrong_type(node, "object"))
+
+    def lacks(self, key: str) -> bool:
+        """Whether the key was not written at all: what was written and is wrong has been noted."""
+        return key not in self.entries and key not in self.gaps
 
     def where_of(self, key: str) -> Position:
         """The place of the value, or of the mapping when the key is absent."""

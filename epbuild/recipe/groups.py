@@ -24,7 +24,7 @@ def read_compile_settings(fields: Fields, model: str, problems: list[Problem]) -
     level: Any = fields.text("graph_optimization_level") or CompileSettings.graph_optimization_level
     file, threshold = initializers.text("file"), initializers.whole("threshold")
     prefix = fields.text("node_name_prefix")
-    if store == "external" and file is None:
+    if store == "external" and initializers.lacks("file"):
         problems.append(Problem(MISSING_KEY, "External initializers need a 'file'.", initializers.where))
     return CompileSettings(
         embed=fields.flag("embed"),

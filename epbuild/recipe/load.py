@@ -15,7 +15,7 @@ from epbuild.recipe.assemble import assemble
 from epbuild.recipe.compose import compose
 from epbuild.recipe.model import Recipe
 from epbuild.recipe.overrides import read_overrides
-from epbuild.recipe.schema import violations
+from epbuild.recipe.schema import Verdict, judge
 from epbuild.schemas import schema_text
 
 
@@ -38,7 +38,7 @@ def load(
     relative to that file, and is rewritten (with forward slashes). Outputs alone always are relative to the folder of `path`.
 
     `is_known_valid` is asked, with the recipe's `digest`, whether the schema has been satisfied before, and saves the time of asking
-    it again when it answers True. The digest may be remembered as valid once `load` has returned. `environment` is what
+    it again when it answers True. The digest may be remembered as valid once `load` has returned, unless it is empty. `environment` is what
     `${env.NAME}` reads (default: this process's), `settings` are the texts of `--set`: `vars.<name>=<YAML scalar>`, the last wins.
 
     Raises RecipeError with every problem that was found: a BrokenRecipe where something could be made of the rest.
@@ -52,17 +52,17 @@ def _load(
 ) -> Recipe:
     composition = compose(path)
     digest = _digest(*composition.contents)
-    found = []
-    if is_known_valid is None or not is_known_valid(digest):
-        found = violations(composition.root)
+    verdict = Verdict() if is_known_valid is not None and is_known_valid(digest) else judge(composition.root)
     overrides, refused = read_overrides(settings)
-    recipe, problems = assemble(path, composition.root, [violation.path for violation in found], environment, overrides)
-    problems = [*composition.problems, *(violation.problem for violation in found), *refused, *problems]
+    recipe, problems = assemble(path, composition.root, verdict, environment, overrides)
+    problems = [*composition.problems, *(violation.problem for violation in verdict.violations), *refused, *problems]
     if problems:
         broken = BrokenRecipe(*problems)
         broken.rest = recipe
         raise broken
-    return dataclasses.replace(recipe, files=composition.files, names=composition.names, digest=digest)
+    # Where the schema was asked about substituted values, its verdict depends on more than the files.
+    known = "" if verdict.pending else digest
+    return dataclasses.replace(recipe, files=composition.files, names=composition.names, digest=known)
 
 
 @contextmanager

@@ -130,6 +130,8 @@ class Target:
     """Environment variables for the worker."""
     allow_unknown_options: bool = False
     allow_unknown_session_keys: bool = False
+    whole: bool = True
+    """False where something of it was wrong and left out: then only what it has may be judged, and not what it lacks."""
 
 
 @dataclass(frozen=True)

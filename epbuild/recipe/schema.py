@@ -1,13 +1,14 @@
 """The recipe held against its JSON Schema: every violation as a problem, in plain words, at the exact place.
 
 Where the schema's own keywords say too little, a subschema says it itself, in the keywords that editors know too: `errorMessage`
-for the whole subschema, `patternErrorMessage` for its pattern.
+for the whole subschema, `patternErrorMessage` for its pattern; `synonyms` has what others call the values of an enumeration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from epbuild.errors import Position, Problem, nearest
@@ -21,6 +22,7 @@ from epbuild.recipe.problems import (
     quoted,
 )
 from epbuild.recipe.source import KeyPath, MappingNode, Node, ScalarNode, SequenceNode, locate, plain
+from epbuild.recipe.template import render
 from epbuild.schemas import import_jsonschema, schema
 
 if TYPE_CHECKING:
@@ -35,13 +37,64 @@ class Violation:
     problem: Problem
 
 
-def violations(root: MappingNode) -> list[Violation]:
-    """What the schema finds wrong, in the order of the text."""
-    # jsonschema takes longer to import than a whole build with nothing to do.
+@dataclass(frozen=True)
+class Verdict:
+    """What the schema finds wrong with a recipe's text, in its order; and the definitions that it cannot judge before templates are
+    substituted, as a template stands there where it asks for more than a text.
+    """
+
+    violations: tuple[Violation, ...] = ()
+    pending: frozenset[KeyPath] = frozenset()
+
+
+_SUBSTITUTED = frozenset({"toolchains", "models", "targets", "groups", "outputs"})
+"""The sections whose definitions have templates."""
+
+
+def judge(root: MappingNode) -> Verdict:
+    """Hold a whole recipe against the schema, with the templates in its texts as they are written."""
+    found: dict[Violation, None] = {}
+    pending = set()
+    for error in _validator(()).iter_errors(plain(root)):
+        path: KeyPath = tuple(error.absolute_path)
+        if _has_template(error.instance) and path[0] in _SUBSTITUTED:
+            pending.add(path[:2])
+        else:
+            found.update(dict.fromkeys(_translated(error, root)))
+    # One value decides what is asked of others: of such a definition nothing is said before all of it is known.
+    certain = (violation for violation in found if violation.path[:2] not in pending)
+    return Verdict(tuple(sorted(certain, key=lambda violation: _place(violation.problem))), frozenset(pending))
+
+
+def judge_definition(path: KeyPath, node: Node) -> list[Problem]:
+    """What the schema finds wrong with the definition at `path`, whose templates have been substituted.
+
+    A text that still has one is for the planner, and not judged here.
+    """
+    return list(
+        dict.fromkeys(
+            violation.problem
+            for error in _validator((path[0],)).iter_errors(plain(node))
+            if not _has_template(error.instance)
+            for violation in _translated(error, node, path)
+        )
+    )
+
+
+@cache
+def _validator(section: KeyPath) -> Any:
+    """A validator of a whole recipe, or of one definition in a section of it."""
     document = schema("recipe")
-    validator = import_jsonschema().Draft202012Validator(_written_out(document, document["$defs"]))
-    found = dict.fromkeys(violation for error in validator.iter_errors(plain(root)) for violation in _translated(error, root))
-    return sorted(found, key=lambda violation: _place(violation.problem))
+    part: Any = document
+    for name in section:
+        part = document["properties"][name]
+        part = part["items"] if part["type"] == "array" else part["additionalProperties"]
+    # jsonschema takes longer to import than a whole build with nothing to do.
+    return import_jsonschema().Draft202012Validator({**_written_out(part, document["$defs"]), "$defs": document["$defs"]})
+
+
+def _has_template(instance: object) -> bool:
+    return isinstance(instance, str) and "${" in instance
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
@@ -83,6 +136,8 @@ def _actual(node: Node) -> str:
         return "This is a list"
     if node.value is None:
         return "There is no value here"
+    if node.written.startswith("${") and node.value != node.written:
+        return f"{quoted(node.written)} is {quoted(render(node.value))} here"
     if isinstance(node.value, str):
         return f"{quoted(node.written)} is a string here"
     if isinstance(node.value, bool):
@@ -96,9 +151,10 @@ def _place(problem: Problem) -> Position:
     return problem.where
 
 
-def _translated(error: ValidationError, root: MappingNode) -> Iterator[Violation]:
-    path: KeyPath = tuple(error.absolute_path)
-    node = locate(root, path)
+def _translated(error: ValidationError, root: Node, above: KeyPath = ()) -> Iterator[Violation]:
+    """The violations that an error found in `root` stands for; `above` is the path of `root` in the recipe."""
+    node = locate(root, tuple(error.absolute_path))
+    path: KeyPath = (*above, *error.absolute_path)
     if isinstance(error.instance, str) and isinstance(node, MappingNode):
         # Only `propertyNames` takes a key for the instance, and leaves the path at its mapping.
         name_where = node.entries[error.instance].name_where
@@ -113,7 +169,7 @@ def _translated(error: ValidationError, root: MappingNode) -> Iterator[Violation
                 message = f"The key '{key}' is missing in {_dotted(path)}."
                 yield Violation((*path, key), Problem(MISSING_KEY, message, node.where))
     else:
-        yield Violation(path, _wrong(error, node))
+        yield Violation(path, _wrong(error, node, path))
 
 
 def _unknown_keys(error: ValidationError, path: KeyPath, node: MappingNode) -> Iterator[Violation]:
@@ -134,13 +190,20 @@ def _says(error: ValidationError, keyword: str) -> str | None:
     return message
 
 
+def _synonyms(error: ValidationError) -> Mapping[str, str]:
+    """What values of the violated enumeration are called elsewhere, in small letters."""
+    subschema: Any = error.schema
+    found: Mapping[str, str] = subschema.get("synonyms", {})
+    return found
+
+
 def _dotted(path: KeyPath) -> str:
     """The path as people write it: `outputs[0].path`."""
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return steps[1:] or "the recipe"
 
 
-def _wrong(error: ValidationError, node: Node) -> Problem:
+def _wrong(error: ValidationError, node: Node, path: KeyPath) -> Problem:
     """The problem of a value that is of the wrong type, or of the right type and still not allowed."""
     limit: Any = error.validator_value
     if message := _says(error, "errorMessage"):
@@ -150,11 +213,13 @@ def _wrong(error: ValidationError, node: Node) -> Problem:
             return wrong_type(node, limit)
         case "enum" if isinstance(node, ScalarNode) and isinstance(node.value, str):
             message = f"{quoted(node.value)} is not allowed here; write one of: {one_of(limit)}."
-            return Problem(WRONG_VALUE, message, node.where, nearest(node.value, limit))
+            synonym = _synonyms(error).get(node.value.casefold())
+            hint = f"Here it is called '{synonym}'." if synonym else nearest(node.value, limit)
+            return Problem(WRONG_VALUE, message, node.where, hint)
         case "enum":
             return Problem(WRONG_TYPE, f"{_actual(node)}; write one of: {one_of(limit)}.", node.where)
         case "pattern":
-            code = BAD_NAME if tuple(error.absolute_path) == ("name",) else WRONG_VALUE
+            code = BAD_NAME if path == ("name",) else WRONG_VALUE
             return Problem(code, _says(error, "patternErrorMessage") or error.message, node.where)
         case "minItems" | "minProperties" | "minLength":
             return Problem(WRONG_VALUE, "This must not be empty.", node.where)

@@ -73,12 +73,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class MappingNode:
-    """A mapping, merge keys already merged: its own keys in the order of the text, then the merged ones."""
+    """A mapping, merge keys already merged: its own keys in the order of the text, then the merged ones.
+
+    `gaps` are keys that were written and cannot be used: they are in no entry, and nobody may say that they are missing.
+    """
 
     where: Position
     entries: Mapping[str, Entry]
     size: int
     height: int
+    gaps: frozenset[str] = frozenset()
 
 
 Node = ScalarNode | SequenceNode | MappingNode
@@ -134,13 +138,35 @@ def merged(base: MappingNode, over: MappingNode) -> MappingNode:
         entries[key] = entry
         if below and isinstance(below.node, MappingNode) and isinstance(entry.node, MappingNode):
             entries[key] = Entry(entry.name_where, merged(below.node, entry.node))
-    return MappingNode(over.where, entries, *_extent([entry.node for entry in entries.values()]))
+    return MappingNode(over.where, entries, *_extent([entry.node for entry in entries.values()]), base.gaps | over.gaps)
 
 
 def without(node: MappingNode, keys: Collection[str]) -> MappingNode:
     """The mapping less some of its keys."""
     entries = {key: entry for key, entry in node.entries.items() if key not in keys}
-    return MappingNode(node.where, entries, *_extent([entry.node for entry in entries.values()]))
+    return MappingNode(node.where, entries, *_extent([entry.node for entry in entries.values()]), node.gaps)
+
+
+def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
+    """The node less what is at the `paths` below it, as far as there is something: keys of mappings become gaps, items of lists go."""
+    if not paths:
+        return node
+    below: dict[str | int, list[KeyPath]] = {}
+    for path in paths:
+        below.setdefault(path[0], []).append(path[1:])
+    gone = {step for step, rest in below.items() if () in rest}
+    if isinstance(node, MappingNode):
+        entries = {
+            key: Entry(entry.name_where, pruned(entry.node, below.get(key, ())))
+            for key, entry in node.entries.items()
+            if key not in gone
+        }
+        gaps = node.gaps | {key for key in gone if isinstance(key, str)}
+        return MappingNode(node.where, entries, *_extent([entry.node for entry in entries.values()]), gaps)
+    if isinstance(node, SequenceNode):
+        items = [pruned(item, below.get(index, ())) for index, item in enumerate(node.items) if index not in gone]
+        return SequenceNode(node.where, tuple(items), *_extent(items))
+    return node
 
 
 def _decode(content: bytes, file: str) -> str:

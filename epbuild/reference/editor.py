@@ -35,6 +35,8 @@ def _enrich(document: _Schema) -> None:
         ident = f"provider-options-{ep}"
         definitions[ident] = {"properties": _option_properties(entries_for(ep))}
         conditions.append((ep, {"properties": {"provider_options": {"$ref": f"#/$defs/{ident}"}}}))
+    for found in definitions.values():
+        _let_variables_stand_for(found)
     for found in list(_objects(document)):
         properties = found["properties"]
         if "session_options" in properties:
@@ -43,6 +45,37 @@ def _enrich(document: _Schema) -> None:
             properties["ep"].setdefault("anyOf", [{"enum": list(known_eps())}, {"type": "string"}])
             rules = [{"if": _is_strictly(ep, properties), "then": then} for ep, then in conditions]
             found.setdefault("allOf", []).extend(rules)
+
+
+_JUDGING = frozenset(
+    {
+        "type",
+        "enum",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "pattern",
+        "patternErrorMessage",
+        "errorMessage",
+    }
+)
+"""What a subschema says of a value, beside what it says of what the value means."""
+
+
+def _let_variables_stand_for(definition: _Schema) -> None:
+    """Let every value of a definition that must be more than a text be a `${...}` too: it is judged when it is substituted."""
+    values = [*definition.get("properties", {}).values(), definition.get("additionalProperties"), definition]
+    for value in values:
+        if not isinstance(value, dict):
+            continue
+        if value is not definition:
+            _let_variables_stand_for(value)
+        if value.get("type") in ("boolean", "integer", "number") or (
+            "title" in value and ("enum" in value or "pattern" in value)
+        ):
+            judged = {key: value.pop(key) for key in list(value) if key in _JUDGING}
+            value["anyOf"] = [judged, {"type": "string", "pattern": _SUBSTITUTION}]
 
 
 def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:

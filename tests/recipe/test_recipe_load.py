@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from recipe_texts import FULL, MINIMAL, load_text, places, problems_of, values
 
 from epbuild.errors import Position, RecipeError
-from epbuild.recipe import load
+from epbuild.recipe import Recipe, load
 
 MODEL = "models/tiny-llm"
 
@@ -41,6 +42,7 @@ def target(soc: str) -> dict[str, Any]:
         "environment": {},
         "allow_unknown_options": False,
         "allow_unknown_session_keys": False,
+        "whole": True,
     }
 
 
@@ -129,6 +131,7 @@ EXPECTED = {
             "environment": {},
             "allow_unknown_options": True,
             "allow_unknown_session_keys": False,
+            "whole": True,
         },
     },
     "groups": {
@@ -375,3 +378,93 @@ def test_any_value_in_any_place_leaves_a_recipe_or_a_recipe_error(data: st.DataO
 def test_two_mistakes_in_one_place_are_two_problems(tmp_path: Path) -> None:
     text = MINIMAL.replace("    ep: QNNExecutionProvider\n", "    provider_options: {a: [1], b: }\n")
     assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB106", "EPB105", "EPB105"]
+
+
+TYPED = {
+    "a flag of a group": (
+        "targets: [npu]",
+        "targets: [npu]\n    share_weights: ${vars.it}",
+        "true",
+        lambda r: r.groups["decoder"].share_weights,
+        True,
+    ),
+    "a flag of an output": (
+        "layout: directory",
+        "layout: directory\n    bom: ${vars.it}",
+        "true",
+        lambda r: r.outputs[0].bom,
+        True,
+    ),
+    "a flag of a target": (
+        "toolchain: qnn",
+        "toolchain: qnn\n    allow_unknown_options: ${vars.it}",
+        "true",
+        lambda r: r.targets["npu"].allow_unknown_options,
+        True,
+    ),
+    "embed": (
+        "targets: [npu]",
+        "targets: [npu]\n    compile: {embed: '${vars.it}'}",
+        "true",
+        lambda r: r.groups["decoder"].members[0].compile.embed,
+        True,
+    ),
+    "a level": (
+        "targets: [npu]",
+        "targets: [npu]\n    compile: {graph_optimization_level: '${vars.it}'}",
+        "basic",
+        lambda r: r.groups["decoder"].members[0].compile.graph_optimization_level,
+        "basic",
+    ),
+    "a threshold, with what its store asks for": (
+        "targets: [npu]",
+        "targets: [npu]\n    compile: {initializers: {store: '${vars.store}', file: w, threshold: '${vars.it}'}}",
+        "7",
+        lambda r: r.groups["decoder"].members[0].compile.external_threshold,
+        7,
+    ),
+    "an expectation": (
+        "targets: [npu]",
+        "targets: [npu]\n    expect: {fallback_nodes: '${vars.it}'}",
+        "0",
+        lambda r: r.groups["decoder"].members[0].expect.fallback_nodes,
+        0,
+    ),
+    "a layout": (
+        "layout: directory",
+        "layout: ${vars.it}",
+        "ort-model-package",
+        lambda r: r.outputs[0].layout,
+        "ort-model-package",
+    ),
+    "a pin": (
+        "prefill: prefill.onnx",
+        "prefill: {path: prefill.onnx, sha256: '${vars.it}'}",
+        "ab" * 32,
+        lambda r: r.models["prefill"].sha256,
+        "ab" * 32,
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "value", "found", "expected"), TYPED.values(), ids=TYPED)
+def test_a_variable_stands_for_a_value_of_any_type(
+    tmp_path: Path, old: str, new: str, value: str, found: Callable[[Recipe], object], expected: object
+) -> None:
+    text = MINIMAL.replace("quality: 3", f"quality: 3\n  store: external\n  it: {value}").replace(old, new, 1)
+    recipe = load_text(tmp_path, text)
+    assert found(recipe) == expected
+    # What the schema thinks of it depends on the variables: it is asked every time.
+    assert recipe.digest == ""
+
+
+@pytest.mark.parametrize(("old", "new"), [row[:2] for row in TYPED.values()], ids=TYPED)
+def test_a_variable_of_the_wrong_type_is_refused_where_it_is_used(tmp_path: Path, old: str, new: str) -> None:
+    text = MINIMAL.replace("quality: 3", "quality: 3\n  store: external\n  it: wrong").replace(old, new, 1)
+    with pytest.raises(RecipeError) as error:
+        load_text(tmp_path, text)
+    [problem] = error.value.problems
+    assert problem.code in ("EPB105", "EPB106")
+    assert isinstance(problem.where, Position)
+    assert "${vars.it}" in text.splitlines()[problem.where.line - 1]
+    assert "'wrong'" in problem.message or "64 hexadecimal digits" in problem.message

@@ -11,6 +11,7 @@ from epbuild.errors import RecipeError
 from epbuild.recipe import load
 
 IN_GROUP = "    targets: [npu]\n"
+LEVEL = "{graph_optimization_level: ‸%s}"
 IN_SHARING = IN_GROUP + "    share_weights: true\n"
 DIGITS = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
 MANY_ROWS = (
@@ -256,6 +257,8 @@ MISTAKES = [
      "EPB106", "disable_all"),
     ("YAML 1.1 minutes for a timeout", IN_GROUP, IN_GROUP + "    timeout: ‸1:30\n", "EPB106", "seconds"),
     ("octal timeout", IN_GROUP, IN_GROUP + "    timeout: ‸012\n", "EPB106", "seconds"),
+    ("another's word for a level", IN_GROUP, f"{IN_GROUP}    compile: {LEVEL % 'ORT_ENABLE_ALL'}\n", "EPB106", "called 'all'"),
+    ("a level that is enabled", IN_GROUP, f"{IN_GROUP}    compile: {LEVEL % 'enable_basic'}\n", "EPB106", "called 'basic'"),
     ("memory without a unit", IN_GROUP, IN_GROUP + "    memory: ‸'8'\n", "EPB106", "8 GB"),
     ("memory in an unknown unit", IN_GROUP, IN_GROUP + "    memory: ‸8 gigs\n", "EPB106", "8 GB"),
     ("no memory at all", IN_GROUP, IN_GROUP + "    memory: ‸0\n", "EPB106", "at least 1"),
@@ -326,14 +329,34 @@ targets:
   npu: {toolchain: ‸qnm, ep: Q}
   gpu: {toolchain: qnn, ep: Q, ‸typ: 1}
 groups:
-  g: {models: [a, c], targets: [npu], share_weights: ‸on}
+  g: {models: [a, ‸c], targets: [npu], share_weights: ‸on}
   h: {models: [a, ‸c], targets: [npu]}
 outputs:
   - {layout: ‸zip, path: x}
   - {layout: directory, path: ‸"x${grup}"}
 """)
-    codes = ["EPB104", "EPB103", "EPB105", "EPB109", "EPB108", "EPB103", "EPB105", "EPB108", "EPB106", "EPB109"]
+    codes = ["EPB104", "EPB103", "EPB105", "EPB109", "EPB108", "EPB103", "EPB108", "EPB105", "EPB108", "EPB106", "EPB109"]
     assert told(problems_of(tmp_path, text)) == [(code, *place) for code, place in zip(codes, expected, strict=True)]
+
+
+def test_what_is_left_of_a_definition_with_a_wrong_field_is_read_on(tmp_path: Path) -> None:
+    text, expected = places("""\
+epbuild: 1
+name: tiny
+toolchains:
+  qnn: {packages: [a], ‸pakages: [b]}
+models:
+  a: {path: ‸"${vars.nothing}", ‸sha265: x}
+targets:
+  npu: {toolchain: ‸qnm, ep: Q, device: {‸typ: npu}, provider_options: {a: ‸[1], b: 2}}
+  gpu: {toolchain: qnn, ep: Q, environment: ‸3, session_options: {x: ‸"${vars.nothing}"}}
+groups:
+  g: {models: [‸b, ‸3], targets: [npu], compile: {embed: ‸maybe, initializers: {store: external, file: ‸3}}}
+outputs:
+  - {layout: ‸zip, path: ‸"x${grup}"}
+""")
+    problems = problems_of(tmp_path, text)
+    assert [place for _, *place in told(problems)] == [list(place) for place in expected], problems
 
 
 def test_a_broken_target_does_not_make_its_groups_look_broken(tmp_path: Path) -> None:
