@@ -66,9 +66,11 @@ def _named(item: Made) -> dict[str, Any]:
     from epbuild.emit import source_name
 
     group = item.group
+    folders = {member.name: source_name(folder) for member in group.members if (folder := member.data_folder) is not None}
     return {
         "toolchain": group.target.toolchain.name,
         "models": {member.name: source_name(member.model.path) for member in group.members},
+        **({"data folders": folders} if folders else {}),
     }
 
 

@@ -82,4 +82,5 @@ def _built(item: Made) -> Built:
         target=group.target.name,
         toolchain=group.target.toolchain.name,
         models={member.name: member.model.path for member in group.members},
+        data_folders={member.name: folder for member in group.members if (folder := member.data_folder) is not None},
     )

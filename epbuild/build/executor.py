@@ -178,7 +178,8 @@ def _share_initializers(group: SessionGroup, staging: Path) -> SharedInitializer
         return None
     try:
         models = {staging / member.source: member.graph for member in group.members}
-        return share_initializers(models, group.weights_file, group.initializer_threshold)
+        data = {staging / member.source: member.external for member in group.members}
+        return share_initializers(models, group.weights_file, group.initializer_threshold, data)
     except MalformedModel as error:
         message = f"the initializers cannot be written into one file: {error}"
         raise BuildError(Problem("EPB418", message, StepId(group.id), "Export or copy the model again.")) from error

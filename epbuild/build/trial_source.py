@@ -30,7 +30,7 @@ class Source:
     """A source model that is what the manifest says it was, as far as there is one."""
 
     graph: Path
-    external: tuple[str, ...]
+    external: Mapping[str, Path]
     """Its external data files, by the locations that the graph names."""
     header: ModelHeader
     sizes: Mapping[str, int]
@@ -42,13 +42,14 @@ class Source:
         return any(name in _QUANTISING for _, name in self.header.operators)
 
     def placed(self, scratch: Path) -> Path:
-        """The graph with its data beside it: where it is, or copied to `scratch` where they are links that ONNX Runtime refuses."""
-        files = (self.graph, *(self.graph.parent / location for location in self.external))
-        in_subgraphs = (self.graph.parent / location for location in self.header.subgraph_data)
-        if not (any(path.is_symlink() for path in files) or any(path.stat().st_nlink > 1 for path in in_subgraphs)):
+        """The graph with its data beside it: where it is, or copied to `scratch`, also where they are links that ONNX Runtime refuses."""
+        linked = any(path.is_symlink() for path in (self.graph, *self.external.values()))
+        linked = linked or any(self.external[location].stat().st_nlink > 1 for location in self.header.subgraph_data)
+        beside = all(path == self.graph.parent / location for location, path in self.external.items())
+        if beside and not linked:
             return self.graph
-        for path in files:
-            target = scratch / path.relative_to(self.graph.parent)
+        for name, path in {self.graph.name: self.graph, **self.external}.items():
+            target = scratch / name
             target.parent.mkdir(parents=True, exist_ok=True)
             copy_file(path, target)
         return scratch / self.graph.name
@@ -89,14 +90,17 @@ class Sources:
             members = ", ".join(item["name"] for item in model["merged"])
             raise NoSource(f"it was merged from {members}; name one model that computes the same with --source {name}=FILE")
         member = self._member(name, document)
-        graph = self.named.get(name) or self.named.get("") or (member.graph if member is not None and member.fetched else None)
+        own = self.named.get(name) or self.named.get("")
+        graph = own or (member.graph if member is not None and member.fetched else None)
         if graph is None:
             raise NoSource(self._missing(member, document))
         try:
             header = read_header(graph)
             for location in header.external_locations:
                 check_reference(location)
-            digests = {location: _digest(graph.parent / location) for location in header.external_locations}
+            known = member.external if member is not None and own is None else {}
+            external = {location: known.get(location, graph.parent / location) for location in header.external_locations}
+            digests = {location: _digest(path) for location, path in external.items()}
             digest = _digest(graph)
         except BadReference as error:
             raise NoSource(f"the source model {graph} cannot be used: {error}", wrong=True) from error
@@ -116,7 +120,7 @@ class Sources:
                 raise NoSource(
                     f"the external data {location} of the source model {graph} is not what it was compiled from", wrong=True
                 )
-        return Source(graph, header.external_locations, header, member.model.free_dimensions if member is not None else {})
+        return Source(graph, external, header, member.model.free_dimensions if member is not None else {})
 
     def _member(self, name: str, document: Mapping[str, Any] | None) -> Member | None:
         group = self.group(document, name)

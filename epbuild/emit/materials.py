@@ -9,7 +9,7 @@ from __future__ import annotations
 import os.path
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -82,6 +82,8 @@ class Built:
     toolchain: str
     models: Mapping[str, str]
     """Where each member's source is, as the recipe has it: a path, `package:<package>/<file>`, or an address."""
+    data_folders: Mapping[str, str] = field(default_factory=dict)
+    """The folder of each member's external data, as the recipe has it, where that is not the folder of its source."""
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:
@@ -154,7 +156,10 @@ def _by_name(items: Iterable[_Named]) -> dict[str, _Named]:
 def _models(built: Built) -> Iterator[SourceModel]:
     for member in built.document["members"]:
         name, external = member["name"], member["external"]
-        data = (_source(built.models[name], location, digest) for location, digest in external.items())
+        folder = built.data_folders.get(name)
+        # A file beside which the data would lie in that folder.
+        beside = built.models[name] if folder is None else posixpath.join(folder, "graph")
+        data = (_source(beside, location, digest) for location, digest in external.items())
         yield SourceModel(name, _source(built.models[name], None, member["graph"]), tuple(sorted(data)))
 
 

@@ -70,14 +70,16 @@ class SharedInitializers:
     stored_bytes: int
 
 
-def share_initializers(models: Mapping[Path, Path], file: str, threshold: int = 1024) -> SharedInitializers:
+def share_initializers(
+    models: Mapping[Path, Path], file: str, threshold: int = 1024, data: Mapping[Path, Mapping[str, Path]] | None = None
+) -> SharedInitializers:
     """Write copies of one or more models (each key is the copy of its value), whose weights all lie in one `file` beside them.
 
     What goes there: every tensor that is external data already, and every initializer, in subgraphs too, that is written as raw bytes and
     has at least `threshold` of them. All else stays as it is. Copies in several folders (which are made) each have the file. It is a hard
     link in some where the file system can: ONNX Runtime reads such data, and the onnx package refuses to. A copy that refers to it from a
-    subgraph has a file of its own, as ONNX Runtime leaves the reading to the onnx package there. External data is read from wherever a
-    model says it lies.
+    subgraph has a file of its own, as ONNX Runtime leaves the reading to the onnx package there. External data is read from where a model
+    says that it lies, or from the files that `data` has for its locations, by the copy.
 
     Raises FileExistsError where a copy or the file exists already; MalformedModel, whose text begins with the model's file name, for what
     is not a whole model, or has less external data than it says; OSError where something cannot be read or written. Then nothing that was
@@ -95,7 +97,7 @@ def share_initializers(models: Mapping[Path, Path], file: str, threshold: int = 
             weights = _Weights(opened)
             for copy, source in models.items():
                 try:
-                    splice(source, copy, _Mover(source.parent, file, threshold, weights))
+                    splice(source, copy, _Mover(_Data(source.parent, (data or {}).get(copy, {})), file, threshold, weights))
                 except MalformedModel as error:
                     raise MalformedModel(f"{source.name}: {error}") from error
                 written.callback(copy.unlink)
@@ -138,11 +140,22 @@ class _Weights:
         return offset
 
 
+@dataclass(frozen=True)
+class _Data:
+    """The external data of one model: files by location, and the folder of those that have none there."""
+
+    folder: Path
+    files: Mapping[str, Path]
+
+    def file(self, location: str) -> Path:
+        return self.files.get(location, self.folder / location)
+
+
 class _Mover:
     """Finds what changes in one model whose weights move: to be called with the opened model, as `splice` does."""
 
-    def __init__(self, folder: Path, file: str, threshold: int, weights: _Weights) -> None:
-        self._folder = folder
+    def __init__(self, data: _Data, file: str, threshold: int, weights: _Weights) -> None:
+        self._data = data
         self._file = file
         self._least = max(threshold, 1)
         self._weights = weights
@@ -157,7 +170,7 @@ class _Mover:
             raw = list(wire.message(tensor, frozenset({_TENSOR_RAW_DATA})))
             if found.external is not None:
                 # Closed at once: some exporters give each tensor a file of its own.
-                with (self._folder / found.external.location).open("rb") as data:
+                with self._data.file(found.external.location).open("rb") as data:
                     start, size = _extent(found, found.external, data, tensor)
                     offset = self._weights.place(data, start, size)
             elif is_initializer and _is_raw(found, raw) and raw[0].size >= self._least:

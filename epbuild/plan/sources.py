@@ -50,14 +50,15 @@ def find_source(model: ModelSource, base: Path, locate: Locate) -> SourceModel |
     if header.is_compiled:
         message = f"the model '{model.name}' is already compiled: it holds EPContext nodes"
         raise _error("EPB205", model, message, "Name the model that it was compiled from.")
+    folder = _data_folder(model, base, graph) if header.external_locations else graph.parent
     external: dict[str, Path] = {}
     problems: list[Problem] = []
     for location in header.external_locations:
-        problem = _location_problem(model, graph, location)
+        problem = _location_problem(model, graph, folder, location)
         if problem is not None:
             problems.append(problem)
         else:
-            external[location] = graph.parent / location
+            external[location] = folder / location
     if problems:
         raise PlanError(*problems)
     return SourceModel(graph, external, header)
@@ -80,16 +81,42 @@ def _graph_path(model: ModelSource, base: Path) -> Path:
     return Path(next(iter(found.submodule_search_locations))) / file
 
 
-def _location_problem(model: ModelSource, graph: Path, location: str) -> Problem | None:
-    data = graph.parent / location
+def _data_folder(model: ModelSource, base: Path, graph: Path) -> Path:
+    """The folder that a model's locations are relative to. Raises PlanError (EPB249)."""
+    named = model.external_data
+    if named is None:
+        return graph.parent
+    folder = base / named.name
+    try:
+        if folder.is_dir():
+            return folder
+        what = "is no folder" if folder.exists() else "does not exist"
+    except (OSError, ValueError):
+        what = "cannot be a folder"
+    message = f"the folder with the external data of the model '{model.name}' {what}: {named.name}"
+    raise PlanError(Problem("EPB249", message, named.where, "Paths are relative to the recipe."))
+
+
+def _location_problem(model: ModelSource, graph: Path, folder: Path, location: str) -> Problem | None:
+    data, named = folder / location, model.external_data
+    where = model.path_where if named is None else named.where
     outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or _leaves(location)
     if not outside and not _is_file(data):
-        message = f"the model '{model.name}' needs the external data file {location}, which does not exist beside it"
-        return Problem("EPB203", message, model.path_where, f"Put it into {graph.parent}.")
+        place = "beside it" if named is None else f"in {named.name}"
+        message = f"the model '{model.name}' needs the external data file {location}, which does not exist {place}"
+        hint = f"Put it into {folder}" + (", or name the folder that it is in with 'external_data'." if named is None else ".")
+        return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
-    if outside or not (data.resolve().is_relative_to(graph.parent.resolve()) or _beside_link(graph, location)):
-        message = f"the model '{model.name}' keeps external data outside its own folder: {location}"
-        return Problem("EPB204", message, model.path_where, "Move the data beside the model and name it by a relative path.")
+    inside = data.resolve().is_relative_to(folder.resolve()) or (named is None and _beside_link(graph, location))
+    if outside or not inside:
+        own = "its own folder" if named is None else f"the folder {named.name}"
+        message = f"the model '{model.name}' keeps external data outside {own}: {location}"
+        hint = "Move the data beside the model and name it by a relative path."
+        if named is not None:
+            hint = "Move the data into the folder, and let the model name it by a path from there."
+        elif not PureWindowsPath(location).anchor:
+            hint = f"{hint} Or let it name the data by a path inside another folder, and name that folder with 'external_data'."
+        return Problem("EPB204", message, where, hint)
     if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{model.name}.onnx"):
         # The graph is staged under the model's name.
         message = f"the external data of the model '{model.name}' is named {location}, as its graph is while it is compiled"

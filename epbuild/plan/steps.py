@@ -83,6 +83,12 @@ class Member:
         return (self.graph, *self.external.values()) if self.fetched else ()
 
     @property
+    def data_folder(self) -> str | None:
+        """The folder of its external data as the recipe has it; None: it lies beside the graph, or there is none."""
+        named = self.model.external_data
+        return named.name if named is not None and self.external else None
+
+    @property
     def external_file(self) -> str | None:
         """The name of the file that receives the model's large initializers, beside its EPContext model; None: there is none."""
         name = self.compile.external_file

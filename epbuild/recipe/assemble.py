@@ -191,6 +191,11 @@ class _Assembler:
             self.problems += [problem] if problem else []
         elif package_file(path) is None:
             path = self._path(path, path_where) or ""
+        folder, folder_where = fields.text("external_data"), fields.where_of("external_data")
+        if folder and is_remote(path):
+            message = "A model at an address has its external data beside it there, and not in a folder."
+            hint = "Leave 'external_data' out, or name a copy of the model by its path."
+            self.problems.append(Problem(WRONG_VALUE, message, folder_where, hint))
         pins, sizes = fields.mapping("data_sha256"), fields.mapping("free_dimensions")
         read: Any = fields.text("read") or ModelSource.read
         return ModelSource(
@@ -203,6 +208,7 @@ class _Assembler:
             free_dimensions=_dimensions(sizes.mapping("by_name")),
             denoted_dimensions=_dimensions(sizes.mapping("by_denotation")),
             read=read,
+            external_data=Reference(rebased(folder, folder_where, self._file), folder_where) if folder else None,
         )
 
     def _catalogs(self, names: Names) -> Iterator[Reference]:

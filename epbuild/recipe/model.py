@@ -85,6 +85,8 @@ class ModelSource:
     """Sizes for symbolic dimensions, by their denotation, such as DATA_BATCH."""
     read: Literal["file", "bytes"] = "file"
     """How ONNX Runtime is given the graph: by path, or as bytes with the folder of its external data."""
+    external_data: Reference | None = None
+    """The folder that the locations of its external data are relative to, as a path relative to the recipe; None: that of the graph."""
 
     @property
     def is_remote(self) -> bool:

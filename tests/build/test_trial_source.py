@@ -51,7 +51,7 @@ def test_a_named_source_is_taken_with_its_data(tmp_path: Path) -> None:
     graph = write(tmp_path)
     for named in ("big", ""):
         source = Sources({named: graph}).find("big", manifest(graph))
-        assert (source.graph, source.external) == (graph, ("big.data",))
+        assert (source.graph, source.external) == (graph, {"big.data": tmp_path / "big.data"})
         assert not source.is_quantised
 
 
@@ -61,6 +61,21 @@ def test_a_recipe_says_where_the_source_is_and_how_large_its_free_dimensions_are
     source = Sources({}, tmp_path / "epbuild.yaml").find("big", manifest(graph))
     assert source.graph.samefile(graph)
     assert source.sizes == {"rows": 7}
+
+
+def test_a_recipe_says_where_the_data_of_the_source_is_and_they_are_put_together(tmp_path: Path) -> None:
+    graph = write(tmp_path)
+    before = manifest(graph)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "big.data").rename(tmp_path / "data" / "big.data")
+    path = "models: {big: {path: big.onnx, "
+    assert path in RECIPE
+    (tmp_path / "epbuild.yaml").write_text(RECIPE.replace(path, f"{path}external_data: data, "), encoding="utf-8")
+    source = Sources({}, tmp_path / "epbuild.yaml").find("big", before)
+    assert source.external["big.data"].samefile(tmp_path / "data" / "big.data")
+    placed = source.placed(tmp_path / "scratch")
+    assert (placed.parent / "big.data").read_bytes() == (tmp_path / "data" / "big.data").read_bytes()
+    assert placed.read_bytes() == graph.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["big.onnx", "big.data"])

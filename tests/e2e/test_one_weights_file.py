@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy
 import onnx
+import pytest
 from conftest import Project, compiled, toolchain_python
 from onnx import TensorProto, helper, numpy_helper
 
@@ -15,6 +16,7 @@ from epbuild.onnxfile import read_header, share_initializers
 from epbuild.plan import MANIFEST
 
 DECODER = "emit:decoder/snapdragon-SM8750/*"
+SHARE_BOTH = "share:both/npu"
 SHARE = "share:decoder/snapdragon-SM8750"
 FOLDER = "dist/quickstart/decoder/snapdragon-SM8750"
 WEIGHTS = "decoder.weights.bin"
@@ -78,6 +80,77 @@ def test_onnx_runtime_computes_the_same_from_the_one_file_to_the_bit(quickstart:
         for copy, source in copies.items():
             assert any(weight.external for weight in read_header(copy).initializers)
             assert outputs(tmp_path, copy) == outputs(tmp_path, source)
+
+
+@pytest.fixture
+def folders(project: Project) -> Project:
+    """The example of ONNX Runtime's own design, ./model_folder/model1.onnx and ./external_data_folder/; the data still beside them."""
+    graphs = project.folder / "model_folder"
+    graphs.mkdir()
+    weights = numpy.random.default_rng(0).standard_normal((64, 64)).astype(numpy.float32)
+    value = helper.make_tensor_value_info
+    for name, rows in (("first", 1), ("second", 4)):
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")],
+            name,
+            [value("x", TensorProto.FLOAT, [rows, 64])],
+            [value("y", TensorProto.FLOAT, [rows, 64])],
+            [numpy_helper.from_array(weights, "w")],
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.save(made, graphs / f"{name}.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    text = PARTS.replace("first.onnx", "{path: model_folder/first.onnx}").replace(
+        "second.onnx", "{path: model_folder/second.onnx}"
+    )
+    project.recipe.write_text(text, encoding="utf-8")
+    return project
+
+
+def move_data(project: Project) -> None:
+    (project.folder / "external_data_folder").mkdir()
+    (project.folder / "model_folder/weights.bin").rename(project.folder / "external_data_folder/weights.bin")
+
+
+def name_folder(project: Project) -> None:
+    project.edit(".onnx}", ".onnx, external_data: external_data_folder}")
+
+
+def test_external_data_may_lie_in_another_folder_and_the_same_is_built(folders: Project) -> None:
+    folders.edit("    share_weights: true\n    share_initializers: true\n", "")
+    folders.edit("path: dist", 'path: dist, base: "base/${model}.onnx", bom: true')
+    folders.build()
+    before = folders.files()
+    move_data(folders)
+    done = folders.epbuild("validate")
+    assert done.returncode == 2
+    assert "EPB203" in done.stderr
+    name_folder(folders)
+    assert compiled(folders.build()) == set()  # what lies where is no part of the key
+    here = folders.files()
+    assert [name for name in before if here[name] != before[name]] == ["bom.cdx.json", MANIFEST]
+    assert b"external_data_folder/weights.bin" in here["bom.cdx.json"]
+    # Nothing of that came from the first build.
+    folders.cache = folders.cache.with_name("other-cache")
+    (folders.folder / "dist").rename(folders.folder / "old")
+    assert compiled(folders.build()) == {"compile:both/npu/first", "compile:both/npu/second"}
+    assert folders.files() == here
+    done = folders.epbuild("verify", "dist", "--numbers", "--recipe", "epbuild.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_external_data_in_another_folder_is_read_into_the_one_weights_file_and_with_models_as_bytes(folders: Project) -> None:
+    folders.edit("    compile: {initializers: {store: source}}\n", "")
+    folders.build()
+    before = folders.files()
+    move_data(folders)
+    name_folder(folders)
+    folders.cache = folders.cache.with_name("other-cache")
+    (folders.folder / "dist").rename(folders.folder / "old")
+    assert SHARE_BOTH in compiled(folders.build())
+    assert folders.files() == before
+    folders.edit("    share_initializers: true\n", "")
+    folders.edit("external_data:", "read: bytes, external_data:")
+    assert SHARE_BOTH in compiled(folders.build())
 
 
 def test_a_threshold_that_takes_shapes_out_of_the_model_is_refused_by_onnx_runtime_and_told(quickstart: Project) -> None:

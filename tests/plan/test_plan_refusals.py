@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from plan_recipes import MARK, RECIPE, codes, edited, places, plan_of, problems_of, told, write_model, write_models
+from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
 from epbuild.catalog import known_eps
 
@@ -80,7 +80,7 @@ def test_a_compiled_model_is_no_source(workshop: Path) -> None:
 
 def test_missing_external_data_is_told_with_its_name_and_where_it_belongs(workshop: Path) -> None:
     (workshop / "models" / "decode.bin").unlink()
-    text = edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx"))
+    text = edited(RECIPE, (DECODE, f"decode: {MARK}models/decode.onnx"))
     check(workshop, text, ("EPB203", "the model 'decode' needs the external data file decode.bin, which does not exist"))
 
 
@@ -109,7 +109,7 @@ def test_external_data_outside_the_models_folder_is_refused_as_onnx_runtime_does
     (workshop / "outside.bin").write_bytes(bytes(16))
     (workshop / "models" / "sub").mkdir()
     write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
-    text = edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx"))
+    text = edited(RECIPE, (DECODE, f"decode: {MARK}models/decode.onnx"))
     check(workshop, text, ("EPB204", f"keeps external data outside its own folder: {location}"))
 
 
@@ -130,7 +130,7 @@ def test_external_data_that_would_be_staged_in_the_graphs_place_is_refused(works
     (workshop / "models" / "graph.onnx").write_bytes((workshop / "models" / "decode.onnx").read_bytes())
     (workshop / "models" / "decode.onnx").write_bytes(bytes(16))
     write_model(workshop / "models" / "graph.onnx", external={"shared": ("decode.onnx", [4])})
-    text = edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/graph.onnx"))
+    text = edited(RECIPE, (DECODE, f"decode: {MARK}models/graph.onnx"))
     check(workshop, text, ("EPB204", "is named decode.onnx, as its graph is while it is compiled"))
 
 
@@ -148,6 +148,57 @@ def test_external_data_in_a_folder_below_the_model_is_found(workshop: Path) -> N
     (workshop / "models" / "data" / "x").mkdir(parents=True)
     (workshop / "models" / "data" / "decode.bin").write_bytes(bytes(16))
     assert problems_of(workshop) == ()
+
+
+DECODE = "decode: models/decode.onnx"
+
+
+def elsewhere(folder: str, *, mark: str = MARK) -> str:
+    """The recipe with the external data of `decode` in another folder."""
+    return edited(RECIPE, (DECODE, f"decode: {{path: models/decode.onnx, external_data: {mark}{folder}}}"))
+
+
+def test_external_data_in_another_folder_is_found_by_the_names_that_the_model_has_for_it(workshop: Path) -> None:
+    (workshop / "data" / "sub").mkdir(parents=True)
+    beside = plan_of(workshop).session_groups["share:decoder/phone"]
+    (workshop / "models" / "decode.bin").rename(workshop / "data" / "decode.bin")
+    there = plan_of(workshop, elsewhere("data", mark="")).session_groups["share:decoder/phone"]
+    assert there.members[1].external == {"decode.bin": workshop / "data" / "decode.bin"}
+    assert workshop / "data" / "decode.bin" in there.files
+    (workshop / "models" / "decode.bin").write_bytes((workshop / "data" / "decode.bin").read_bytes())
+    assert document_of(there) == document_of(beside)  # it is staged under the same names, so it is the same compile
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [("nosuch", "does not exist: nosuch"), ("models/decode.onnx", "is no folder: models/decode.onnx"), ("x" * 300, "cannot be")],
+)
+def test_a_folder_of_external_data_that_is_not_there_is_refused(workshop: Path, folder: str, words: str) -> None:
+    check(workshop, elsewhere(folder), ("EPB249", words))
+
+
+def test_data_that_is_beside_the_model_only_is_missing_from_the_folder(workshop: Path) -> None:
+    (workshop / "data").mkdir()
+    check(workshop, elsewhere("data"), ("EPB203", "needs the external data file decode.bin, which does not exist in data"))
+
+
+@pytest.mark.parametrize("location", ["../outside.bin", "sub/../../outside.bin", "/outside.bin", "C:\\outside.bin"])
+def test_no_name_leads_out_of_the_folder_of_the_external_data(workshop: Path, location: str) -> None:
+    (workshop / "data").mkdir()
+    (workshop / "outside.bin").write_bytes(bytes(16))
+    write_model(workshop / "models" / "decode.onnx", external={"shared": (location, [4])})
+    check(workshop, elsewhere("data"), ("EPB204", f"keeps external data outside the folder data: {location}"))
+
+
+def test_no_link_leads_out_of_the_folder_of_the_external_data(workshop: Path) -> None:
+    (workshop / "data").mkdir()
+    link(workshop / "data" / "decode.bin", workshop / "models" / "decode.bin")
+    check(workshop, elsewhere("data"), ("EPB204", "keeps external data outside the folder data: decode.bin"))
+
+
+def test_the_folder_of_the_external_data_may_be_reached_through_a_link(workshop: Path) -> None:
+    link(workshop / "data", workshop / "models")
+    assert problems_of(workshop, elsewhere("data", mark="")) == ()
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_paths_are_relative_to_the_file_that_they_stand_in(tmp_path: Path) -> No
 vars: {folder: sub}
 toolchains: {mine: {interpreter: env/python}}
 catalogs: [my.toml]
-models: {prefill: prefill.onnx, up: {path: "../${vars.folder}/up.onnx"}, far: "package:pkg/far.onnx"}
+models: {prefill: prefill.onnx, up: {path: "../${vars.folder}/up.onnx", external_data: data}, far: "package:pkg/far.onnx"}
 targets: {npu: {library: lib/ep.so}}
 """
     write(tmp_path, base=MINIMAL, shared__parts=parts, shared__deep__more="models: {deep: deep.onnx}\n")
@@ -78,6 +78,9 @@ targets: {npu: {library: lib/ep.so}}
         "deep": "shared/deep/deep.onnx",
         "own": "./own.onnx",
     }
+    data = recipe.models["up"].external_data
+    assert data is not None
+    assert data.name == "shared/data"
     assert recipe.toolchains["mine"].interpreter == "shared/env/python"
     assert [catalog.name for catalog in recipe.catalogs] == ["shared/my.toml"]
     library = recipe.targets["npu"].eps[0].library

@@ -208,6 +208,8 @@ MISTAKES = [
     ("address with a space", "prefill.onnx", "‸'s3://bucket/my model.onnx'", "EPB106", "a space"),
     ("address without a host", "prefill.onnx", "‸https://:80/a.onnx", "EPB106", "no proper host"),
     ("address that a variable makes", "quality: 3", "quality: ftp://a/b", "EPB106", "ftp"),
+    ("folder of data for an address", "prefill.onnx", f"{{path: 'hf://a/b/m@{'0' * 40}', external_data: ‸data}}", "EPB106", "beside"),
+    ("empty folder of data", "prefill.onnx", "{path: a, external_data: ‸''}", "EPB106", "empty"),
     ("short digest of external data", "prefill.onnx", "{path: a, data_sha256: {a.data: ‸3f5a}}", "EPB106", "64"),
     ("dimensions without their kind", "prefill.onnx", "{path: a, free_dimensions: {‸seq: 64}}", "EPB103", "by_name"),
     ("dimension of nothing", "prefill.onnx", "{path: a, free_dimensions: {by_name: {seq: ‸0}}}", "EPB106", "at least 1"),
