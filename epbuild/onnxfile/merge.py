@@ -14,8 +14,9 @@ from epbuild.errors import Problem, VerifyError
 from epbuild.onnxfile.connection import Connection, Member, check_connections, fits, same_names, shown
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT
 from epbuild.onnxfile.epcontext import BadReference, resolve
+from epbuild.onnxfile.equal_values import equal_inputs
 from epbuild.onnxfile.headers import ValueInfo, read_header
-from epbuild.onnxfile.naming import Part, connect, is_context, name_nodes, nodes, rename
+from epbuild.onnxfile.naming import Part, connect, is_context, name_nodes, nodes, rename, text_of
 from epbuild.onnxfile.packaging import find_binary, find_data, other_users, read_compiled
 from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
@@ -68,6 +69,7 @@ def merge_models(inputs: Sequence[tuple[Path, str]], connections: Sequence[Conne
     name_nodes(parts)
     notes: list[str] = []
     merged = _assemble(parts, opened, notes)
+    _check_equal_inputs(parts, merged)
     with drafts(destination.parent) as folder:
         files, new = _stage_files(opened, parts, folder, destination)
         for part in parts:
@@ -178,6 +180,20 @@ def _assemble(parts: Sequence[Part], opened: Sequence[Member], notes: list[str])
     outer = {value.name for value in merged.graph.output}
     merged.graph.value_info.extend({value.name: value for value in inner if value.name not in outer}.values())
     return merged
+
+
+def _check_equal_inputs(parts: Sequence[Part], merged: Any) -> None:
+    """Refuses one value for two inputs of one EPContext node, whatever is between them."""
+    owned = [(part.label, node) for part in parts for node in part.proto.graph.node]
+    for number, first, second in equal_inputs([node for _, node in owned], merged.graph.initializer):
+        owner, node = owned[number]
+        values = f"'{first}'" if first == second else f"'{first}', which is '{second}'"
+        message = (
+            f"two inputs of the EPContext node '{node.name}' of {owner} would get one value, {values}; "
+            f"{text_of(node, 'source')} takes each value once"
+        )
+        hint = "Connect one of them only, or let the source model take it once, and compile it again."
+        raise ChangeRefused(Problem("EPB626", message, None, hint))
 
 
 def _opsets(parts: Sequence[Part]) -> dict[str, int]:

@@ -65,6 +65,50 @@ def test_named_outputs_feed_named_inputs_and_one_output_can_feed_several(tmp_pat
     assert wiring(made) == [(["x"], ["y"]), (["y"], ["out_b"]), (["y"], ["out_c"])]
 
 
+def of_two_inputs(folder: Path, *before: Any, inner: tuple[str, str] = ("p", "q"), **graph: Any) -> Path:
+    """A model of two inputs, which nodes `before` may give other names."""
+    (folder / "two.bin").write_bytes(b"two")
+    node = context(inner, ["z"], embed_mode=0, ep_cache_context="two.bin")
+    return write(folder / "two.onnx", [*before, node], [value("p"), value("q")], [value("z")], **graph)
+
+
+def constants(second: float) -> list[Any]:
+    return [helper.make_tensor(f"c_{name}", TensorProto.FLOAT, [1], [number]) for name, number in (("p", 1.0), ("q", second))]
+
+
+BETWEEN: dict[str, tuple[Sequence[Any], tuple[str, str]]] = {
+    "nothing": ((), ("p", "q")),
+    "a copy": ([helper.make_node("Identity", ["q"], ["b"])], ("p", "b")),
+    "equal nodes": ([helper.make_node("Abs", [old], [new]) for old, new in ("pa", "qb")], ("a", "b")),
+    "equal constants": ([helper.make_node("Add", [old, f"c_{old}"], [new]) for old, new in ("pa", "qb")], ("a", "b")),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_one_output_for_two_inputs_of_one_node_is_refused_as_qnn_would_end_the_process(tmp_path: Path, between: str) -> None:
+    nodes, inner = BETWEEN[between]
+    first = compiled(tmp_path / "a.onnx", "x", "y")
+    second = of_two_inputs(tmp_path, *nodes, inner=inner, initializer=constants(1.0) if between == "equal constants" else [])
+    with pytest.raises(ChangeRefused) as failure:
+        merged(tmp_path, first, second, connect=[Connection(0, "y", 1, "p"), Connection(0, "y", 1, "q")])
+    [problem] = failure.value.problems
+    assert problem.code == "EPB626"
+    assert f"two inputs of the EPContext node '{QNN}_z' of {second} would get one value, 'y'" in problem.message or nodes
+    assert not (tmp_path / "out").exists() or files(tmp_path / "out") == {}
+
+
+def test_one_output_may_feed_two_inputs_that_come_to_be_different_values_or_belong_to_different_nodes(tmp_path: Path) -> None:
+    first = compiled(tmp_path / "a.onnx", "x", "y")
+    nodes = BETWEEN["equal constants"][0]
+    second = of_two_inputs(tmp_path, *nodes, inner=("a", "b"), initializer=constants(2.0))
+    both = [Connection(0, "y", 1, "p"), Connection(0, "y", 1, "q")]
+    assert wiring(merged(tmp_path, first, second, connect=both))[-1] == (["a", "b"], ["z"])
+    contexts = [context([name], [f"z_{name}"], embed_mode=0, ep_cache_context="two.bin") for name in "pq"]
+    apart = write(tmp_path / "apart.onnx", contexts, [value("p"), value("q")], [value("z_p"), value("z_q")])
+    made = merge_models([(first, ""), (apart, "")], both, tmp_path / "apart/m.onnx")
+    assert wiring(made)[1:] == [(["y"], ["z_p"]), (["y"], ["z_q"])]
+
+
 def test_the_nearest_model_before_feeds_an_input(tmp_path: Path) -> None:
     models = [compiled(tmp_path / f"{name}.onnx", "x", "y", node=name) for name in ("a", "b")]
     made = merged(tmp_path, *models, compiled(tmp_path / "c.onnx", "y", "z"), prefixes=["a_", "b_", "c_"])
