@@ -49,6 +49,8 @@ class Problem:
     message: str
     where: Location | None = None
     hint: str | None = None
+    reason: str | None = None
+    """The part of the message that says why, and not to what it happened: problems with one reason can be told as one."""
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where is not None else ""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from epbuild.build.scheduler import Idle
 from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
 from epbuild.build.sizes import compared, last_files, savings
 from epbuild.build.status import PLACE, Survey, Surveyor
+from epbuild.build.tally import Cost, Tally
 from epbuild.emit import Pour, unfinished
 from epbuild.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document
@@ -79,6 +81,9 @@ class Actions:
         self._made: dict[str, Made] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._exit_code = 0
+        self._tally = Tally({}, {}, 1)
+        self._ending = threading.Lock()
+        """Held while a step's end is counted and told, so that the counts are told in order."""
 
     @property
     def made(self) -> Mapping[str, Made]:
@@ -103,14 +108,22 @@ class Actions:
         for ident in current:
             self._stands(self._plan.emissions[ident])
 
-    def cost(self, action: str) -> float:
-        """How long an action will take, in seconds: as long as last time, else by the size of its models; emitting comes cheap."""
+    def expect(self, jobs: int) -> float | None:
+        """Count from now on what is to do, `jobs` actions at once; returns the seconds that it is likely to take, if that is known."""
+        todo = self._found.todo
+        self._tally = Tally(
+            {action: self._steps[action] for action in todo}, {action: self.cost(action) for action in todo}, jobs
+        )
+        return self._tally.seconds_left()
+
+    def cost(self, action: str) -> Cost:
+        """How long an action will take: as long as last time, else by the size of its models; emitting comes cheap."""
         if action in self._plan.emissions:
-            return 0.0
+            return Cost(0.0, measured=True)
         measured = self._workspace.measurement(action)
         if measured is not None:
-            return measured.seconds
-        return 1.0 + _size(self._plan.session_groups[action]) / _BYTES_PER_SECOND
+            return Cost(measured.seconds, measured=True)
+        return Cost(1.0 + _size(self._plan.session_groups[action]) / _BYTES_PER_SECOND, measured=False)
 
     def memory(self, action: str) -> int:
         """How many bytes an action will take: as the recipe says, else as last time, else by the size of its models."""
@@ -123,6 +136,7 @@ class Actions:
 
     def perform(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
+        self._tally.begin(action)
         emission = self._plan.emissions.get(action)
         if emission is None:
             self._make(self._plan.session_groups[action])
@@ -135,8 +149,9 @@ class Actions:
         at_fault = {problem.where for problem in error.problems}
         steps = self._steps[action]
         told = next((step for step in steps if step in at_fault), steps[-1])
-        self._outcomes[told] = "failed"
-        self._tell(StepFailed(told, error.problems))
+        with self._ending:
+            self._outcomes[told] = "failed"
+            self._tell(StepFailed(told, error.problems, self._tally.end(told, compiled=False)))
         for step in steps:
             if step != told:
                 self._ended(StepFinished(step, "skipped", 0.0))
@@ -347,8 +362,9 @@ class Actions:
             self.idle.discard(action)
 
     def _ended(self, event: StepFinished) -> None:
-        self._outcomes[event.step] = event.outcome
-        self._tell(event)
+        with self._ending:
+            self._outcomes[event.step] = event.outcome
+            self._tell(replace(event, progress=self._tally.end(event.step, compiled=event.outcome == "built")))
 
 
 def _size(group: SessionGroup) -> int:

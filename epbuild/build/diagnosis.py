@@ -15,10 +15,15 @@ from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem
 from epbuild.plan import SessionGroup
 
 _QUOTED = 3
-_LONGEST_QUOTE = 400
+_LONGEST_REASON = 400
+_LONGEST_QUOTE = 300
+_LEFT_OUT = " [...] "
+_ERROR, _WARNING, _OTHER = range(3)  # the ranks of what is said
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
 _QNN_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\s*\]\s*", re.IGNORECASE)
 _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
+_BOILERPLATE = re.compile(r"\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : ")
+_PROGRESS = re.compile(r"\d ?%|(?<![\w/.-])\d+ ?(?:/|of) ?\d+(?![\w/.-])")
 # Said on every Linux host, about nothing that went wrong.
 _NOISE = re.compile(r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE")
 OUT_OF_MEMORY = re.compile(
@@ -43,39 +48,42 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
         return None
     step = StepId(_step_at_fault(group, ending.reports))
     subject = _subject(group, step)
-    words = last_words(ending.tail)
-    quote = f" The EP said: {words}" if words else ""
     hint = f"The whole log: {log}."
-    raised = tidy(str(last["message"])) or str(last["type"]) if last.get("event") == "failed" else None
+    whole = tidy(str(last["message"])) or str(last["type"]) if last.get("event") == "failed" else None
+    raised, quote = told_once(whole, ending.tail)
     finished = f"at its exit, after it had compiled every model for {group.target.name}"
     moment = finished if last.get("event") == "finished" else f"while {subject}"
     if ending.how == "timed out" and raised is None:
-        allowed = f"{group.timeout:g} s" if group.timeout else "its limit"
-        return BuildError(Problem("EPB403", f"{subject} did not end within {allowed} and was stopped.{quote}", step, hint))
+        allowed = f"within {group.timeout:g} s" if group.timeout else "within its limit"
+        message = f"{subject} did not end {allowed} and was stopped.{quote}"
+        return BuildError(Problem("EPB403", message, step, hint, f"it did not end {allowed}.{quote}"))
     if raised is not None and last.get("mapped", 0) > _NEARLY * last.get("mappable", math.inf):
         share = f"at {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map here (`ulimit -v`)"
-        cure = "Raise that limit: an EP that meets it may blame the model."
-        return EnvironmentFailure(Problem("EPB404", f"{subject} failed {share}: {raised}.{quote}", step, f"{cure} {hint}"))
-    if OUT_OF_MEMORY.search("\n".join(ending.tail) if raised is None else raised):
-        reason = "" if raised is None else f": {raised}"
-        message = f"the worker ran out of memory {moment}{reason}.{quote}"
-        return EnvironmentFailure(Problem("EPB404", message, step, f"{_MORE_MEMORY} {hint}"))
+        cure = f"Raise that limit: an EP that meets it may blame the model. {hint}"
+        why = f"{share}: {raised}.{quote}"
+        return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
+    if OUT_OF_MEMORY.search("\n".join(ending.tail) if whole is None else whole):
+        why = f"{'' if raised is None else f': {raised}'}.{quote}"
+        what = "the worker ran out of memory"
+        return EnvironmentFailure(Problem("EPB404", f"{what} {moment}{why}", step, f"{_MORE_MEMORY} {hint}", f"{what}{why}"))
     if raised is None and -ending.status in FROM_OUTSIDE:
         by_whom, cure = _FOR_MEMORY if ending.out_of_memory else _BY_SOMEBODY
-        message = f"the worker was ended {by_whom} ({signal_name(-ending.status)}) {moment}.{quote}"
-        return EnvironmentFailure(Problem("EPB404", message, step, f"{cure} {hint}"))
+        what = f"the worker was ended {by_whom} ({signal_name(-ending.status)})"
+        return EnvironmentFailure(Problem("EPB404", f"{what} {moment}.{quote}", step, f"{cure} {hint}", f"{what}.{quote}"))
     limitation = _limitation(group, ending)
     if limitation is not None:
         message = f"{limitation[0]} cannot {limitation[1].what} here: {limitation[1].why}.{quote}"
         return EnvironmentFailure(Problem("EPB416", message, step, hint))
-    if raised is not None:
-        if last["kind"] == "unfit":
-            return EnvironmentFailure(Problem("EPB411", f"{raised}.{quote}", step, hint))
-        if _CANNOT_WRITE.search(raised):
-            room = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
-            return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {raised}.{quote}", step, f"{room} {hint}"))
-        return BuildError(Problem("EPB401", f"{subject} failed: {raised}.{quote}", step, hint))
-    return BuildError(Problem("EPB402", f"the worker {ended(ending.status)} {moment}.{quote}", step, hint))
+    if raised is None or whole is None:
+        what = f"the worker {ended(ending.status)}"
+        return BuildError(Problem("EPB402", f"{what} {moment}.{quote}", step, hint, f"{what}.{quote}"))
+    why = f"{raised}.{quote}"
+    if last["kind"] == "unfit":
+        return EnvironmentFailure(Problem("EPB411", why, step, hint))
+    if _CANNOT_WRITE.search(whole):
+        room = f"Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`). {hint}"
+        return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
+    return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))
 
 
 def _limitation(group: SessionGroup, ending: Ending) -> tuple[str, Limitation] | None:
@@ -90,18 +98,58 @@ def _limitation(group: SessionGroup, ending: Ending) -> tuple[str, Limitation] |
     return None
 
 
+def told_once(raised: str | None, lines: Sequence[str]) -> tuple[str | None, str]:
+    """What ONNX Runtime raised, shortened, and what the EP said beside it as a sentence to add, which is empty if that is the same.
+
+    ONNX Runtime logs and raises what an EP tells it, each time with other words around it: each reason is told once.
+    """
+    quotes = _said(lines)
+    if raised is not None:
+        quotes = [text for text in quotes if _core(text) not in _core(raised)]
+        longer = [text for text in quotes if _core(raised) in _core(text)]
+        if longer:
+            raised, quotes = longer[-1], [text for text in quotes if text not in longer]
+        raised = shortened(raised, _LONGEST_REASON)
+    words = _joined(quotes)
+    return raised, f" The EP said: {words}" if words else ""
+
+
 def last_words(lines: Sequence[str]) -> str:
     """What an EP said last that bears on a failure: errors if there are any, else warnings, else anything; a few lines as one text."""
-    ranks: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    return _joined(_said(lines))
+
+
+def _joined(quotes: Sequence[str]) -> str:
+    return " | ".join(shortened(text, _LONGEST_QUOTE) for text in quotes)
+
+
+def _said(lines: Sequence[str]) -> list[str]:
+    ranks: dict[int, list[str]] = {_ERROR: [], _WARNING: [], _OTHER: []}
     for line in lines:
         if _NOISE.search(line):
             continue
         text, rank = _severity(line)
         if text:
-            ranks[rank].append(text)
-    chosen = next((found for found in (ranks[0], ranks[1], ranks[2]) if found), [])
-    quoted = list(dict.fromkeys(chosen))[-_QUOTED:]
-    return " | ".join(tidy(text)[:_LONGEST_QUOTE] for text in quoted)
+            ranks[rank].append(tidy(text))
+    chosen = next((found for found in ranks.values() if found), [])
+    distinct: list[str] = []
+    for text in dict.fromkeys(chosen):
+        # What has only more words around it was said before, or is said now in fewer.
+        if not any(_core(other) in _core(text) for other in distinct):
+            distinct = [other for other in distinct if _core(text) not in _core(other)] + [text]
+    return distinct[-_QUOTED:]
+
+
+def _core(text: str) -> str:
+    return text.rstrip(". ").casefold()
+
+
+def shortened(text: str, most: int) -> str:
+    """`text` if it has at most so many characters, else its beginning and its end, which often has the reason."""
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return text[: most - end - len(_LEFT_OUT)].rstrip() + _LEFT_OUT + text[-end:].lstrip()
 
 
 def readable(line: str) -> str:
@@ -110,23 +158,26 @@ def readable(line: str) -> str:
     return "" if _NOISE.search(line) else line[match.end() :] if match else line
 
 
+def tells_progress(line: str) -> bool:
+    """Whether a line of a worker's log says how far the EP is: most of what EPs write is about something else, such as each weight."""
+    return _severity(line)[1] == _OTHER and _PROGRESS.search(readable(line)) is not None
+
+
 def _severity(line: str) -> tuple[str, int]:
-    """A log line without its time stamp, and its rank: 0 an error, 1 a warning, 2 anything else; no text for mere information."""
+    """A log line without its time stamp, and its rank; no text for mere information."""
     match = _LOG_PREFIX.match(line)
     if match:
-        rank = {"E": 0, "F": 0, "W": 1}.get(match[1])
-        return ("", 2) if rank is None else (line[match.end() :], rank)
+        rank = {"E": _ERROR, "F": _ERROR, "W": _WARNING}.get(match[1])
+        return ("", _OTHER) if rank is None else (line[match.end() :], rank)
     match = _QNN_PREFIX.match(line)
     if match:
-        return line[match.end() :], 0 if match[1].upper() == "ERROR" else 1
-    return line, 0 if _ERROR_WORDS.search(line) else 2
+        return line[match.end() :], _ERROR if match[1].upper() == "ERROR" else _WARNING
+    return line, _ERROR if _ERROR_WORDS.search(line) else _OTHER
 
 
 def tidy(message: str) -> str:
     """An ORT message on one line, without its boilerplate and without a full stop at the end."""
-    text = " ".join(message.split())
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : ", "", text)
-    return text.rstrip(". ")
+    return _BOILERPLATE.sub("", " ".join(message.split())).rstrip(". ")
 
 
 def _step_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> str:

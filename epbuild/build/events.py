@@ -18,12 +18,26 @@ Verdict = Literal["same", "known", "different"]
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far a build is: `done` of `total` steps that are to do have ended."""
+
+    done: int
+    total: int
+    seconds_left: float | None = None
+    """What the rest is likely to take, by what was measured; None as long as nothing was."""
+
+
+@dataclass(frozen=True)
 class RunStarted:
     """The plan is made and compared with what is there: `todo` of `steps` steps are out of date."""
 
     recipe: str
     steps: int
     todo: int
+    seconds_left: float | None = None
+    """What they are likely to take, by what was measured; None if nothing was."""
+    keep_going: bool = False
+    """Whether a failure stops nothing but what depends on it."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +98,8 @@ class StepOutput:
 
     step: str
     text: str
+    status: bool = True
+    """Whether it tells what is being done; what an EP says beside that is for logs."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,8 @@ class StepFinished:
     seconds: float
     note: str = ""
     size: int | None = None
+    progress: Progress | None = None
+    """How far the build is with it; None for a step that was not to do."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +121,7 @@ class StepFailed:
 
     step: str
     problems: tuple[Problem, ...]
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +177,8 @@ class ComparisonStarted:
     """The build is done, and so many session `groups` are made again, to be compared."""
 
     groups: int
+    seconds_left: float | None = None
+    """What that is likely to take, by what was measured."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +197,8 @@ class StepCompared:
     """The folder that has both, where they differ."""
     problems: tuple[Problem, ...] = ()
     """A problem for each file that differs and is not known to."""
+    progress: Progress | None = None
+    """How far the comparisons are with it."""
 
 
 @dataclass(frozen=True)

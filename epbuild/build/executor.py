@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from epbuild.build.diagnosis import diagnose, last_words, readable
+from epbuild.build.diagnosis import diagnose, last_words, readable, tells_progress
 from epbuild.build.events import Listener, StepOutput, StepStarted
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.clone import copy_file
@@ -270,7 +270,7 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
     def said(line: str) -> None:
         words = readable(line)
         if words:
-            execution.tell(StepOutput(current[0], words))
+            execution.tell(StepOutput(current[0], words, status=tells_progress(line)))
 
     command = [str(execution.environment.interpreter), "-I", str(_WORKER), "request.json"]
     try:

@@ -31,6 +31,7 @@ from epbuild.build.events import (
 )
 from epbuild.build.executor import Execution, remake
 from epbuild.build.scheduler import Scheduler, drive
+from epbuild.build.tally import Tally
 from epbuild.catalog import KnownDifference
 from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.store import BlobStore, DamagedBlob, MissingBlob, Workspace
@@ -56,11 +57,13 @@ def rebuild_and_compare(
     """
     begin = time.monotonic()
     made = dict(actions.made)
-    rebuilding = _Rebuilding(actions, made, workspace, store, tell)
-    tell(ComparisonStarted(len(made)))
+    costs = {ident: actions.cost(ident) for ident in made}
+    tally = Tally({ident: [ident] for ident in made}, costs, jobs)
+    rebuilding = _Rebuilding(actions, made, workspace, store, tell, tally)
+    tell(ComparisonStarted(len(made), tally.seconds_left()))
     scheduler = Scheduler(
         dict.fromkeys(made, ()),
-        {ident: actions.cost(ident) for ident in made},
+        {ident: cost.seconds for ident, cost in costs.items()},
         {ident: actions.memory(ident) for ident in made},
         memory,
     )
@@ -98,7 +101,13 @@ class _Rebuilding:
     """The comparisons of one run; `perform` may be called from several threads."""
 
     def __init__(
-        self, actions: Actions, made: Mapping[str, Made], workspace: Workspace, store: BlobStore, tell: Listener
+        self,
+        actions: Actions,
+        made: Mapping[str, Made],
+        workspace: Workspace,
+        store: BlobStore,
+        tell: Listener,
+        tally: Tally,
     ) -> None:
         self.exit_code = 0
         self._actions = actions
@@ -106,12 +115,15 @@ class _Rebuilding:
         self._workspace = workspace
         self._store = store
         self._tell = tell
+        self._tally = tally
         self._lock = threading.Lock()
+        self._ending = threading.Lock()  # held while an end is counted and told, so that the counts are told in order
         self._counts = Counter[str]()
 
     def perform(self, ident: str) -> None:
         """Make one session group again and compare it. Raises EpbuildError when that fails, Cancelled when it is being stopped."""
         begin = time.monotonic()
+        self._tally.begin(ident)
         made = self._made[ident]
         place = kept_place(self._workspace.directory, ident)
         self._tell(StepStarted(ident, "compiling again"))
@@ -131,28 +143,30 @@ class _Rebuilding:
         verdict = verdict_on(differences, known)
         problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
         self._count(verdict, 1 if problems else 0)
-        self._tell(
-            StepCompared(
-                step=ident,
-                verdict=verdict,
-                seconds=time.monotonic() - begin,
-                files=len(made.result["artifacts"]),
-                size=size,
-                differences=tuple(differences),
-                known=made.group.target.known_to_differ,
-                kept=shown_path(place) if differences else None,
-                problems=problems,
-            )
+        compared = StepCompared(
+            step=ident,
+            verdict=verdict,
+            seconds=time.monotonic() - begin,
+            files=len(made.result["artifacts"]),
+            size=size,
+            differences=tuple(differences),
+            known=made.group.target.known_to_differ,
+            kept=shown_path(place) if differences else None,
+            problems=problems,
         )
+        with self._ending:
+            self._tell(replace(compared, progress=self._tally.end(ident, compiled=True)))
 
     def failed(self, ident: str, error: EpbuildError) -> None:
         """Take note that a session group could not be made again, or not compared."""
         self._count("failed", error.exit_code)
-        self._tell(StepFailed(ident, error.problems))
+        with self._ending:
+            self._tell(StepFailed(ident, error.problems, self._tally.end(ident, compiled=False)))
 
     def skipped(self, ident: str) -> None:
         """Take note that a session group was not tried, since another failed."""
         self._count("skipped", 0)
+        self._tally.end(ident, compiled=False)
 
     def finished(self, seconds: float) -> ComparisonFinished:
         """The sum of it all."""
@@ -169,7 +183,7 @@ class _Rebuilding:
 
         def heard(event: Event) -> None:
             if isinstance(event, StepOutput):
-                self._tell(StepOutput(ident, event.text))
+                self._tell(replace(event, step=ident))
 
         try:
             return remake(made.group, replace(execution, tell=heard))

@@ -155,8 +155,9 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        tell(RunStarted(recipe.name, len(plan.steps), sum(step.action in todo for step in plan.steps)))
         actions = Actions(recipe, found, environments, surveyor, outputs, tell, stop)
+        steps = sum(step.action in todo for step in plan.steps)
+        tell(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()
         # Held as long as there is work: whoever wants to remove the workspace can tell.
         with workspace.staging("run") if todo else nullcontext():
@@ -247,7 +248,7 @@ def _drive(actions: Actions, found: Survey, request: Request) -> None:
     emissions = found.plan.emissions
     scheduler = Scheduler(
         {action: emissions[action].session_groups if action in emissions else () for action in found.todo},
-        {action: actions.cost(action) for action in found.todo},
+        {action: actions.cost(action).seconds for action in found.todo},
         {action: actions.memory(action) for action in found.todo},
         request.memory or memory_here(),
     )

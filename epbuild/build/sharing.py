@@ -47,7 +47,7 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
 
     def heard(event: Event) -> None:
         if isinstance(event, StepOutput):
-            execution.tell(StepOutput(share, f"{name} alone: {event.text}"))
+            execution.tell(replace(event, step=share, text=f"{name} alone: {event.text}"))
 
     compile_step = group.steps[group.members.index(member)]
     alone = replace(group, members=(replace(member, expect=Expectation()),), share=False, steps=(compile_step,))

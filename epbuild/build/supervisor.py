@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -20,6 +20,9 @@ from typing import IO, Any, Literal
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5
 _TAIL_LINES = 200
+_LONGEST_REPORT = 1 << 20
+_LONGEST_PIECE = 1 << 16
+_LONGEST_TEXT = 4000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 # What a worker inherits of the environment: enough to start, nothing that an EP could read its settings from.
@@ -55,7 +58,8 @@ def supervise(
 ) -> Ending:
     """Run `command` in `folder`, with `environment` beside the little that is inherited, and wait for it.
 
-    Every JSON line on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`. After
+    Every JSON line on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`; whatever
+    the process writes, no more of it is in memory than a report of a megabyte and the beginnings of a few lines. After
     `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed; children that outlive it are
     killed as well, as they could go on writing. Raises OSError when it cannot be started, and what `reported` or `said` raises.
     """
@@ -74,7 +78,7 @@ def supervise(
     broken: list[BaseException] = []
 
     def read_reports(pipe: IO[bytes]) -> None:
-        for line in pipe:
+        for line in _whole_lines(pipe, _LONGEST_REPORT):
             with contextlib.suppress(ValueError, RecursionError):
                 report = json.loads(line)
                 if isinstance(report, dict):
@@ -83,10 +87,13 @@ def supervise(
 
     def read_words(pipe: IO[bytes]) -> None:
         with log.open("wb") as file:
-            for line in pipe:
-                file.write(line)
+            begins = True
+            while piece := pipe.readline(_LONGEST_PIECE):
+                file.write(piece)
                 file.flush()
-                text = plain(line.decode("utf-8", "replace"))
+                # Of a line that is longer, the log has all, and whoever follows it the beginning.
+                text = plain(piece.decode("utf-8", "replace"))[:_LONGEST_TEXT] if begins else ""
+                begins = piece.endswith(b"\n")
                 if text:
                     tail.append(text)
                     said(text)
@@ -120,6 +127,16 @@ def supervise(
         raise broken[0]
     out_of_memory = _killed_for_memory() > killed_before
     return Ending(how, process.returncode, tuple(reports), tuple(tail), out_of_memory)
+
+
+def _whole_lines(pipe: IO[bytes], longest: int) -> Iterator[bytes]:
+    """The lines of a pipe that have at most `longest` bytes; the others are read and dropped, piece by piece."""
+    begins = True
+    while piece := pipe.readline(longest):
+        ends = piece.endswith(b"\n") or len(piece) < longest
+        if begins and ends:
+            yield piece
+        begins = ends
 
 
 def plain(line: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from epbuild.build.diagnosis import FROM_OUTSIDE, OUT_OF_MEMORY, ended, last_words, signal_name, tidy
+from epbuild.build.diagnosis import FROM_OUTSIDE, OUT_OF_MEMORY, ended, signal_name, tidy, told_once
 from epbuild.build.executor import ep_request
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.errors import EnvironmentFailure, Problem
@@ -185,15 +185,15 @@ def _failure(ending: Ending, said: Sequence[str], session: Session) -> Failure |
     doing, raised = _last_model(ending), _raised(ending)
     model = doing[1] if doing else None
     act, moment = _DOING[doing[0]] if doing else _BEFORE
-    reason = (tidy(str(raised["message"])) or str(raised["type"])) if raised else ""
-    words = last_words(said)
-    quote = f" The EP said: {words}" if words and words.rstrip(".") not in reason else ""
-    known = _limitation((*said, reason), session.eps)
+    whole = (tidy(str(raised["message"])) or str(raised["type"])) if raised else ""
+    told, quote = told_once(whole or None, said)
+    reason = told or ""
+    known = _limitation((*said, whole), session.eps)
     if known is not None:
         return Failure(model, known, "EPB640", impossible=True)
     if ending.how == "timed out":
         return Failure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
-    if OUT_OF_MEMORY.search(reason or "\n".join(ending.tail)):
+    if OUT_OF_MEMORY.search(whole or "\n".join(ending.tail)):
         return Failure(model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644")
     if raised is not None and raised["kind"] == "unfit":
         return Failure(model, f"{reason}.{quote}", "EPB640", impossible=True)

@@ -19,6 +19,7 @@ if sys.platform != "win32":
 
 FAILED = 1
 ORPHANED = 75
+LONGEST_MESSAGE = 16_384
 
 OPTIMIZATION_LEVELS = {
     "disable_all": "ORT_DISABLE_ALL",
@@ -58,6 +59,15 @@ def follow_parent() -> None:
         os._exit(ORPHANED)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def shortened(text: str) -> str:
+    """The beginning and the end of a text that is longer than anybody reads: some exceptions quote a whole model."""
+    left_out = len(text) - LONGEST_MESSAGE
+    if left_out <= 0:
+        return text
+    half = LONGEST_MESSAGE // 2
+    return f"{text[:half]} [{left_out} characters left out] {text[-half:]}"
 
 
 def peak_memory() -> int | None:
@@ -224,7 +234,7 @@ def main(arguments: list[str]) -> int:
         compile_group(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
         kind = "unfit" if isinstance(error, (Unfit, ImportError, MemoryError)) else "error"
-        what = {"kind": kind, "type": type(error).__name__, "message": str(error)}
+        what = {"kind": kind, "type": type(error).__name__, "message": shortened(str(error))}
         channel.send("failed", **what, peak_memory=peak_memory(), **address_space())
         return FAILED
     channel.send("finished", peak_memory=peak_memory())

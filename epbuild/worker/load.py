@@ -44,7 +44,7 @@ def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], ch
         try:
             answer, reason = runtime.get_model_compatibility_for_ep_devices([device], written).name, ""
         except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
-            answer, reason = None, str(error)
+            answer, reason = None, compiling.shortened(str(error))
     channel.send("compatibility", model=model["name"], ep=ep["name"], answer=answer, reason=reason)
 
 
@@ -113,7 +113,7 @@ def main(arguments: list[str]) -> int:
         load_models(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
         kind = "unfit" if isinstance(error, (compiling.Unfit, ImportError, MemoryError)) else "error"
-        channel.send("failed", kind=kind, type=type(error).__name__, message=str(error))
+        channel.send("failed", kind=kind, type=type(error).__name__, message=compiling.shortened(str(error)))
         return int(compiling.FAILED)
     channel.send("finished", peak_memory=compiling.peak_memory())
     return 0

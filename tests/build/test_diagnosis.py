@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_builds import COMPILES, sharing_group
 
-from epbuild.build.diagnosis import diagnose, last_words
+from epbuild.build.diagnosis import diagnose, last_words, tells_progress, told_once
 from epbuild.build.supervisor import Ending, plain
 from epbuild.catalog import Limitation
 from epbuild.errors import BuildError, EnvironmentFailure
@@ -402,3 +402,77 @@ def test_an_ep_that_talks_much_is_quoted_in_part() -> None:
 @given(lines=st.lists(st.text()))
 def test_a_quote_is_one_line_whatever_the_ep_writes(lines: list[str]) -> None:
     assert len(last_words(lines).splitlines()) <= 1
+
+
+SETUP = "QNN SetupBackend failed Failed to create device. Error: QNN_DEVICE_ERROR_INVALID_CONFIG: Invalid config values"
+
+
+@pytest.mark.parametrize(
+    ("raised", "said", "reason", "quote"),
+    [
+        pytest.param(
+            "Unable to compile any nodes",
+            [
+                f"{STAMP} [E:onnxruntime:, qnn_execution_provider.cc:2290 GetCapabilityImpl] {SETUP}",
+                (
+                    f"{STAMP} [E:onnxruntime:, ep_plugin_provider_interfaces.cc:10 GetCapability] OrtEp::GetCapability() for "
+                    f"QNNExecutionProvider failed with error: [ONNXRuntimeError] : 11 : EP_FAIL : {SETUP}"
+                ),
+            ],
+            "Unable to compile any nodes",
+            f" The EP said: {SETUP}",
+            id="the EP's words, and ONNX Runtime's around them",
+        ),
+        pytest.param(
+            "Exception during initialization: broken",
+            [f"{STAMP} [E:onnxruntime:, inference_session.cc:2544 operator()] Exception during initialization: broken."],
+            "Exception during initialization: broken",
+            "",
+            id="what is logged is what is raised",
+        ),
+        pytest.param(
+            "Failed to finalize the graph",
+            [f"{STAMP} [E:onnxruntime:, a.cc:1 f] node conv_7: failed to finalize the graph, error 1002"],
+            "node conv_7: failed to finalize the graph, error 1002",
+            "",
+            id="the log says more of it",
+        ),
+        pytest.param("one", ["12.3ms [ ERROR ] another"], "one", " The EP said: another", id="two reasons"),
+        pytest.param(None, ["error: a", "error: b: error: a"], None, " The EP said: error: a", id="nothing was raised"),
+    ],
+)
+def test_one_reason_is_told_once_however_often_it_was_said(
+    raised: str | None, said: list[str], reason: str | None, quote: str
+) -> None:
+    assert told_once(raised, said) == (reason, quote)
+
+
+def test_a_reason_as_long_as_a_model_is_told_by_its_beginning_and_its_end() -> None:
+    message = f"[ONNXRuntimeError] : 1 : FAIL : Load failed: {'weights ' * 50_000}: the reason at the end"
+    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, failed(message)), ("error: " + "x" * 100_000,)), LOG)
+    assert error is not None
+    [problem] = error.problems
+    assert len(problem.text) < 1_000
+    assert problem.message.startswith("compiling 'decode' for npu failed: Load failed: weights")
+    assert " [...] " in problem.message
+    assert "the reason at the end. The EP said: error: xxx" in problem.message
+    assert problem.text.endswith(f"The whole log: {LOG}.")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (f"{STAMP} [W:onnxruntime:, graph.cc:9 f] Unable to get producer node for OrtValueInfo 'r72'", False),
+        (f"{STAMP} [W:onnxruntime:, graph.cc:9 f] 80 % of the nodes are not supported", False),
+        (f"{STAMP} [I:onnxruntime:, session.cc:9 f] Initializing session.", False),
+        ("12.3ms [WARN] 3 of 7 tensors are large", False),
+        ("loading /opt/qnn/2/51/libQnnHtp.so", False),
+        ("version 2.51.0", False),
+        ("graph 3 of 7", True),
+        ("[ 3/7] conv_1", True),
+        ("Processing graph: 50%", True),
+        (f"{STAMP} [I:onnxruntime:, ep.cc:9 f] compiled 12/40 nodes", True),
+    ],
+)
+def test_of_what_an_ep_says_only_how_far_it_is_is_taken_for_a_status(line: str, told: bool) -> None:
+    assert tells_progress(line) is told

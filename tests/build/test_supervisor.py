@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,6 +103,26 @@ def test_a_worker_that_says_more_than_a_pipe_holds_is_not_held_up(worker: Superv
     assert ending.how == "exited"
     assert ending.tail[-1] == "line 19999"
     assert len(worker.words) == 20_000
+
+
+def test_a_line_without_an_end_is_kept_in_the_log_and_not_in_memory(worker: Supervised) -> None:
+    size = 100_000_000
+    code = f"""if True:
+        import sys
+        sys.stderr.write("error: " + "x" * {size} + "\\nlast\\n")
+        sys.stdout.write('{{"event": "failed", "message": "' + "y" * {size} + '"}}\\n{{"event": "finished"}}\\n')
+    """
+    tracemalloc.start()
+    try:
+        ending = worker.run(code)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10_000_000
+    assert worker.log.stat().st_size == size + len("error: \nlast\n")
+    assert [text[:10] for text in worker.words] == ["error: xxx", "last"]
+    assert max(map(len, ending.tail)) <= 4000
+    assert ending.reports == ({"event": "finished"},)
 
 
 def test_the_status_of_a_worker_is_told_as_it_was(worker: Supervised) -> None:

@@ -66,6 +66,8 @@ class ModelCompiler:
         os.write(2, b"words of the EP\n")
         if self.command == "fail":
             raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes")
+        if self.command == "say all":
+            raise RuntimeError("the reason is: " + "x" * 100_000_000 + ": the end")
         if self.command == "out of memory":
             raise MemoryError
         if self.command == "crash":

@@ -360,6 +360,15 @@ def test_the_first_failure_ends_the_group_with_the_words_of_onnxruntime(group: G
     assert not list((group.folder / "out").iterdir())
 
 
+def test_an_exception_as_long_as_a_model_is_told_by_its_beginning_and_its_end(group: Group) -> None:
+    ending = group.compile(request(), decode="say all")
+    message = ending.reports[-1]["message"]
+    assert len(message) < 20_000
+    assert message.startswith("the reason is: xxx")
+    assert " characters left out] xxx" in message
+    assert message.endswith("xxx: the end")
+
+
 def test_lack_of_memory_is_the_machines_fault_and_told_as_such(group: Group) -> None:
     failed = group.compile(request(), decode="out of memory").reports[-1]
     assert (failed["event"], failed["kind"], failed["type"]) == ("failed", "unfit", "MemoryError")
