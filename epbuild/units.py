@@ -25,6 +25,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def about(seconds: float) -> str:
+    """A time that is only an estimate, in its largest units: `40 s`, `3 min`, `2 h 10 min`."""
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, rest = divmod(round(minutes / 10) * 10, 60)
+    return f"{hours} h" + (f" {rest} min" if rest else "")
+
+
 def _amount(text: str, units: dict[str, int]) -> int:
     amount = _AMOUNT.fullmatch(text)
     if amount is None or amount[2] not in units:

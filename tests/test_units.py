@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.units import SIZES, TIMES, bytes_of, seconds_of
+from epbuild.units import SIZES, TIMES, about, bytes_of, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,20 @@ def test_any_text_is_an_amount_or_a_value_error(text: str) -> None:
         else:
             with pytest.raises(ValueError, match="Write a number and one of"):
                 read(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "1 s"),
+        (59.6, "60 s"),
+        (99, "99 s"),
+        (125, "2 min"),
+        (5_900, "98 min"),
+        (6_100, "1 h 40 min"),
+        (7_200, "2 h"),
+        (90_000, "25 h"),
+    ],
+)
+def test_an_estimate_is_told_no_more_exactly_than_it_is_known(seconds: float, text: str) -> None:
+    assert about(seconds) == text

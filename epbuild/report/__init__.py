@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from epbuild.late import late
 from epbuild.report.documents import JsonLines, plan_document, print_json, problem_document
-from epbuild.report.problems import tell_count, tell_problems
+from epbuild.report.problems import is_screen, tell_count, tell_problems
 from epbuild.report.progress import LiveRows, PlainLines
 from epbuild.report.text import print_line, print_plan
 
@@ -104,4 +104,4 @@ def reporter(*, json: bool) -> JsonLines | LiveRows | PlainLines:
     """Who listens to a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere."""
     if json:
         return JsonLines()
-    return LiveRows() if sys.stdout.isatty() else PlainLines()
+    return LiveRows() if is_screen(sys.stdout) else PlainLines()

@@ -21,6 +21,7 @@ from epbuild.build import (
     OutputCompared,
     OutputRemoved,
     RunFinished,
+    RunStarted,
     SharingSaved,
     StepFinished,
     ToolchainReady,
@@ -66,17 +67,23 @@ class Sizes:
 
 
 class ChangeReport:
-    """Hears a build, and then has the lines to show before its last one: none where nothing was made, or something failed."""
+    """Hears a build, and then has the lines to show before its last one: none where nothing was made, or where a failure ended the build.
+
+    A build that went on after a failure (`--keep-going`) has made what did not depend on it.
+    """
 
     def __init__(self) -> None:
         self._outputs: list[OutputCompared] = []
         self._removed: list[OutputRemoved] = []
         self._sharing: list[SharingSaved] = []
         self._seconds: dict[str, float] = {}
+        self._keep_going = False
 
     def hear(self, event: Event) -> None:
         """Take note of what an event says of sizes or of time."""
         match event:
+            case RunStarted(keep_going=keep_going):
+                self._keep_going = keep_going
             case OutputCompared():
                 self._outputs.append(event)
             case OutputRemoved():
@@ -90,7 +97,7 @@ class ChangeReport:
 
     def lines(self, ended: RunFinished) -> list[str]:
         """What there is to tell, between empty lines."""
-        if ended.exit_code or not (ended.built or ended.restored):
+        if (ended.exit_code and not self._keep_going) or not (ended.built or ended.restored):
             return []
         sections = (
             size_lines(self._outputs, self._removed),

@@ -12,6 +12,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -32,22 +33,24 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # those of YAML, in whi
 def tell_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
     """The problems in reading order on standard error: where, what, what to do, and the place underlined.
 
-    Under GitHub Actions, each is an annotation as well. Names that come from models cannot command a terminal, nor begin a line.
+    Under GitHub Actions, each is an annotation instead of that sentence. Names that come from models cannot command a terminal, nor begin
+    a line.
     """
     stream = sys.stderr
     paint = coloured(stream)
     files = _Files()
     for problem in sorted(problems, key=_reading_order):
-        place = f"{printable(str(problem.where))}: " if problem.where is not None else "epbuild: "
-        label = f"{_COLOURS[kind]}{kind}:{_PLAIN}" if paint else f"{kind}:"
-        stream.write(f"{place}{label} {printable(problem.text)} [{problem.code}]\n")
+        if under_github_actions():
+            stream.write(f"{_annotation(problem, kind)}\n")
+        else:
+            place = f"{printable(str(problem.where))}: " if problem.where is not None else "epbuild: "
+            label = f"{_COLOURS[kind]}{kind}:{_PLAIN}" if paint else f"{kind}:"
+            stream.write(f"{place}{label} {printable(problem.text)} [{problem.code}]\n")
         if isinstance(problem.where, Position) and (line := files.line(problem.where)) is not None:
             gutter, shown, carets = excerpt(line, problem.where, getattr(stream, "encoding", None))
             bar, over = (_DIM, _PLAIN) if paint else ("", "")
             mark = f"{_COLOURS[kind]}{carets}{_PLAIN}" if paint else carets
             stream.write(f"{bar}{gutter} |{over} {shown}".rstrip() + f"\n{bar}{'':{len(gutter)}} |{over} {mark}\n")
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            stream.write(f"{_annotation(problem, kind)}\n")
 
 
 def tell_count(problems: Sequence[Problem]) -> None:
@@ -57,8 +60,23 @@ def tell_count(problems: Sequence[Problem]) -> None:
 
 
 def coloured(stream: Any) -> bool:
-    """Whether colour means anything where `stream` goes: a terminal, and no NO_COLOR."""
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Whether to write colours to `stream`: never with NO_COLOR, always with FORCE_COLOR, else on a terminal that has some.
+
+    Either variable counts unless it is empty (https://no-color.org, https://force-color.org); as in Python itself, NO_COLOR wins.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or is_screen(stream)
+
+
+def is_screen(stream: Any) -> bool:
+    """Whether `stream` goes to a terminal that can do more than show one line after another."""
+    return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
+
+
+def under_github_actions() -> bool:
+    """Whether this is a step of a workflow of GitHub Actions, or of a system that does as it does."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:
@@ -203,13 +221,30 @@ def _reading_order(problem: Problem) -> tuple[str, int, int]:
 
 
 def _annotation(problem: Problem, kind: Kind) -> str:
+    # https://docs.github.com/actions/reference/workflow-commands-for-github-actions
     where = problem.where
-    place = ""
+    properties: dict[str, object] = {}
     if isinstance(where, Position):
-        file = _escaped(where.file).replace(":", "%3A").replace(",", "%2C")
-        place = f" file={file},line={where.line},col={where.column}"
-    return f"::{kind}{place}::{_escaped(problem.text)} [{problem.code}]"
+        properties = {"file": _in_repository(where.file), "line": where.line, "col": where.column}
+    elif where is not None:
+        properties = {"title": where}
+    listed = ",".join(f"{name}={_escaped_property(str(value))}" for name, value in properties.items())
+    return f"::{kind}{f' {listed}' if listed else ''}::{_escaped(problem.text)} [{problem.code}]"
+
+
+def _in_repository(file: str) -> str:
+    """A file by its path in the repository, as annotations want it, wherever in it this process was started."""
+    root = os.environ.get("GITHUB_WORKSPACE")
+    if root:
+        with suppress(ValueError, OSError):
+            path = Path(file)
+            return (path.parent.resolve() / path.name).relative_to(Path(root).resolve()).as_posix()
+    return file
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+
+
+def _escaped_property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

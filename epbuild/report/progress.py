@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from epbuild.build import (
     Fetched,
     Fetching,
     OutputRemoved,
+    Progress,
     RunFinished,
     RunStarted,
     StepCompared,
@@ -30,32 +32,35 @@ from epbuild.build import (
     Warned,
 )
 from epbuild.report.changes import ChangeReport
-from epbuild.report.problems import tell_problems
-from epbuild.report.text import print_line
+from epbuild.report.failures import FailureList
+from epbuild.report.problems import coloured, tell_problems, under_github_actions
+from epbuild.report.text import painted, print_line
 from epbuild.snapshot import nothing_to_do
-from epbuild.units import counted
+from epbuild.units import about, counted
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from epbuild.report.live import Rows
 
 HEARTBEAT_SECONDS = 30
 _LONGEST_WORDS = 100
-_STYLES = {
-    "built": "green",
-    "emitted": "green",
-    "ready": "green",
-    "locked": "green",
-    "fetched": "green",
-    "restored": "cyan",
-    "removed": "yellow",
-    "kept": "yellow",
-    "same": "green",
-    "known": "yellow",
-    "differs": "red",
-    "failed": "red",
-    "skipped": "yellow",
+_GREEN, _CYAN, _YELLOW, _RED = "32", "36", "33", "31"
+_COLOURS = {
+    "built": _GREEN,
+    "emitted": _GREEN,
+    "ready": _GREEN,
+    "locked": _GREEN,
+    "fetched": _GREEN,
+    "restored": _CYAN,
+    "removed": _YELLOW,
+    "kept": _YELLOW,
+    "same": _GREEN,
+    "known": _YELLOW,
+    "differs": _RED,
+    "failed": _RED,
+    "skipped": _YELLOW,
 }
-_LABEL_WIDTH = max(map(len, _STYLES))
+_LABEL = re.compile(rf"(\[ *\d+/\d+\] )?({'|'.join(_COLOURS)})\b")
+_LABEL_WIDTH = max(map(len, _COLOURS))
 
 
 class PlainLines:
@@ -65,7 +70,7 @@ class PlainLines:
         self._running: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._changes = ChangeReport()
+        self._ending = Ending()
         self._pulse = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> PlainLines:
@@ -78,22 +83,17 @@ class PlainLines:
 
     def __call__(self, event: Event) -> None:
         with self._lock:
-            self._changes.hear(event)
+            self._ending.hear(event)
             self._hear(event)
 
     def _hear(self, event: Event) -> None:
         match event:
-            case RunStarted(todo=todo, steps=steps) if todo:
-                _say(f"{todo} of {steps} steps to do")
-            case ToolchainStarted(toolchain, text) | StepStarted(toolchain, text):
-                started = self._running.get(toolchain, (time.monotonic(), ""))[0]
-                self._running[toolchain] = (started, text)
-            case StepOutput(step, text):
-                started = self._running.get(step, (time.monotonic(), ""))[0]
-                self._running[step] = (started, text)
+            case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
+                _say(f"{todo} of {steps} steps to do{_time_left(left)}")
+            case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
+                self._runs(name, text)
             case Fetching(model):
-                started = self._running.get(model, (time.monotonic(), ""))[0]
-                self._running[model] = (started, _arriving(event))
+                self._runs(model, _arriving(event))
             case (
                 ToolchainReady(name)
                 | ToolchainLocked(name)
@@ -107,16 +107,20 @@ class PlainLines:
             case StepCompared(name):
                 self._running.pop(name, None)
                 tell_comparison(event, _say)
-            case ComparisonStarted(groups):
-                _say(f"{groups} to make again and compare")
+            case ComparisonStarted(groups, left):
+                _say(f"{groups} to make again and compare{_time_left(left)}")
             case ComparisonFinished():
                 _say(comparison_summary(event))
             case Warned(problem):
                 tell_problems([problem], "warning")
             case RunFinished():
-                for line in self._changes.lines(event):
+                for line in self._ending.lines(event):
                     print_line(line)
-                _say(summary(event))
+                sys.stdout.flush()
+
+    def _runs(self, name: str, text: str) -> None:
+        started = self._running.get(name, (time.monotonic(), ""))[0]
+        self._running[name] = (started, text)
 
     def _beat(self) -> None:
         # When whoever read our output has gone, the next event will say so where it can be dealt with.
@@ -131,14 +135,13 @@ class PlainLines:
 
 
 class LiveRows:
-    """A row for each step at work, with the EP's last words and the time it takes; what ended scrolls away above them."""
+    """How far the build is, and a row for each step at work with the time it takes; what ended scrolls away above them."""
 
     def __init__(self) -> None:
+        self._rows: Rows | None = None
         self._progress: Progress | None = None
-        self._total: TaskID | None = None
-        self._rows: dict[str, TaskID] = {}
-        self._todo = 0
-        self._changes = ChangeReport()
+        self._noun = "step"
+        self._ending = Ending()
 
     def __enter__(self) -> LiveRows:
         return self
@@ -147,13 +150,11 @@ class LiveRows:
         self._close()
 
     def __call__(self, event: Event) -> None:
-        self._changes.hear(event)
+        self._ending.hear(event)
         match event:
-            case RunStarted(todo=todo):
-                self._todo = todo
-            case ToolchainStarted(name, text) | StepStarted(name, text):
-                self._row(name, text)
-            case StepOutput(name, text):
+            case RunStarted(todo=todo, seconds_left=left) if todo:
+                self._count(Progress(0, todo, left))
+            case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._row(name, text)
             case Fetching(name):
                 self._row(name, _arriving(event))
@@ -163,77 +164,72 @@ class LiveRows:
             case StepFinished(name) | StepFailed(name):
                 self._drop(name)
                 tell_end(event, self._say)
-                if self._total is not None and self._progress is not None and getattr(event, "outcome", "") != "current":
-                    self._progress.advance(self._total)
-            case ComparisonStarted(groups):
-                if self._progress is not None and self._total is not None:
-                    self._progress.remove_task(self._total)
-                self._total, self._todo = None, groups
+                self._count(event.progress)
+            case ComparisonStarted(groups, left):
+                self._noun = "comparison"
+                self._count(Progress(0, groups, left))
             case StepCompared(name):
                 self._drop(name)
                 tell_comparison(event, self._say)
-                if self._total is not None and self._progress is not None:
-                    self._progress.advance(self._total)
+                self._count(event.progress)
             case ComparisonFinished():
                 self._say(comparison_summary(event))
             case Warned(problem):
                 tell_problems([problem], "warning")
             case RunFinished():
                 self._close()
-                for line in (*self._changes.lines(event), summary(event)):
+                for line in self._ending.lines(event):
                     print_line(line)
 
-    def _open(self) -> Progress:
-        if self._progress is None:
+    def _open(self) -> Rows:
+        if self._rows is None:
             # Only now: a build with nothing to do should not wait for rich to be imported.
-            from rich.console import Console
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-            from rich.table import Column
+            from epbuild.report.live import Rows
 
-            self._progress = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False),
-                TextColumn(
-                    "{task.fields[words]}",
-                    style="dim",
-                    table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
-                    markup=False,
-                ),
-                TimeElapsedColumn(),
-                console=Console(file=sys.stdout),
-                expand=True,
-                transient=True,
-                # Rich would print on standard output what goes to standard error; that helps only where both are this terminal.
-                redirect_stderr=sys.stderr.isatty(),
-            )
-            self._progress.start()
-        return self._progress
+            self._rows = Rows()
+            self._count(self._progress)
+        return self._rows
+
+    def _count(self, progress: Progress | None) -> None:
+        if progress is not None:
+            self._progress = progress
+            if self._rows is not None:
+                self._rows.count(progress, self._noun)
 
     def _row(self, name: str, words: str) -> None:
-        progress = self._open()
-        if self._total is None and self._todo:
-            self._total = progress.add_task("all steps", total=self._todo, words=f"{self._todo} to do")
-        if name in self._rows:
-            progress.update(self._rows[name], words=words)
-        else:
-            self._rows[name] = progress.add_task(name, total=None, words=words)
+        self._open().show(name, words)
 
     def _drop(self, name: str) -> None:
-        if self._progress is not None and name in self._rows:
-            self._progress.remove_task(self._rows.pop(name))
+        if self._rows is not None:
+            self._rows.drop(name)
 
     def _say(self, text: str) -> None:
-        from rich.text import Text
-
-        label = text.split(" ", 1)[0]
-        line = Text(text)
-        line.stylize(_STYLES.get(label, ""), 0, len(label))
-        self._open().console.print(line, soft_wrap=True)
+        self._open().print(_painted(text))
 
     def _close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+
+
+class Ending:
+    """What is told when a build is over: what it changed, what failed and why, and a line that sums it up."""
+
+    def __init__(self) -> None:
+        self._changes = ChangeReport()
+        self._failures = FailureList()
+
+    def hear(self, event: Event) -> None:
+        """Take note of an event."""
+        self._changes.hear(event)
+        self._failures.hear(event)
+
+    def lines(self, event: RunFinished) -> Iterator[str]:
+        """The last lines of a build."""
+        yield from self._changes.lines(event)
+        if not under_github_actions():  # where each problem is an annotation, and told once
+            yield from self._failures.lines()
+        yield summary(event)
 
 
 def summary(event: RunFinished) -> str:
@@ -268,23 +264,25 @@ def tell_end(
                 say(_line("kept", None, path, "which was changed after epbuild wrote it"))
             for path in foreign:
                 say(_line("kept", None, path, "which epbuild did not make"))
-        case StepFailed(step, problems):
-            say(_line("failed", None, step))
+        case StepFailed(step, problems, progress):
+            say(_numbered(progress) + _line("failed", None, step))
             tell_problems(problems)
-        case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
+        case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
             if outcome == "emitted":
                 # Where it is, rather than what the step is called.
                 step, note = note, ""
-            say(_line(outcome, seconds or None, step, *([] if size is None else [_decimal(size)]), *([note] if note else [])))
+            parts = [step, *([] if size is None else [_decimal(size)]), *([note] if note else [])]
+            say(_numbered(progress) + _line(outcome, seconds or None, *parts))
 
 
 def tell_comparison(event: StepCompared, say: Callable[[str], None]) -> None:
     """What came of making a session group again: a line, below it what differs, and the problems that this is."""
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
+    number = _numbered(event.progress)
     if event.verdict == "same":
-        say(_line(label, event.seconds, event.step, counted(event.files, "file"), _decimal(event.size)))
+        say(number + _line(label, event.seconds, event.step, counted(event.files, "file"), _decimal(event.size)))
         return
-    say(_line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ"))
+    say(number + _line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ"))
     from epbuild.report.rebuilt import comparison_lines
 
     for line in comparison_lines(event):
@@ -313,6 +311,23 @@ def _line(label: str, seconds: float | None, *parts: str) -> str:
     return f"{label:<{_LABEL_WIDTH}}{took:>8}  " + "  ".join(parts)
 
 
+def _numbered(progress: Progress | None) -> str:
+    """The number of what ended among all that is to do, to stand before its line."""
+    return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
+
+
+def _time_left(seconds: float | None) -> str:
+    return f", about {about(seconds)}" if seconds else ""
+
+
+def _painted(text: str) -> str:
+    """A line, its first word coloured if that is one for a thing that ended, and if standard output takes colours."""
+    found = _LABEL.match(text) if coloured(sys.stdout) else None
+    if found is None:
+        return text
+    return text[: found.start(2)] + painted(found[2], _COLOURS[found[2]], True) + text[found.end(2) :]
+
+
 def _arriving(event: Fetching) -> str:
     return f"fetching {_decimal(event.done)}" + (f" of {_decimal(event.total)}" if event.total else "")
 
@@ -324,5 +339,5 @@ def _decimal(size: int) -> str:
 
 
 def _say(text: str) -> None:
-    print_line(text)
+    print_line(_painted(text))
     sys.stdout.flush()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.build import Cleaned, Forgotten, Stock, Tidied, Verification, shown_path
+from epbuild.report.problems import is_screen
 from epbuild.report.text import print_line
 from epbuild.store import KINDS, Kind, Limits, Reason, Thing
 from epbuild.units import counted
@@ -136,7 +137,7 @@ def print_verification(found: Verification) -> None:
 @contextmanager
 def checking() -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal that shows how many bytes of how many are checked; nothing elsewhere."""
-    if not sys.stdout.isatty():
+    if not is_screen(sys.stdout):
         yield lambda done, total: None
         return
     from rich.console import Console

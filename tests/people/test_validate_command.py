@@ -83,7 +83,8 @@ def test_machines_get_the_same_problems_as_json_only(wrong: Path) -> None:
 def test_github_gets_an_annotation_for_each_problem(wrong: Path) -> None:
     done = epbuild(wrong, "validate", GITHUB_ACTIONS="true")
     annotated = re.findall(r"^::error file=epbuild\.yaml,line=(\d+),col=(\d+)::", done.stderr, re.MULTILINE)
-    assert [(int(line), int(column)) for line, column in annotated] == places(done.stderr) != []
+    assert [(int(line), int(column)) for line, column in annotated] == places(epbuild(wrong, "validate").stderr) != []
+    assert places(done.stderr) == [], "no problem is told twice"
 
 
 def test_a_recipe_in_a_pipe_is_told_without_control_characters(wrong: Path) -> None:

@@ -13,6 +13,7 @@ from epbuild.build import (
     Fetching,
     OutputCompared,
     OutputRemoved,
+    Progress,
     RunFinished,
     RunStarted,
     SharingSaved,
@@ -35,7 +36,9 @@ EMIT = "emit:decoder/snapdragon-SC8380XP/directory"
 ADDRESS = "hf://acme/x@main/x.onnx"
 WHERE = Position("epbuild.yaml", 12, 5)
 
-FAILURE = Problem("EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", StepId(COMPILE), "The whole log: x.log.")
+FAILURE = Problem(
+    "EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", StepId(COMPILE), "The whole log: x.log.", "→ [bold]no[/]"
+)
 WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)
 ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", StepId(COMPILE), "Both are kept.")
 STAMPS = DifferingBytes("timestamp", "member metadata", 233_880, 6, 6, "2026-11-22 00:11:01 UTC", "2026-11-22 00:11:05 UTC")
@@ -47,18 +50,29 @@ EVENTS: tuple[Event, ...] = (
     Fetched("x"),
     ToolchainStarted("qnn", "making an environment with onnxruntime-qnn==2.7.0"),
     ToolchainReady("qnn", "1.31.1", 12.34567),
-    RunStarted("quickstart", 4, 3),
+    RunStarted("quickstart", 4, 3, 90.0),
     StepStarted(COMPILE, "compiling for snapdragon-SC8380XP"),
     StepOutput(COMPILE, "Processing graph → 50%"),
-    StepFinished(COMPILE, "built", 7.25, "1 EPContext node", 268_700_000),
+    StepOutput(COMPILE, "Unable to get producer node", status=False),
+    StepFinished(COMPILE, "built", 7.25, "1 EPContext node", 268_700_000, Progress(1, 3, 80.0)),
     StepFinished(EMIT, "current", 0.0),
-    StepFailed(COMPILE, (FAILURE,)),
+    StepFailed(COMPILE, (FAILURE,), Progress(2, 3, 0.0)),
     OutputRemoved(EMIT, "dist/old", 3, ("dist/old/mine.bin",), ("dist/old/notes.txt",)),
     OutputCompared(EMIT, "dist/new", 100, 130, (ChangedFile("a.bin", 100, 120), ChangedFile("b.bin", None, 10))),
     SharingSaved(SHARE, 200, 120, measured=True),
     ComparisonStarted(2),
-    StepCompared(SHARE, "same", 2.5, 3, 752_200),
-    StepCompared(COMPILE, "different", 1.25, 2, 246_300, (REBUILT,), kept=".epbuild/rebuilt/x", problems=(ANOTHER,)),
+    StepCompared(SHARE, "same", 2.5, 3, 752_200, progress=Progress(1, 2)),
+    StepCompared(
+        COMPILE,
+        "different",
+        1.25,
+        2,
+        246_300,
+        (REBUILT,),
+        kept=".epbuild/rebuilt/x",
+        problems=(ANOTHER,),
+        progress=Progress(2, 2, 0.0),
+    ),
     ComparisonFinished(2.75, 1, 0, 1, 0, 0),
     ToolchainLocked("qnn", ("linux-x86_64", "windows-arm64"), 10, 2.5),
     RunFinished(1, 20.0, 1, 0, 1, 1, 0),

@@ -48,6 +48,7 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "run_started",
         "step_started",
         "step_output",
+        "step_output",
         "step_finished",
         "step_finished",
         "step_failed",
@@ -69,11 +70,11 @@ def test_every_event_of_a_step_names_the_step(lines: list[str]) -> None:
     documents = [json.loads(line) for line in lines]
     of_steps = [document for document in documents if document["event"].startswith("step_")]
     kinds = [document["step"].split(":")[0] for document in of_steps]
-    assert kinds == ["compile", "compile", "compile", "emit", "compile", "share", "compile"]
+    assert kinds == ["compile", "compile", "compile", "compile", "emit", "compile", "share", "compile"]
 
 
 def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str]) -> None:
-    document = json.loads(lines[8])
+    document = json.loads(lines[9])
     del document["time"]
     assert document == {
         "event": "step_finished",
@@ -83,7 +84,27 @@ def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str])
         "seconds": 7.25,
         "note": "1 EPContext node",
         "size": 268_700_000,
+        "progress": {"done": 1, "total": 3, "seconds_left": 80.0},
     }
+
+
+def test_how_far_the_build_is_is_in_every_end_of_a_step_that_was_to_do(lines: list[str]) -> None:
+    documents = [json.loads(line) for line in lines]
+    told = {
+        document["event"]: document["progress"] for document in documents if document["event"] in ("step_failed", "step_compared")
+    }
+    assert told == {
+        "step_failed": {"done": 2, "total": 3, "seconds_left": 0.0},
+        "step_compared": {"done": 2, "total": 2, "seconds_left": 0.0},
+    }
+    assert [document["progress"] for document in documents if document.get("outcome") == "current"] == [None]
+    started = next(document for document in documents if document["event"] == "run_started")
+    assert (started["todo"], started["seconds_left"], started["keep_going"]) == (3, 90.0, False)
+
+
+def test_what_tells_how_far_an_ep_is_can_be_told_from_what_it_says_beside_that(lines: list[str]) -> None:
+    said = [json.loads(line) for line in lines if json.loads(line)["event"] == "step_output"]
+    assert [document["status"] for document in said] == [True, False]
 
 
 def test_a_model_that_arrives_is_told_with_its_address_and_how_much_of_it_is_here(lines: list[str]) -> None:
@@ -129,7 +150,7 @@ def test_what_was_made_again_is_told_down_to_the_bytes(lines: list[str]) -> None
 
 
 def test_a_failed_step_has_its_problems(lines: list[str]) -> None:
-    [problem] = json.loads(lines[10])["problems"]
+    [problem] = json.loads(lines[11])["problems"]
     assert problem == {"code": "EPB401", "message": FAILURE.message, "hint": FAILURE.hint, "step": COMPILE}
 
 

@@ -209,7 +209,18 @@ def test_each_file_of_a_recipe_shows_its_own_line(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("stream", "environment", "coloured"),
-    [(Terminal, {}, True), (Terminal, {"NO_COLOR": "1"}, False), (Terminal, {"TERM": "dumb"}, False), (io.StringIO, {}, False)],
+    [
+        (Terminal, {}, True),
+        (Terminal, {"NO_COLOR": "1"}, False),
+        (Terminal, {"NO_COLOR": ""}, True),
+        (Terminal, {"TERM": "dumb"}, False),
+        (Terminal, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (io.StringIO, {}, False),
+        (io.StringIO, {"FORCE_COLOR": "1"}, True),
+        (io.StringIO, {"FORCE_COLOR": "1", "TERM": "dumb"}, True),
+        (io.StringIO, {"FORCE_COLOR": ""}, False),
+        (io.StringIO, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
 )
 def test_the_excerpt_is_coloured_on_terminals_that_want_it_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: type[io.StringIO], environment: dict[str, str], coloured: bool
@@ -221,10 +232,32 @@ def test_the_excerpt_is_coloured_on_terminals_that_want_it_and_nowhere_else(
     assert ["\x1b[" in line for line in lines] == [coloured] * 3
 
 
-def test_under_github_actions_the_annotation_follows_the_excerpt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_under_github_actions_a_problem_is_told_once_as_an_annotation_above_its_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
     (tmp_path / "epbuild.yaml").write_text("name: x\n", encoding="utf-8")
-    assert told(monkeypatch, problem(1, 1))[-1].startswith("::error file=epbuild.yaml,line=1,col=1::QNN has no option")
+    lines = told(monkeypatch, problem(1, 1))
+    text = "QNN has no option 'soc_modell'. Did you mean 'soc_model'? [EPB211]"
+    assert lines[0] == f"::error file=epbuild.yaml,line=1,col=1::{text}"
+    assert lines[1:] == ["    1 | name: x", "      | ^^^^"]
+
+
+@pytest.mark.parametrize(
+    ("file", "annotated"),
+    [("epbuild.yaml", "a, b/epbuild.yaml"), ("../x.yaml", "x.yaml"), ("../../outside.yaml", "../../outside.yaml")],
+)
+def test_an_annotation_names_its_file_by_its_path_in_the_repository(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, annotated: str
+) -> None:
+    folder = tmp_path / "repository" / "a, b"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "repository"))
+    [line] = told(monkeypatch, problem(3, 7, file))
+    assert line.startswith(f"::error file={annotated.replace(',', '%2C')},line=3,col=7::QNN")
 
 
 def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,8 +266,11 @@ def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatc
     message = "the model 'm' needs the external data file w\n::add-mask::a\r\x1b[2J.bin"
     lines = told(monkeypatch, Problem("EPB203", message, StepId("compile:g/t/m")))
     shown = r"the model 'm' needs the external data file w\n::add-mask::a\r\x1b[2J.bin. [EPB203]"
-    assert lines[0] == f"compile:g/t/m: error: {shown}"
-    assert [line.partition("the model")[0] for line in lines[1:]] == ["::error::"]
+    escaped = r"the model 'm' needs the external data file w%0A::add-mask::a%0D\x1b[2J.bin. [EPB203]"
+    assert lines == [f"::error title=compile%3Ag/t/m::{escaped}"]
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    lines = told(monkeypatch, Problem("EPB203", message, "compile:g/t/m"))
+    assert lines == [f"compile:g/t/m: error: {shown}"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,19 @@ from collections.abc import Iterable
 import pytest
 from heard import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
-from epbuild.build import Event, Fetched, Fetching, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
+from epbuild.build import (
+    ComparisonStarted,
+    Event,
+    Fetched,
+    Fetching,
+    Progress,
+    RunFinished,
+    RunStarted,
+    StepFailed,
+    StepFinished,
+    StepOutput,
+    StepStarted,
+)
 from epbuild.report import progress, reporter
 from epbuild.report.progress import LiveRows, PlainLines, summary
 
@@ -53,15 +65,15 @@ def test_a_log_has_a_line_for_each_thing_that_ended_and_no_control_characters(mo
     assert out.splitlines() == [
         "fetched           model x",
         "ready     12.3 s  toolchain qnn  onnxruntime 1.31.1",
-        "3 of 4 steps to do",
-        f"built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
-        f"failed            {COMPILE}",
+        "3 of 4 steps to do, about 90 s",
+        f"[1/3] built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
+        f"[2/3] failed            {COMPILE}",
         "removed           dist/old  3 files that the recipe no longer asks for",
         "kept              dist/old/mine.bin  which was changed after epbuild wrote it",
         "kept              dist/old/notes.txt  which epbuild did not make",
         "2 to make again and compare",
-        f"same       2.5 s  {SHARE}  3 files  752.2 kB",
-        f"differs    1.2 s  {COMPILE}  1 of 2 files differ",
+        f"[1/2] same       2.5 s  {SHARE}  3 files  752.2 kB",
+        f"[2/2] differs    1.2 s  {COMPILE}  1 of 2 files differ",
         "  x_qnn.bin: 246,216 bytes; 6 differ, the first at byte 233,880",
         "    time of day in member metadata, 6 times: 2026-11-22 00:11:01 UTC -> 2026-11-22 00:11:05 UTC",
         "  both are kept: .epbuild/rebuilt/x",
@@ -82,8 +94,8 @@ def test_a_terminal_shows_the_same_things_as_a_log(monkeypatch: pytest.MonkeyPat
     for line in (
         "fetched           model x",
         "ready     12.3 s  toolchain qnn  onnxruntime 1.31.1",
-        f"built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
-        f"failed            {COMPILE}",
+        f"[1/3] built      7.2 s  {COMPILE}  268.7 MB  1 EPContext node",
+        f"[2/3] failed            {COMPILE}",
         "1 built, 1 up to date, 1 failed (20.00 s)",
     ):
         assert line in text
@@ -123,6 +135,67 @@ def test_errors_that_are_redirected_to_a_file_are_in_that_file_also_when_rows_ar
 def test_errors_are_shown_once_where_everything_is_one_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     out, error = reported(monkeypatch, Terminal(), Terminal())
     assert (out + error).count("[EPB401]") == 1
+
+
+def test_beside_its_rows_a_terminal_shows_how_many_steps_of_all_are_done_and_how_long_the_rest_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stdout", shown)
+    seen = []
+    with LiveRows() as listener:
+        for event in (
+            RunStarted("r", 9, 7, 125.0),
+            StepStarted(COMPILE, "compiling"),
+            StepFinished(COMPILE, "built", 1.0, progress=Progress(1, 7, 60.4)),
+            StepFinished(EMIT, "current", 0.0),
+            StepStarted(SHARE, "storing"),
+            StepFailed(SHARE, (), Progress(2, 7, None)),
+            StepStarted(EMIT, "laying out"),
+            ComparisonStarted(3, 20.0),
+            StepStarted(SHARE, "compiling again"),
+        ):
+            before = len(shown.getvalue())
+            listener(event)
+            if listener._rows is not None:
+                listener._rows._display.refresh()
+            seen.append(CONTROL.sub("", shown.getvalue()[before:]).replace("\r", "\n"))
+    assert "0 of 7 steps done, about 2 min left " in seen[1]
+    assert "1 of 7 steps done, about 60 s left " in seen[2]
+    assert "1 of 7 steps done" in seen[4], "what was not to do is not counted"
+    assert "2 of 7 steps done" in seen[5]
+    assert "left" not in seen[6].splitlines()[-1], "nothing is promised that nobody knows"
+    assert "0 of 3 comparisons done, about 20 s left " in seen[8]
+    assert "steps done" not in seen[8]
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert isinstance(reporter(json=False), PlainLines)
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_what_an_ep_says_beside_its_progress_is_not_shown(monkeypatch: pytest.MonkeyPatch, kind: type[io.StringIO]) -> None:
+    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
+    stdout = Watched() if kind is io.StringIO else kind()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    with reporter(json=False) as listener:
+        listener(StepStarted(COMPILE, "compiling"))
+        listener(StepOutput(COMPILE, "Unable to get producer node", status=False))
+        assert not isinstance(stdout, Watched) or stdout.alive.wait(10)
+    assert "compiling" in stdout.getvalue()
+    assert "producer" not in stdout.getvalue()
+
+
+def test_a_log_is_coloured_where_that_is_forced_and_not_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out, error = reported(monkeypatch, io.StringIO(), io.StringIO())
+    assert f"[1/3] \x1b[32mbuilt\x1b[0m      7.2 s  {COMPILE}" in out
+    assert COLOUR.search(error)
+    monkeypatch.setenv("NO_COLOR", "1")
+    out, error = reported(monkeypatch, io.StringIO(), io.StringIO())
+    assert "\x1b" not in out + error
 
 
 def test_what_an_ep_says_is_shown_as_it_is_and_not_as_markup(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,95 @@
+"""What failed in a build, at its end: each reason once, with the steps that it kept from being done.
+
+Failed: 3 steps, for 2 reasons
+Unable to compile any nodes. [EPB401]
+  compile:bad/npu-SC8380XP/bad0
+  compile:bad/npu-SM8750/bad0
+The worker crashed (SIGSEGV) while compiling 'good' for npu. [EPB402]
+  compile:good/npu/good
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from epbuild.build import Event, RunStarted, StepCompared, StepFailed
+from epbuild.errors import Problem, printable
+from epbuild.report.problems import coloured
+from epbuild.report.text import painted
+from epbuild.units import counted
+
+_WIDTH = 80
+_MOST_STEPS = 20
+_BOLD = "1"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why steps failed, and which."""
+
+    reason: str
+    steps: tuple[str, ...]
+
+
+class FailureList:
+    """Hears a build, and then has its failures by their reasons, in the order in which these were first met."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, str]] = {}
+        """For each reason, as far as it is the same for all, how it was put for each step."""
+        self._keep_going = False
+
+    def hear(self, event: Event) -> None:
+        """Take note of what an event says of failures."""
+        match event:
+            case RunStarted(keep_going=keep_going):
+                self._keep_going = keep_going
+            case StepFailed(step, problems) | StepCompared(step, problems=problems):
+                for problem in problems:
+                    reason = _sentence(problem)
+                    self._found.setdefault(_without_names(reason, step), {})[step] = reason
+
+    def failures(self) -> list[Failure]:
+        """What failed by now."""
+        return [
+            Failure(reason if len(steps) > 1 else next(iter(steps.values())), tuple(steps))
+            for reason, steps in self._found.items()
+        ]
+
+    def lines(self) -> list[str]:
+        """The list, between what else ends a build; none where the only failure ended the build, and was told last."""
+        failed = {step for steps in self._found.values() for step in steps}
+        return list(failure_lines(self.failures())) if self._keep_going or len(failed) > 1 else []
+
+
+def failure_lines(failures: list[Failure]) -> Iterator[str]:
+    """A heading, then each reason, and below it its steps."""
+    steps = {step for failure in failures for step in failure.steps}
+    if not steps:
+        return
+    yield f"{painted('Failed', _BOLD, coloured(sys.stdout))}: {counted(len(steps), 'step')}, for {counted(len(failures), 'reason')}"
+    for failure in failures:
+        yield from textwrap.wrap(
+            printable(failure.reason), _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+        rest = len(failure.steps) - _MOST_STEPS
+        yield from (f"  {printable(step)}" for step in failure.steps[: _MOST_STEPS + (rest == 1)])
+        if rest > 1:
+            yield f"  and {rest} more steps, told above"
+    yield ""
+
+
+def _sentence(problem: Problem) -> str:
+    """Why, and no more than that where the problem says so."""
+    reason = problem.message if problem.reason is None else problem.reason
+    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}. [{problem.code}]"
+
+
+def _without_names(reason: str, step: str) -> str:
+    """A reason without the names of what its step is about, where they stand in quotes: those of a model, for one."""
+    names = "|".join(map(re.escape, re.split("[:/]", step)))
+    return re.sub(f"'(?:{names})'", "'...'", reason)

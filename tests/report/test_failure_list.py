@@ -1,0 +1,159 @@
+"""What a user reads at the end of a build that went on after failures: each reason once, with its steps, and what was made all the same."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from epbuild.build import (
+    Event,
+    OutputCompared,
+    Progress,
+    RunFinished,
+    RunStarted,
+    StepCompared,
+    StepFailed,
+    StepFinished,
+)
+from epbuild.errors import Problem
+from epbuild.report import reporter
+
+NOTHING = "Unable to compile any nodes. Check that the session EPs support compilation"
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *events: Event, stderr: io.StringIO | None = None) -> list[str]:
+    """The lines on standard output of a build with these events."""
+    stdout = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(sys, "stderr", stderr or io.StringIO())
+    with reporter(json=False) as listener:
+        for event in events:
+            listener(event)
+    return stdout.getvalue().splitlines()
+
+
+def compile_failure(model: str, soc: str, reason: str = NOTHING, code: str = "EPB401") -> StepFailed:
+    step = f"compile:g/{soc}/{model}"
+    message = f"compiling '{model}' for {soc} failed: {reason}."
+    return StepFailed(step, (Problem(code, message, step, f"The whole log: {model}.log.", f"{reason}."),))
+
+
+def below_heading(lines: Iterable[str]) -> list[str]:
+    found = list(lines)
+    start = next(number for number, line in enumerate(found) if line.startswith("Failed: "))
+    return found[start : found.index("", start)]
+
+
+def test_each_reason_is_told_once_with_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(
+        monkeypatch,
+        RunStarted("r", 9, 9, keep_going=True),
+        compile_failure("a", "x"),
+        compile_failure("b", "x", "No such SoC"),
+        compile_failure("a", "y"),
+        compile_failure("c", "x", NOTHING, "EPB402"),
+        RunFinished(1, 3.0, 0, 0, 0, 4, 5),
+    )
+    assert below_heading(lines) == [
+        "Failed: 4 steps, for 3 reasons",
+        "Unable to compile any nodes. Check that the session EPs support compilation.",
+        "  [EPB401]",
+        "  compile:g/x/a",
+        "  compile:g/y/a",
+        "No such SoC. [EPB401]",
+        "  compile:g/x/b",
+        "Unable to compile any nodes. Check that the session EPs support compilation.",
+        "  [EPB402]",
+        "  compile:g/x/c",
+    ]
+    assert lines[-2:] == ["", "4 failed, 5 skipped (3.00 s)"]
+
+
+def test_a_problem_that_differs_in_the_name_of_its_model_alone_is_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unmet(group: str, model: str, nodes: int) -> StepFailed:
+        message = f"the model '{model}' became {nodes} EPContext nodes; the recipe expects 7"
+        return StepFailed(f"compile:{group}/npu/{model}", (Problem("EPB603", message, f"compile:{group}/npu/{model}"),))
+
+    lines = shown(
+        monkeypatch,
+        RunStarted("r", 3, 3, keep_going=True),
+        unmet("g", "a", 1),
+        unmet("h", "b", 1),
+        unmet("h", "c", 2),
+        RunFinished(1, 3.0, 0, 0, 0, 3, 0),
+    )
+    assert below_heading(lines) == [
+        "Failed: 3 steps, for 2 reasons",
+        "The model '...' became 1 EPContext nodes; the recipe expects 7. [EPB603]",
+        "  compile:g/npu/a",
+        "  compile:h/npu/b",
+        "The model 'c' became 2 EPContext nodes; the recipe expects 7. [EPB603]",
+        "  compile:h/npu/c",
+    ]
+
+
+def test_of_very_many_steps_the_first_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [compile_failure(f"m{number}", "x") for number in range(178)]
+    lines = below_heading(
+        shown(monkeypatch, RunStarted("r", 178, 178, keep_going=True), *failures, RunFinished(1, 3.0, 0, 0, 0, 178, 0))
+    )
+    assert lines[0] == "Failed: 178 steps, for 1 reason"
+    assert lines[-1] == "  and 158 more steps, told above"
+    assert len(lines) == 24
+
+
+@pytest.mark.parametrize(
+    ("keep_going", "failures", "listed"),
+    [(True, ["a"], True), (False, ["a"], False), (False, ["a", "b"], True), (True, [], False)],
+    ids=["-k", "the failure that ended the build", "several that ran at once", "none"],
+)
+def test_the_list_is_there_where_the_failure_is_not_what_was_told_last(
+    monkeypatch: pytest.MonkeyPatch, keep_going: bool, failures: list[str], listed: bool
+) -> None:
+    events = [compile_failure(model, "x") for model in failures]
+    end = RunFinished(1 if failures else 0, 3.0, 0, 0, 0, len(failures), 0)
+    lines = shown(monkeypatch, RunStarted("r", 3, 3, keep_going=keep_going), *events, end)
+    assert any(line.startswith("Failed: ") for line in lines) is listed
+
+
+def test_what_is_not_the_same_when_it_is_made_again_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem("EPB650", "made again, x.bin is not the same: 6 of 10 bytes differ, the first at byte 3", "g")
+    compared = StepCompared("compile:g/x/a", "different", 1.0, 1, 10, problems=(problem,), progress=Progress(1, 1))
+    lines = shown(monkeypatch, RunStarted("r", 3, 3, keep_going=True), compared, RunFinished(1, 3.0, 0, 0, 3, 0, 0))
+    assert below_heading(lines)[1:] == [
+        "Made again, x.bin is not the same: 6 of 10 bytes differ, the first at byte 3.",
+        "  [EPB650]",
+        "  compile:g/x/a",
+    ]
+
+
+@pytest.mark.parametrize("keep_going", [True, False])
+def test_a_build_that_went_on_tells_the_sizes_of_what_it_made(monkeypatch: pytest.MonkeyPatch, keep_going: bool) -> None:
+    lines = shown(
+        monkeypatch,
+        RunStarted("r", 3, 3, keep_going=keep_going),
+        compile_failure("a", "x"),
+        StepFinished("compile:g/x/b", "built", 2.0),
+        OutputCompared("emit:g/x/directory", "dist/x", None, 1500, ()),
+        RunFinished(1, 3.0, 1, 0, 0, 1, 0),
+    )
+    assert ("Size: 1.5 kB in 1 new output." in lines) is keep_going
+
+
+def test_under_github_actions_where_each_problem_is_an_annotation_none_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    events = [compile_failure("a", "x"), compile_failure("b", "x")]
+    stderr = io.StringIO()
+    end = RunFinished(1, 3.0, 0, 0, 0, 2, 0)
+    lines = shown(monkeypatch, RunStarted("r", 3, 3, keep_going=True), *events, end, stderr=stderr)
+    assert NOTHING not in "\n".join(lines)
+    assert stderr.getvalue().count(NOTHING) == len(events)
