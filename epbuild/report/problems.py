@@ -226,6 +226,8 @@ def _annotation(problem: Problem, kind: Kind) -> str:
     properties: dict[str, object] = {}
     if isinstance(where, Position):
         properties = {"file": _in_repository(where.file), "line": where.line, "col": where.column}
+    elif isinstance(where, Path):
+        properties = {"file": _in_repository(str(where))}
     elif where is not None:
         properties = {"title": where}
     listed = ",".join(f"{name}={_escaped_property(str(value))}" for name, value in properties.items())

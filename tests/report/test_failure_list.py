@@ -18,7 +18,7 @@ from epbuild.build import (
     StepFailed,
     StepFinished,
 )
-from epbuild.errors import Problem
+from epbuild.errors import Problem, StepId
 from epbuild.report import reporter
 
 NOTHING = "Unable to compile any nodes. Check that the session EPs support compilation"
@@ -44,7 +44,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *events: Event, stderr: io.StringIO |
 def compile_failure(model: str, soc: str, reason: str = NOTHING, code: str = "EPB401") -> StepFailed:
     step = f"compile:g/{soc}/{model}"
     message = f"compiling '{model}' for {soc} failed: {reason}."
-    return StepFailed(step, (Problem(code, message, step, f"The whole log: {model}.log.", f"{reason}."),))
+    return StepFailed(step, (Problem(code, message, StepId(step), f"The whole log: {model}.log.", f"{reason}."),))
 
 
 def below_heading(lines: Iterable[str]) -> list[str]:
@@ -81,7 +81,7 @@ def test_each_reason_is_told_once_with_its_steps(monkeypatch: pytest.MonkeyPatch
 def test_a_problem_that_differs_in_the_name_of_its_model_alone_is_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def unmet(group: str, model: str, nodes: int) -> StepFailed:
         message = f"the model '{model}' became {nodes} EPContext nodes; the recipe expects 7"
-        return StepFailed(f"compile:{group}/npu/{model}", (Problem("EPB603", message, f"compile:{group}/npu/{model}"),))
+        return StepFailed(f"compile:{group}/npu/{model}", (Problem("EPB603", message, StepId(f"compile:{group}/npu/{model}")),))
 
     lines = shown(
         monkeypatch,
@@ -126,7 +126,7 @@ def test_the_list_is_there_where_the_failure_is_not_what_was_told_last(
 
 
 def test_what_is_not_the_same_when_it_is_made_again_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem("EPB650", "made again, x.bin is not the same: 6 of 10 bytes differ, the first at byte 3", "g")
+    problem = Problem("EPB650", "made again, x.bin is not the same: 6 of 10 bytes differ, the first at byte 3", StepId("g"))
     compared = StepCompared("compile:g/x/a", "different", 1.0, 1, 10, problems=(problem,), progress=Progress(1, 1))
     lines = shown(monkeypatch, RunStarted("r", 3, 3, keep_going=True), compared, RunFinished(1, 3.0, 0, 0, 3, 0, 0))
     assert below_heading(lines)[1:] == [

@@ -258,6 +258,8 @@ def test_an_annotation_names_its_file_by_its_path_in_the_repository(
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "repository"))
     [line] = told(monkeypatch, problem(3, 7, file))
     assert line.startswith(f"::error file={annotated.replace(',', '%2C')},line=3,col=7::QNN")
+    [line] = told(monkeypatch, Problem("EPB111", "it cannot be read", Path(file)))
+    assert line == f"::error file={annotated.replace(',', '%2C')}::it cannot be read. [EPB111]"
 
 
 def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +271,7 @@ def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatc
     escaped = r"the model 'm' needs the external data file w%0A::add-mask::a%0D\x1b[2J.bin. [EPB203]"
     assert lines == [f"::error title=compile%3Ag/t/m::{escaped}"]
     monkeypatch.delenv("GITHUB_ACTIONS")
-    lines = told(monkeypatch, Problem("EPB203", message, "compile:g/t/m"))
+    lines = told(monkeypatch, Problem("EPB203", message, StepId("compile:g/t/m")))
     assert lines == [f"compile:g/t/m: error: {shown}"]
 
 
