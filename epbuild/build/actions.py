@@ -255,7 +255,9 @@ class Actions:
             files = self._surveyor.emitted(emission)
             key = action_key(self._document(emission))
             if before is not None and before.action_key == key and files and not self._surveyor.damage(emission.root, files):
-                # Another build has done it since this one looked.
+                # Another build has done it since this one looked, or what was compiled again came out as before.
+                with suppress(OSError):
+                    clear_away(emission, files)
                 self._stands(emission)
                 return
             last = last_files(emission.path, files or self._moved(emission))

@@ -15,6 +15,7 @@ from epbuild.build.removal import Cleaned, Emitted
 from epbuild.build.session import Request, read_plan, workspace_of
 from epbuild.errors import Problem, StoreError
 from epbuild.plan import Emission, Plan
+from epbuild.snapshot import forget
 from epbuild.store import Digests, Roots, Workspace, cache_directory, files_below, lease
 
 
@@ -34,6 +35,8 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
     """
     recipe, plan = read_plan(request)
     wanted = _wanted(plan, request.selection)
+    if not dry_run:
+        forget(request.recipe)  # should this be killed, the next build has to clean up
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         outputs = Outputs(workspace, recipe.file, request.settings, {})
         for ident in wanted:

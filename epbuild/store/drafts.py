@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from epbuild.atomic import rename, sync_directory
+
 _SUFFIX = ".draft"
 _ABANDONED_AFTER_SECONDS = 24 * 3600  # where locks do not tell
-_WINDOWS_PAUSES_SECONDS = (0.01, 0.05, 0.2, 0.5)
 
 
 class Draft:
@@ -38,10 +39,10 @@ class Draft:
         if read_only:
             self.path.chmod(0o444)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        _rename(self.path, destination)
+        rename(self.path, destination)
         self.file.close()  # not before: closing it gives up its lock
         if durable:
-            _sync_directory(destination.parent)
+            sync_directory(destination.parent)
 
 
 class Drafts:
@@ -203,25 +204,3 @@ def discard(path: Path) -> None:
         # Windows keeps read-only files from being removed.
         path.chmod(stat.S_IWRITE)
         path.unlink(missing_ok=True)
-
-
-def _rename(source: Path, destination: Path) -> None:
-    # Windows refuses while a reader has the destination open; readers here take milliseconds.
-    for pause in _WINDOWS_PAUSES_SECONDS if os.name == "nt" else ():
-        try:
-            source.replace(destination)
-        except PermissionError:
-            time.sleep(pause)
-        else:
-            return
-    source.replace(destination)
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name == "nt":  # where a directory cannot be opened
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -215,6 +216,30 @@ def test_an_output_whose_result_rotted_in_the_store_is_compiled_again_and_not_em
     (built.output() / "prefill_qnn.bin").unlink()
     assert built.build().exit_code == 0
     assert built.compiled == ["prefill+decode"]
+    assert built.contents() == before
+
+
+def draft_of_a_killed_build(output: Path) -> Path:
+    """What a build that was killed while it laid the output out left beside it."""
+    draft = output.with_name(f".{output.name}.epbuild-1234abcd")
+    (draft / "made").mkdir(parents=True)
+    (draft / "tree").mkdir()
+    (draft / "tree" / "model.onnx").write_bytes(b"half of it")
+    return draft
+
+
+def test_a_compile_that_comes_out_as_before_leaves_nothing_of_killed_builds_beside_its_output(built: Workshop) -> None:
+    before = built.contents()
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        workspace.forget_steps(["share:decoder/npu"])  # as a build for other settings does, which is killed before it emits
+    shutil.rmtree(built.cache)
+    draft = draft_of_a_killed_build(built.output())
+    assert built.build().exit_code == 0
+    assert built.compiled == ["prefill+decode"]
+    assert [event.outcome for event in built.events if isinstance(event, StepFinished) and event.step == EMIT_DECODER] == [
+        "current"
+    ]
+    assert not draft.exists()
     assert built.contents() == before
 
 

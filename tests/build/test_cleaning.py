@@ -114,6 +114,21 @@ def test_a_file_that_is_changed_while_it_is_about_to_go_stays(built: Workshop, m
     assert built.contents() == {"prefill_qnn.bin": b"edited in the last moment"}
 
 
+def test_a_clean_that_is_killed_leaves_its_mess_to_a_build_that_looks_for_it(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = built.folder / ".epbuild" / "snapshot-epbuild.yaml"
+    snapshot.write_bytes(b"nothing to do")
+
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(removal, "swap_in", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cleaned(built)
+    assert not snapshot.exists()
+
+
 def test_a_dry_run_tells_the_same_and_changes_nothing(built: Workshop) -> None:
     (built.output() / "notes.txt").write_bytes(b"mine")
     before = files(built.folder / "dist")

@@ -21,6 +21,16 @@ _HERE = (sys.platform, platform.machine().lower())
 _SUPPORTED = {("linux", "x86_64"), ("win32", "amd64")}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the tests in this folder; pytest knows them where the folder, or a file of it, is named."""
+    parser.addoption(
+        "--kills-seed",
+        metavar="SEED[,SECONDS]",
+        help="Draw the moments of kills from this seed, and from builds of this length, as a failure printed them; "
+        "'random' draws a seed. Default: a fixed seed.",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Without the EPs' wheels there is nothing to test; say so instead of failing."""
     folder = Path(__file__).parent

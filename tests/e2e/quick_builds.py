@@ -141,7 +141,10 @@ def blobs_are_what_their_names_say(cache: Path) -> None:
 
 def nothing_is_left_over(project: Project) -> None:
     """No staging directory, no draft, no folder beside an output: what killed builds left is gone."""
-    hidden = [path.name for path in (project.folder / "dist").iterdir() if path.name not in GROUPS]
+    dist = project.folder / "dist"
+    hidden = [
+        path.relative_to(dist).as_posix() for path in sorted(dist.rglob("*")) if path.relative_to(dist).parts[0] not in GROUPS
+    ]
     places = (project.folder / ".epbuild/tmp", project.cache / "cas/tmp", project.cache / "actions/tmp")
     assert hidden == []
     assert [path for place in places if place.is_dir() for path in place.iterdir()] == []

@@ -1,0 +1,136 @@
+"""Renames that happen whole and last: retried where Windows refuses for an instant, exchanged where the system can, synced to the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
+    from collections.abc import Callable
+
+WINDOWS = os.name == "nt"
+
+_PAUSES_SECONDS = (0.01, 0.05, 0.2, 0.5)
+
+# rename(2); a C library without the function is asked by its number, which is that of x86-64 or of 64-bit Arm.
+_RENAME_EXCHANGE = 2
+_AT_FDCWD = -100
+_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
+# EINVAL: this file system cannot. EPERM and ENOSYS: this container or kernel does not let us. Anything else the renames will meet as well.
+_CANNOT_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV})
+
+# File systems with a journal commit what several threads wait for at once: on ext4, 60 small files took 0.05 s so, and 0.35 s in turn.
+_SYNCING_THREADS = 8
+
+
+def rename(source: Path, destination: Path) -> None:
+    """Rename a file or a folder; a file takes the place of one that is there. Raises OSError.
+
+    On Windows programs that look at files (a reader here, an antivirus, an indexer) keep them from being renamed for milliseconds: that is
+    waited for.
+    """
+    for pause in _PAUSES_SECONDS if WINDOWS else ():
+        try:
+            source.replace(destination)
+        except PermissionError:
+            time.sleep(pause)
+        else:
+            return
+    source.replace(destination)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two files or folders of one file system change places in one step; False where the system cannot, and nothing is done.
+
+    Linux can, on most local file systems. Raises OSError for what stands in the way of any rename.
+    """
+    renameat2 = _renameat2()
+    if renameat2 is None:
+        return False
+    import ctypes
+
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until the names in a directory are on the disk. Raises OSError."""
+    if not WINDOWS:  # where a directory cannot be opened
+        _sync(directory, os.O_RDONLY)
+
+
+def sync_tree(folder: Path, files: Iterable[Path]) -> None:
+    """Wait until `files` and the names in all of `folder` are on the disk, so that a rename after it never shows less. Raises OSError."""
+    folders = [Path(root) for root, _, _ in os.walk(folder, onerror=_fail)]
+    # Windows writes no file out that is opened for reading.
+    _in_threads(lambda path: _sync(path, os.O_RDWR if WINDOWS else os.O_RDONLY), list(files))
+    _in_threads(sync_directory, folders)
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it, where they are not, so that they last. Raises OSError."""
+    missing = [folder, *folder.parents]
+    missing = missing[: next((count for count, path in enumerate(missing) if path.is_dir()), len(missing))]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_directory(made.parent)
+
+
+def _renameat2() -> Callable[..., int] | None:
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    library = ctypes.CDLL(None, use_errno=True)
+    if hasattr(library, "renameat2"):
+        return _declared(library.renameat2, ())
+    number = _RENAMEAT2.get(os.uname().machine)
+    if number is None:
+        return None
+    syscall = _declared(library.syscall, (ctypes.c_long,))
+    return lambda *arguments: syscall(number, *arguments)
+
+
+def _declared(function: ctypes._NamedFuncPointer, first: Sequence[type]) -> Callable[..., int]:
+    import ctypes
+
+    function.argtypes = (*first, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    function.restype = ctypes.c_long if first else ctypes.c_int
+    return function
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that has nothing to sync
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _in_threads(work: Callable[[Path], None], paths: Sequence[Path]) -> None:
+    if len(paths) < 2:
+        for path in paths:
+            work(path)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(_SYNCING_THREADS, len(paths)), thread_name_prefix="sync") as pool:
+        for _ in pool.map(work, paths):
+            pass
+
+
+def _fail(error: OSError) -> None:
+    raise error
