@@ -72,9 +72,14 @@ def sync_directory(directory: Path) -> None:
 def sync_tree(folder: Path, files: Iterable[Path]) -> None:
     """Wait until `files` and the names in all of `folder` are on the disk, so that a rename after it never shows less. Raises OSError."""
     folders = [Path(root) for root, _, _ in os.walk(folder, onerror=_fail)]
-    # Windows writes no file out that is opened for reading.
-    _in_threads(lambda path: _sync(path, os.O_RDWR if WINDOWS else os.O_RDONLY), list(files))
+    _in_threads(sync_file, list(files))
     _in_threads(sync_directory, folders)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk. Raises OSError."""
+    # Windows writes no file out that is opened for reading.
+    _sync(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
 
 
 def make_folders(folder: Path) -> None:

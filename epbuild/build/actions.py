@@ -24,6 +24,7 @@ from epbuild.build.events import (
     StepFinished,
     StepOutput,
     StepStarted,
+    Warned,
     shown_path,
 )
 from epbuild.build.executor import Execution, execute
@@ -34,6 +35,7 @@ from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_
 from epbuild.build.sizes import compared, last_files, savings
 from epbuild.build.status import PLACE, Survey, Surveyor
 from epbuild.build.tally import Cost, Tally
+from epbuild.build.written import Written
 from epbuild.emit import Pour, unfinished
 from epbuild.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document
@@ -257,7 +259,7 @@ class Actions:
             if before is not None and before.action_key == key and files and not self._surveyor.damage(emission.root, files):
                 # Another build has done it since this one looked, or what was compiled again came out as before.
                 with suppress(OSError):
-                    clear_away(emission, files)
+                    clear_away(emission, self._surveyor.written(emission))
                 self._stands(emission)
                 return
             last = last_files(emission.path, files or self._moved(emission))
@@ -266,11 +268,15 @@ class Actions:
             if former is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # No rename puts a folder in the place of a file, or a file in that of a folder.
                 self._outputs.remove(former, self._surveyor.digests, ())
-            files = self._emit(emission, {**there, **{name: file["digest"] for name, file in files.items()}})
+            written = self._surveyor.written(emission, there)
+            files = self._emit(emission, written)
             document = self._document(emission)
             self._outputs.record(emission.id, emission.path, files)
             result = {"files": files, PLACE: self._surveyor.place(emission)}
             self._workspace.record_steps([_record(emission.id, action_key(document), document, result)])
+            written.settle()
+        for problem in written.problems(emission):
+            self._tell(Warned(problem))
         size = sum(file["size"] for file in files.values())
         for part in emission.parts:
             if part.merging is not None:
@@ -302,13 +308,13 @@ class Actions:
             emission = current[directory]
             with suppress(OSError, StoreError), lease_if_free(self._workspace.directory, lease_name(emission)) as free:
                 if free:
-                    clear_away(emission, self._surveyor.emitted(emission))
+                    clear_away(emission, self._surveyor.written(emission))
 
     def _document(self, emission: Emission) -> dict[str, Any]:
         return self._surveyor.emission_document(emission, [self._made[ident] for ident in emission.session_groups])
 
-    def _emit(self, emission: Emission, before: Mapping[str, str]) -> dict[str, Any]:
-        """Write the files, where those lie that were written `before`; what the store has lost is made again, once."""
+    def _emit(self, emission: Emission, written: Written) -> dict[str, Any]:
+        """Write the files, where those lie that were `written` before; what the store has lost is made again, once."""
 
         def say(text: str) -> None:
             self._tell(StepOutput(emission.steps[0], text))
@@ -320,7 +326,7 @@ class Actions:
             made = [self._made[ident] for ident in emission.session_groups]
             try:
                 inputs = self._surveyor.inputs(emission)
-                return emit(emission, made, inputs, self._store, before, self._surveyor.digests, say, push)
+                return emit(emission, made, inputs, self._store, written, self._surveyor.digests, say, push)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise

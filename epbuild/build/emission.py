@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from epbuild import __version__
 from epbuild.build.contents import LaidOut, Made, Workbench, base_contents, in_order, lay_out, part_manifest
 from epbuild.build.merging import settings_of
-from epbuild.build.publishing import Files, Publisher, Push, ours, recorded
+from epbuild.build.publishing import Files, Publisher, Push, recorded
+from epbuild.build.written import Written
 from epbuild.emit import Content, mend, prepare
 from epbuild.errors import StepId
 from epbuild.plan import BOM, MANIFEST, PROVENANCE, Emission, Part, action_key
@@ -122,25 +123,25 @@ def emit(
     made: Sequence[Made],
     inputs: Inputs,
     store: BlobStore,
-    before: Mapping[str, str],
+    written: Written,
     digests: Digests,
     say: Callable[[str], None],
     push: Push,
 ) -> Files:
     """Make the output; returns each file's digest and size by its path below the output's root.
 
-    `before` has the SHA-256 of the files that the last emission here wrote; `say` is told how models were merged, and what was left out;
-    `push` brings an image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as it is
-    asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and
-    what `push` raises.
+    `written` knows what epbuild wrote here before, and is told what of that is kept; `say` is told how models were merged, and what was
+    left out; `push` brings an image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as
+    it is asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again,
+    and what `push` raises.
     """
-    with prepare(emission.path, ours(before), emission.id) as draft:
+    with prepare(emission.path, written, emission.id) as draft:
         bench = Workbench(draft / "made", store)
         bench.folder.mkdir()
         by_id = {item.group.id: item for item in made}
         laid = [lay_out(emission, part, [by_id[i] for i in part.session_groups], bench, say) for part in emission.parts]
         contents = in_order(_contents(emission, laid, bench, inputs, say))
-        publisher = Publisher(emission, store, digests, before)
+        publisher = Publisher(emission, store, digests, written)
 
         def stated(subjects: Sequence[Content]) -> bytes:
             from epbuild.build.evidence import statement_of
@@ -215,9 +216,9 @@ def lease_name(emission: Emission) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", ".", emission.id)
 
 
-def clear_away(emission: Emission, before: Collection[str]) -> None:
+def clear_away(emission: Emission, written: Written) -> None:
     """Remove what killed builds left beside the output of an emission whose lease is held. Raises OSError."""
-    mend(emission.path, ours(before))
+    mend(emission.path, written)
 
 
 def _is_package(emission: Emission) -> bool:

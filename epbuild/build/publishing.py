@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epbuild.atomic import rename, sync_directory, sync_file
 from epbuild.build.contents import Workbench
-from epbuild.emit import Content, Ours, Pour, Write, emitted_files, place_all, swap_in
+from epbuild.build.written import Written
+from epbuild.emit import Content, Pour, Write, free_name, place_all, swap_in
 from epbuild.errors import BuildError, Problem, StepId, StoreError
 from epbuild.plan import Emission
 from epbuild.recipe import DEFAULT_TAG, ImageReference
@@ -27,25 +29,19 @@ Push = Callable[["Image", ImageReference, Pour], object]
 """Brings an image into a registry."""
 
 
-def ours(before: Collection[str]) -> Ours:
-    """Which files of a folder are epbuild's: those that its manifest lists, and those that an emission `before` wrote."""
-    return lambda folder: emitted_files(folder) | frozenset(before)
-
-
 def recorded(contents: Iterable[Content]) -> Files:
     """What is remembered of emitted files."""
     return {content.path: {"digest": content.sha256, "size": content.size} for content in contents}
 
 
 class Publisher:
-    """Puts contents in the place of an emission; `before` has the SHA-256 of the files that were written there the last time."""
+    """Puts contents in the place of an emission; `written` knows what epbuild wrote there before, and keeps count of what is kept of it."""
 
-    def __init__(self, emission: Emission, store: BlobStore, digests: Digests, before: Mapping[str, str]) -> None:
+    def __init__(self, emission: Emission, store: BlobStore, digests: Digests, written: Written) -> None:
         self._emission = emission
         self._store = store
         self._digests = digests
-        self._ours = ours(before)
-        self._before = before
+        self._written = written
         self._copier = Copier()
 
     def as_folder(self, contents: Sequence[Content], draft: Path) -> None:
@@ -57,8 +53,9 @@ class Publisher:
         tree, place = draft / "tree", self._emission.path
         tree.mkdir()
         place_all(contents, lambda content: self._place(content, tree / content.path, place / content.path, draft))
+        self._written.announce(recorded(contents))
         with self._digests.relinking(_same(contents, tree, place)):
-            swap_in(tree, place, self._ours, self._emission.id)
+            self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
 
     def as_archive(
         self, form: Form, contents: Sequence[Content], draft: Path, beside: Callable[[Content], Mapping[str, bytes]]
@@ -71,25 +68,30 @@ class Publisher:
 
         emission = self._emission
         path, packed = emission.path, draft / emission.path.name
-        self._refuse_foreign(path, ours=path.name in self._before or bool(emitted_files(path)))
+        self._refuse_foreign(path, ours=path.name in self._written.wrote(path))
         with packed.open("xb") as file:
             made = write_archive(form, contents, self.pour, file, level=emission.compression, step=StepId(emission.id))
-            file.flush()
-            os.fsync(file.fileno())
         whole = Content(path.name, "asset", made.size, made.digest, packed)
         files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
         neighbours = beside(whole)
         for name in neighbours:
             neighbour = path.with_name(name)
-            self._refuse_foreign(neighbour, ours=name in self._before or is_statement_about(neighbour, path.name))
+            self._refuse_foreign(neighbour, ours=name in self._written.recorded or is_statement_about(neighbour, path.name))
         for name, data in neighbours.items():
             (draft / name).write_bytes(data)
             files[name] = {"digest": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        self._written.announce(files)
+        as_written = self._written.archive_as_written(path)
         # The archive last: what is said about it is there before it is.
         for name in (*neighbours, path.name):
-            if not self._stays(path.with_name(name), draft / name, str(files[name]["digest"])):
-                (draft / name).replace(path.with_name(name))
-        self._remove_neighbours(path, files)
+            target = path.with_name(name)
+            if self._written.digest(target, name) != files[name]["digest"]:
+                if name in self._written.recorded and name not in as_written and os.path.lexists(target):
+                    self._written.kept[name] = _saved(target).name
+                sync_file(draft / name)
+                rename(draft / name, target)
+        sync_directory(path.parent)
+        self._remove_neighbours(path, files, as_written)
         return files
 
     def as_image(
@@ -119,7 +121,7 @@ class Publisher:
         self._check(content, reading.digest)
 
     def _place(self, content: Content, path: Path, there: Path, draft: Path) -> None:
-        if self._stays(there, path, content.sha256):
+        if self._stays(content, path, there):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         if content.file is None:
@@ -137,28 +139,29 @@ class Publisher:
             message = f"the file {content.path} changed while it was emitted"
             raise BuildError(Problem("EPB415", message, StepId(self._emission.id), "Nothing was kept; run the build again."))
 
-    def _stays(self, there: Path, path: Path, digest: str) -> bool:
-        """Make `path` the very file that is `there`, if it has that digest."""
-        draft = path.with_name(f"{path.name}.same")
+    def _stays(self, content: Content, path: Path, there: Path) -> bool:
+        """Make `path` the very file that is `there`, if it has that content."""
+        if self._written.digest(there, content.path) != content.sha256:
+            return False
         try:
-            if there.is_symlink() or self._digests.of(there) != digest:
-                return False
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._digests.relinking([there]):
-                os.link(there, draft)
-            draft.replace(path)
+                os.link(there, path)
         except (OSError, StoreError):
             return False
+        self._written.linked(there, content.path)
         return True
 
-    def _remove_neighbours(self, archive: Path, files: Files) -> None:
+    def _remove_neighbours(self, archive: Path, files: Files, as_written: Collection[str]) -> None:
         """Remove what an earlier build said about the archive and this one does not say, unless somebody has changed it."""
-        if archive.name not in self._before:
+        if archive.name not in self._written.recorded:
             return
-        for name in self._before.keys() - files.keys():
+        for name in self._written.recorded.keys() - files.keys():
             left = archive.with_name(name)
-            if left.is_file() and not left.is_symlink() and self._digests.of(left) == self._before[name]:
+            if name in as_written:
                 left.unlink()
+            elif os.path.lexists(left):
+                self._written.kept[name] = name
 
     def _refuse_foreign(self, path: Path, *, ours: bool) -> None:
         """Refuse to replace what is not `ours`, and a folder in any case."""
@@ -174,3 +177,15 @@ def _same(contents: Sequence[Content], tree: Path, place: Path) -> list[Path]:
 
 def _is_same(there: Path, path: Path) -> bool:
     return there.is_file() and there.samefile(path)
+
+
+def _saved(path: Path) -> Path:
+    """Give what is at `path` a name of its own beside it, before something else takes its place."""
+    kept = free_name(path, path)
+    try:
+        os.link(path, kept, follow_symlinks=False)
+    except FileExistsError:  # it has the same already
+        return kept
+    except (OSError, NotImplementedError):
+        rename(path, kept)
+    return kept

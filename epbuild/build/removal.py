@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from epbuild.emit import emitted_files, listed_files, prepare, swap_in
+from epbuild.build.written import Written
+from epbuild.emit import Owned, mend, prepare, swap_in
 from epbuild.errors import EnvironmentFailure, Problem, StepId
 from epbuild.store import Digests, StatKey, unchanged
 
@@ -31,7 +32,7 @@ class Cleaned:
         return tuple(self.directory / name for name, reason in self.kept.items() if reason == why)
 
 
-class Emitted:
+class Emitted(Owned):
     """What lies in the `directory` of the emission `step`, which wrote files of the SHA-256 `recorded`, by their paths there.
 
     An archive is given by its own path: it is recorded, with what is said of it, by names in its folder.
@@ -52,8 +53,8 @@ class Emitted:
         self._directory = directory
         self._archive = directory.name in recorded and not directory.is_dir()
         self._root = directory.parent if self._archive else directory
+        self._written = Written({name: {digest} for name, digest in recorded.items()}, digests)
         self._recorded = recorded
-        self._digests = digests
         self._force = force
         self._claimed = claimed
         self._keys: dict[str, StatKey] = {}
@@ -67,10 +68,10 @@ class Emitted:
             return self.sort_out()
         if self._archive:
             return self._remove_archive(top)
-        with prepare(self._directory, self._made, self._step) as staged:
+        with prepare(self._directory, self._written, self._step) as staged:
             found = self.sort_out()
             if found.removed:
-                swap_in(staged, self._directory, self._going, self._step)
+                swap_in(staged, self._directory, self, self._step)
         _remove_empty(self._directory, top)
         return found
 
@@ -78,7 +79,8 @@ class Emitted:
         """Remove the archive and what is said of it; the folder that it lay in goes if it is empty then."""
         found = self.sort_out()
         try:
-            for name in self._going(self._root):
+            mend(self._directory, self._written)
+            for name in self.as_written(self._root):
                 (self._root / name).unlink(missing_ok=True)
         except OSError as error:
             message = f"the output {self._directory.name} cannot be removed: {error.strerror or error}"
@@ -93,7 +95,10 @@ class Emitted:
         directory, removed, kept = self._root, list[str](), dict[str, Why]()
         if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
             return Cleaned(self._step, self._directory, directory, (), 0, {"": "not made by epbuild"})
-        made = self._expected()
+        wrote = self._written.wrote(self._directory)
+        keys = {name: StatKey.of((directory / name).lstat()) for name in wrote if (directory / name).is_file()}
+        judged = self._written.archive_as_written if self._archive else self._written.as_written
+        as_written = judged(self._directory)
         there = (
             [directory / name for name in self._recorded if (directory / name).is_file()] if self._archive else _files(directory)
         )
@@ -101,34 +106,23 @@ class Emitted:
             name = path.relative_to(directory).as_posix()
             if path.absolute() in self._claimed:
                 continue
-            if name not in made or path.is_symlink():
+            if name not in keys or path.is_symlink():
                 kept[name] = "not made by epbuild"
+            elif self._force or name in as_written:
+                self._keys[name] = keys[name]
+                removed.append(name)
             else:
-                key = StatKey.of(path.stat())
-                if self._force or self._digests.of(path) in made[name]:
-                    self._keys[name] = key
-                    removed.append(name)
-                else:
-                    kept[name] = "changed since"
+                kept[name] = "changed since"
         size = sum((directory / name).stat().st_size for name in removed)
         return Cleaned(self._step, self._directory, directory, tuple(removed), size, kept)
 
-    def _going(self, folder: Path) -> Collection[str]:
+    def wrote(self, folder: Path) -> Collection[str]:
+        """What epbuild wrote there."""
+        return self._written.wrote(folder)
+
+    def as_written(self, folder: Path) -> Collection[str]:
         """What goes, less what was changed in the meantime."""
         return {name for name, key in self._keys.items() if unchanged(folder / name, key)}
-
-    def _made(self, folder: Path) -> Collection[str]:
-        return emitted_files(folder) | self._recorded.keys()
-
-    def _expected(self) -> dict[str, set[str]]:
-        """What the files that epbuild made may contain: what was recorded here, or what the manifest says, which may be newer."""
-        expected = {name: {digest} for name, digest in self._recorded.items()}
-        for name, listed in listed_files(self._directory).items():
-            if listed.sha256 is not None:
-                expected.setdefault(name, set()).add(listed.sha256)
-            elif not self._recorded and (self._directory / name).is_file():
-                expected[name] = {self._digests.of(self._directory / name)}  # what lists the others is not listed itself
-        return expected
 
 
 def _files(directory: Path) -> list[Path]:

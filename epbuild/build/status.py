@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from epbuild.build.contents import Made
 from epbuild.build.emission import Inputs, emission_document
 from epbuild.build.orphans import Orphan
 from epbuild.build.sharing import shared_bytes, unmeasured
+from epbuild.build.written import Written
 from epbuild.errors import PlanError, Problem
 from epbuild.plan import Emission, Member, Plan, SessionGroup, Step, action_key, differences, key_document
 from epbuild.recipe import Recipe
@@ -104,7 +105,9 @@ class Surveyor:
             ident: self._group(group, environments.get(group.target.toolchain.name), digests)
             for ident, group in plan.session_groups.items()
         }
-        emissions = {ident: self._emission(emission, groups) for ident, emission in plan.emissions.items()}
+        emissions = {
+            ident: self._with_kept(emission, self._emission(emission, groups)) for ident, emission in plan.emissions.items()
+        }
         return Survey(plan, self._settle(plan, groups, emissions), emissions, self._todo(plan, groups, emissions))
 
     def result(self, key: str) -> dict[str, Any] | None:
@@ -185,6 +188,20 @@ class Surveyor:
         files = self.emitted(emission)
         damage = self.damage(emission.root, files) if files else [f"it lies elsewhere: {before.result[PLACE]}"]
         return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
+
+    def _with_kept(self, emission: Emission, status: ActionStatus) -> ActionStatus:
+        """The status of an emission that says what a build will keep, since it was changed after epbuild wrote it."""
+        if status.state == "current":
+            return status
+        changed = self.written(emission).changed(emission.path)
+        told = {f"{name} was changed" for name in changed}
+        kept = (f"{name} was changed after epbuild wrote it, and will be kept" for name in changed)
+        return replace(status, reasons=(*(reason for reason in status.reasons if reason not in told), *kept))
+
+    def written(self, emission: Emission, before: Mapping[str, str] | None = None) -> Written:
+        """What epbuild wrote to the place of an emission: the last time, and `before` that, when the output had another form."""
+        known = {**(before or {}), **{name: file["digest"] for name, file in self.emitted(emission).items()}}
+        return Written.of(self.workspace, self.place(emission), known, self.digests)
 
     def emitted(self, emission: Emission) -> dict[str, Any]:
         """The files that the emission wrote the last time, by their paths; none when there was none, or it wrote to another place.

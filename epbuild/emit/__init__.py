@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from epbuild.emit.directory import Ours, mend, prepare, swap_in, unfinished
+from epbuild.emit.directory import Owned, mend, prepare, swap_in, unfinished
+from epbuild.emit.entries import free_name
 from epbuild.emit.layout import Placed, Stored, StoredModel, arrange
 from epbuild.emit.manifest import ManifestModel, render
 from epbuild.emit.placing import place_all
@@ -34,7 +35,7 @@ __all__ = [
     "InputFile",
     "ManifestModel",
     "Materials",
-    "Ours",
+    "Owned",
     "Placed",
     "Pour",
     "RecipeFiles",
@@ -55,6 +56,7 @@ __all__ = [
     "compressor",
     "emitted_files",
     "for_inference",
+    "free_name",
     "gather",
     "genai_config",
     "image",

@@ -1,61 +1,94 @@
-"""A directory tree that is swapped in whole: prepared beside its place, then renamed. No reader sees a mix of two builds.
+"""A directory tree that is swapped in whole: prepared beside its place, synced, then exchanged with what is there.
 
-Files that epbuild did not make are never overwritten and never lost: they are linked into the new tree before the swap. A swap that was
-cut short is completed or undone by the next one.
+Files that epbuild did not make, or that were changed since, are never lost: they are linked into the new tree before the swap. A swap that
+was cut short is completed or undone by the next one. `docs/promises.md` says what holds on which system.
 """
 
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import os
-import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
+from epbuild.atomic import exchange, make_folders, rename, sync_directory, sync_tree
+from epbuild.emit.entries import (
+    Entries,
+    as_it_was,
+    entries,
+    free_name,
+    hidden_name,
+    hidden_prefix,
+    identical,
+    identity,
+    make_writable,
+    remove_tree,
+)
 from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId
 
-Ours = Callable[[Path], Collection[str]]
-"""Which files of a folder epbuild made, as POSIX paths below it; everything else there is the user's."""
+_OLD = "old-"
+"""Marks the tree of the build before, which was renamed away, and still has to be put back or removed."""
+_SWAP = "swap-"
+"""Marks a tree in exchange, and is followed by the inode of the new one: a tree with another inode is that of the build before."""
 
-_MARK = ".epbuild-"
-_OLD = "old"
+
+class Owned(Protocol):
+    """What of the files of a folder is epbuild's, as POSIX paths below it; everything else there is the user's."""
+
+    def wrote(self, folder: Path) -> Collection[str]:
+        """Those that epbuild wrote, changed since or not, and whether or not they are there."""
+        ...
+
+    def as_written(self, folder: Path) -> Collection[str]:
+        """Those that are there as epbuild wrote them."""
+        ...
 
 
-def swap_in(staged: Path, destination: Path, ours: Ours, step: str) -> None:
-    """Put the tree `staged` (from `prepare`) in the place of `destination`.
+def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping[str, str]:
+    """Put the tree `staged` (from `prepare`) in the place of `destination`, also if the power fails; `staged` is gone then.
 
-    What is not `ours` there is kept. Raises BuildError when a file of the user's stands where one of the new files belongs, and then
+    What is not `owned`, or not as it was written, is kept. Returns what was changed since it was written, by its path, and the path under
+    which it is kept. Raises BuildError when something of the user's is where one of the new files belongs, or cannot be kept, and then
     changes nothing.
     """
-    if destination.is_dir() and not destination.is_symlink():
-        _carry_over(staged, destination, ours, step)
-        old = _beside(destination, f"{_OLD}-{uuid4().hex[:8]}")
-        destination.rename(old)
-        try:
-            staged.rename(destination)
-        except OSError:
-            old.rename(destination)
-            raise
-        _discard(old, destination, ours)
-    elif destination.exists() or destination.is_symlink():
+    if not os.path.lexists(destination):
+        sync_tree(staged, _unsynced(staged))
+        rename(staged, destination)
+        sync_directory(destination.parent)
+        return {}
+    if destination.is_symlink() or not destination.is_dir():
         message = f"the output folder {destination.name} exists, and is not a folder that epbuild made"
         raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's path."))
-    else:
-        staged.rename(destination)
+    kept = _carry_over(staged, destination, owned, step)
+    sync_tree(staged, _unsynced(staged))
+    # From here on in one folder with its destination: only so may a tree be renamed that its user made read-only.
+    new = _beside(destination, f"{_SWAP}{staged.stat().st_ino:x}-{uuid4().hex[:8]}")
+    rename(staged, new)
+    try:
+        as_it_was(destination, new, times=False)
+        old = new if exchange(new, destination) else _replaced(new, destination)
+    except BaseException:
+        if not _is_old(new, destination):
+            remove_tree(new)
+        raise
+    sync_directory(destination.parent)
+    _discard(old, destination, owned)
+    return kept
 
 
 @contextlib.contextmanager
-def prepare(destination: Path, ours: Ours, step: str) -> Iterator[Path]:
+def prepare(destination: Path, owned: Owned, step: str) -> Iterator[Path]:
     """A new empty folder beside `destination`, to fill and then `swap_in`; removed if that does not happen.
 
     First mends what a run that was killed left beside `destination`. Raises EnvironmentFailure when the place cannot be written.
     """
     staged = _beside(destination, uuid4().hex[:8])
     try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        mend(destination, ours)
+        make_folders(destination.parent)
+        mend(destination, owned)
         staged.mkdir()
         yield staged
     except OSError as error:
@@ -64,59 +97,112 @@ def prepare(destination: Path, ours: Ours, step: str) -> Iterator[Path]:
             Problem("EPB424", message, StepId(step), "Check the space and the permissions of its folder.")
         ) from error
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
-
-
-def _beside(destination: Path, suffix: str) -> Path:
-    return destination.with_name(f".{destination.name}{_MARK}{suffix}")
+        remove_tree(staged)
 
 
 def unfinished(destinations: Iterable[Path]) -> list[Path]:
     """Those of the output folders beside which a build that was killed left something, or one that goes on has something."""
-    wanted = set(destinations)
+    wanted = {(destination.parent, hidden_name(destination.name, "")): destination for destination in destinations}
     found: set[Path] = set()
-    for parent in {destination.parent for destination in wanted}:
+    for parent in {parent for parent, _ in wanted}:
         with contextlib.suppress(OSError):
-            hidden = [entry.name[1:] for entry in parent.iterdir() if entry.name.startswith(".") and _MARK in entry.name]
-            found.update(parent / name.rpartition(_MARK)[0] for name in hidden)
-    return sorted(found & wanted)
+            hidden = {hidden_prefix(entry.name) for entry in parent.iterdir()}
+            found.update(wanted[parent, prefix] for prefix in hidden if prefix is not None and (parent, prefix) in wanted)
+    return sorted(found)
 
 
-def mend(destination: Path, ours: Ours) -> None:
+def mend(destination: Path, owned: Owned) -> None:
     """Remove what killed builds left beside `destination`, and put back what they only moved away. Raises OSError.
 
     Only for whoever holds the lease of this output: what a build that goes on has there looks the same.
     """
-    prefix = f".{destination.name}{_MARK}"
+    prefix = hidden_name(destination.name, "")
     left = sorted(path for path in destination.parent.iterdir() if path.name.startswith(prefix) and path.is_dir())
+    old = [path for path in left if _is_old(path, destination)]
+    for path in old:
+        if destination.exists():
+            _discard(path, destination, owned)
+        else:
+            rename(path, destination)
+            sync_directory(destination.parent)
     for path in left:
-        if path.name.startswith(f"{prefix}{_OLD}-"):
-            if destination.exists():
-                _discard(path, destination, ours)
-            else:
-                path.rename(destination)
-    for path in left:
-        if not path.name.startswith(f"{prefix}{_OLD}-"):
+        if path not in old:
             # What a user had was only linked here, so nothing of theirs is lost.
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
 
-def _carry_over(staged: Path, destination: Path, ours: Ours, step: str) -> None:
-    """Link the user's own files into the new tree."""
-    made = ours(destination)
-    for relative in _files(destination):
-        if relative in made:
+def _beside(destination: Path, suffix: str) -> Path:
+    return destination.with_name(hidden_name(destination.name, suffix))
+
+
+def _is_old(path: Path, destination: Path) -> bool:
+    """Whether a hidden folder beside `destination` is the tree of the build before."""
+    rest = path.name.removeprefix(hidden_name(destination.name, ""))
+    if not rest.startswith(_SWAP):
+        return rest.startswith(_OLD)
+    try:
+        return f"{path.stat().st_ino:x}" != rest.split("-")[1]
+    except FileNotFoundError:
+        return False
+
+
+def _replaced(new: Path, destination: Path) -> Path:
+    """Put `new` in the place of `destination` where they cannot be exchanged; where the latter is now."""
+    old = _beside(destination, f"{_OLD}{uuid4().hex[:8]}")
+    rename(destination, old)
+    try:
+        rename(new, destination)
+    except OSError:
+        rename(old, destination)
+        raise
+    return old
+
+
+def _carry_over(staged: Path, destination: Path, owned: Owned, step: str) -> dict[str, str]:
+    """Link what is not epbuild's, or not as it wrote it, into the new tree; what was changed since, and its path there."""
+    there = entries(destination)
+    if there.mounted:
+        message = f"{destination.name}/{there.mounted[0]} is on another file system than the output, and cannot be taken along"
+        raise BuildError(Problem("EPB436", message, StepId(step), "Mount it elsewhere, and put a link to it there."))
+    wrote, as_written = owned.wrote(destination), owned.as_written(destination)
+    kept: dict[str, str] = {}
+    # What was changed since comes last: then it is clear which names are free.
+    for name in sorted(there.files, key=lambda name: name in wrote):
+        if name in as_written:
             continue
-        target = staged / relative
+        source, target = destination / name, staged / name
         if _in_the_way(target, staged):
-            message = f"{destination.name}/{relative} exists, and epbuild did not make it"
-            raise BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's names."))
+            if name not in wrote or not target.parent.is_dir():
+                raise _foreign(destination, name, step)
+            if identical(source, target):
+                continue
+            target = free_name(target, source)
+        if name in wrote:
+            kept[name] = target.relative_to(staged).as_posix()
         target.parent.mkdir(parents=True, exist_ok=True)
-        source = destination / relative
-        try:
+        # What cannot be linked is moved after the swap.
+        with contextlib.suppress(OSError, NotImplementedError):
             os.link(source, target, follow_symlinks=False)
-        except (OSError, NotImplementedError):
-            shutil.copy2(source, target, follow_symlinks=False)
+    _carry_over_folders(staged, destination, there, wrote, step)
+    return kept
+
+
+def _carry_over_folders(staged: Path, destination: Path, there: Entries, wrote: Collection[str], step: str) -> None:
+    """Make the user's folders, those without a file among them, and give all that stay the modes that they had."""
+    own = {parent.as_posix() for name in wrote for parent in Path(name).parents}
+    for name in there.folders:
+        if name not in own:
+            if _in_the_way(staged / name, staged) and not (staged / name).is_dir():
+                raise _foreign(destination, name, step)
+            (staged / name).mkdir(parents=True, exist_ok=True)
+    for name in reversed(there.folders):  # what is inside first: then nothing is made in a folder any more
+        if (staged / name).is_dir():
+            as_it_was(destination / name, staged / name, times=name not in own)
+
+
+def _foreign(destination: Path, name: str, step: str) -> BuildError:
+    message = f"{destination.name}/{name} exists, and epbuild did not make it"
+    return BuildError(Problem("EPB423", message, StepId(step), "Move it away, or change the output's names."))
 
 
 def _in_the_way(target: Path, staged: Path) -> bool:
@@ -125,25 +211,26 @@ def _in_the_way(target: Path, staged: Path) -> bool:
     return os.path.lexists(target) or any(os.path.lexists(folder) and not folder.is_dir() for folder in folders)
 
 
-def _discard(old: Path, destination: Path, ours: Ours) -> None:
-    """Remove a replaced tree; a file of the user's that is not in the new one (it came in the instant of the swap) is moved there."""
-    made = ours(old)
-    for relative in _files(old):
-        source, target = old / relative, destination / relative
-        kept = relative in made or (target.exists() and filecmp.cmp(source, target, shallow=True)) or target.is_symlink()
-        if not kept:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source.rename(target if not target.exists() else target.with_name(f"{target.name}.saved"))
+def _unsynced(staged: Path) -> list[Path]:
+    """The files of a new tree that may not be on the disk yet: those that are no links to what was there before."""
+    files = (staged / name for name in entries(staged).files)
+    return [path for path in files if (status := path.lstat()).st_nlink == 1 and stat.S_ISREG(status.st_mode)]
+
+
+def _discard(old: Path, destination: Path, owned: Owned) -> None:
+    """Remove a replaced tree; what is the user's and not in the new one (it came in the instant of the swap) is moved there."""
+    as_written, there = owned.as_written(old), entries(old)
+    taken_along = {identity(destination / name) for name in entries(destination).files}
+    for folder in there.folders:
+        make_writable(old / folder)
+    make_writable(old)
+    for name in there.files:
+        source, target = old / name, destination / name
+        if name in as_written or identity(source) in taken_along or identical(source, target):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        rename(source, free_name(target, source) if os.path.lexists(target) else target)
     # Under the name of a tree that is not whole, since one that is only partly removed must never be put back.
     remains = _beside(destination, uuid4().hex[:8])
-    old.rename(remains)
-    shutil.rmtree(remains, ignore_errors=True)
-
-
-def _files(folder: Path) -> list[str]:
-    """Every file and link below a folder, as sorted POSIX paths."""
-    found = []
-    for root, folders, names in os.walk(folder):
-        links = [name for name in folders if (Path(root) / name).is_symlink()]
-        found += [(Path(root) / name).relative_to(folder).as_posix() for name in (*names, *links)]
-    return sorted(found)
+    rename(old, remains)
+    remove_tree(remains)

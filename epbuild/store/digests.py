@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -120,18 +120,21 @@ class Digests:
     def relinking(self, paths: Iterable[Path]) -> Iterator[None]:
         """Hard links that the block makes to the files, or removes, are no change of content: their digests stay known.
 
-        A link changes the time of the last status change and nothing else; a file of which more has changed is read again.
+        A link changes the time of the last status change and nothing else; a file of which more has changed is read again. So are all of
+        them where the memory cannot be used just now: what the block did stands all the same. Raises StoreError before the block, and in
+        it what the block raises.
         """
         before = {path: StatKey.of(_status(path)) for path in paths}
         yield
         lasting = {}
-        for path, key in before.items():
-            after = StatKey.of(_status(path))
-            known = self._memory.get(str(path.absolute()))
-            if known is not None and known[0] == key and after._replace(ctime_ns=key.ctime_ns) == key:
-                lasting[str(path.absolute())] = (after, known[1])
-        if lasting:
-            self._memory.put_many(lasting)
+        with suppress(StoreError):
+            for path, key in before.items():
+                after = StatKey.of(_status(path))
+                known = self._memory.get(str(path.absolute()))
+                if known is not None and known[0] == key and after._replace(ctime_ns=key.ctime_ns) == key:
+                    lasting[str(path.absolute())] = (after, known[1])
+            if lasting:
+                self._memory.put_many(lasting)
 
 
 def unchanged(path: Path, key: StatKey) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,13 +26,16 @@ from small_builds import (
     tamper,
 )
 
-from epbuild.build import StepFinished
-from epbuild.errors import PlanError
+from epbuild.build import StepFinished, Warned
+from epbuild.build.orphans import Outputs
+from epbuild.errors import PlanError, Problem, StoreError
 from epbuild.plan import MANIFEST
 from epbuild.store import Digests, StatKey, Workspace
+from epbuild.store.state import FileMemory
 
 CURRENT = dict.fromkeys(STEPS, "current")
 DECODER = [*COMPILES, SHARE]
+EMIT_ZIP = "emit:decoder/npu/zip"
 
 
 @pytest.fixture
@@ -159,11 +163,16 @@ def test_a_damaged_output_is_told_and_comes_back_without_a_compile(built: Worksh
     spoil, reason = DAMAGE[damage]
     spoil(built.output())
     assert built.states() == {**CURRENT, EMIT_DECODER: "restorable"}
-    [told] = built.reasons(EMIT_DECODER)
-    assert told.startswith(reason)
+    told, name = built.reasons(EMIT_DECODER), reason.split()[0]
+    assert any(sentence.startswith(reason) for sentence in told)
+    left = built.output() / name
+    changed = os.path.lexists(left)
+    assert (f"{name} was changed after epbuild wrote it, and will be kept" in told) == changed
+    content = left.read_bytes() if changed else b""
     assert built.build().exit_code == 0
     assert built.compiled == []
-    assert {name: data for name, data in built.contents().items() if name != "x"} == before
+    assert {name: data for name, data in built.contents().items() if name != "x" and ".saved" not in name} == before
+    assert [path.read_bytes() for path in built.output().glob("*.saved")] == [content] * changed
     assert built.states() == CURRENT
 
 
@@ -187,7 +196,7 @@ def test_an_output_edited_in_secret_is_noticed_although_its_size_and_time_are_as
     assert built.states() == CURRENT
     tamper(binary, content.replace(b"3", b"4"))
     assert built.states() == {**CURRENT, EMIT_DECODER: "restorable"}
-    assert built.reasons(EMIT_DECODER) == ("prefill_qnn.bin was changed",)
+    assert built.reasons(EMIT_DECODER) == ("prefill_qnn.bin was changed after epbuild wrote it, and will be kept",)
 
 
 def test_an_emptied_store_costs_nothing_while_the_outputs_are_in_place(built: Workshop) -> None:
@@ -334,3 +343,107 @@ def test_a_build_tells_the_end_of_every_step_once(workshop: Workshop) -> None:
     workshop.build()
     ended = [event.step for event in workshop.events if isinstance(event, StepFinished)]
     assert sorted(ended) == sorted(STEPS)
+
+
+def warnings(workshop: Workshop) -> list[str]:
+    return [event.problem.message for event in workshop.events if isinstance(event, Warned)]
+
+
+def test_a_changed_file_under_a_name_that_is_emitted_no_more_stays_where_it_is_and_is_told(built: Workshop) -> None:
+    (built.output() / "decode_ctx.onnx").write_bytes(b"mine")
+    built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}", model: "${model}_npu.onnx"'))
+    assert "decode_ctx.onnx was changed after epbuild wrote it, and will be kept" in built.reasons(EMIT_DECODER)
+    assert not any("will be kept" in reason for reason in built.reasons(EMIT_CLASSIFIER))
+    assert built.build().exit_code == 0
+    [told] = warnings(built)
+    assert told.endswith("dist/decoder/decode_ctx.onnx was changed after epbuild wrote it: it is kept")
+    names = {"decode_ctx.onnx", "decode_npu.onnx", "prefill_npu.onnx", "prefill_qnn.bin", "manifest.json"}
+    assert built.contents().keys() == names
+    assert built.contents()["decode_ctx.onnx"] == b"mine"
+    assert built.states() == CURRENT
+    built.write_recipe()
+    built.build()
+    assert "EPB423" in built.failures, "from now on it is the user's"
+    assert built.contents()["decode_ctx.onnx"] == b"mine"
+
+
+def test_what_was_changed_is_kept_whenever_it_is_and_however_often(built: Workshop) -> None:
+    manifest = built.output() / "manifest.json"
+    for content in (b"first", b"second", b"second"):
+        manifest.write_bytes(content)
+        built.write_recipe(("name: small", f"name: {content.decode()}"))
+        assert built.build().exit_code == 0
+        assert len(warnings(built)) == 1
+        assert json.loads(manifest.read_bytes())["recipe"] == content.decode()
+    saved = {path.name: path.read_bytes() for path in built.output().glob("*.saved*")}
+    assert saved == {"manifest.json.saved": b"first", "manifest.json.saved-2": b"second"}
+    assert built.states() == CURRENT
+
+
+def test_an_archive_that_was_changed_is_kept_beside_the_new_one(built: Workshop) -> None:
+    built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}.zip", pack: zip, provenance: true'))
+    assert built.build().exit_code == 0
+    archive, statement = (built.folder / "dist" / name for name in ("decoder.zip", "decoder.zip.intoto.json"))
+    before = archive.read_bytes()
+    archive.write_bytes(b"repacked")
+    statement.write_bytes(b"noted")
+    assert sum("will be kept" in reason for reason in built.reasons(EMIT_ZIP)) == 2
+    assert built.build().exit_code == 0
+    assert len(warnings(built)) == 2
+    assert archive.read_bytes() == before
+    assert archive.with_name("decoder.zip.saved").read_bytes() == b"repacked"
+    assert statement.with_name("decoder.zip.intoto.json.saved").read_bytes() == b"noted"
+    assert built.states()[EMIT_ZIP] == "current"
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_work(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """No copy of it is kept: neither of the manifest nor of the archive, whose digests only the memory knows."""
+    change = [('path: "dist/${group}"', 'path: "dist/${group}.zip", pack: zip')] if form == "archive" else []
+    built.write_recipe(*change)
+    assert built.build().exit_code == 0
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("second", "third"):
+        built.write_recipe(*change, ("name: small", f"name: {name}"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Outputs, "record", killed)
+            with pytest.raises(KeyboardInterrupt):
+                built.build()
+    built.write_recipe(*change, ("name: small", "name: fourth"))
+    assert not any("kept" in reason for reason in built.reasons(EMIT_ZIP if form == "archive" else EMIT_DECODER))
+    assert built.build().exit_code == 0
+    assert warnings(built) == []
+    assert not list((built.folder / "dist").rglob("*.saved*"))
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        assert workspace.facts("announced") == {}
+
+
+def test_a_state_that_is_locked_in_the_wrong_moment_publishes_nothing_that_is_not_in_the_manifest(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = built.contents()
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        for path in built.output().iterdir():
+            workspace.files.put_many({str(path): (StatKey.of(path.stat()), Digests(workspace.files).of(path))})
+    (built.output() / "decode_ctx.onnx").unlink()
+    put, link, linked = FileMemory.put_many, os.link, []
+
+    def links(*arguments: Any, **options: Any) -> None:
+        linked.append(arguments)
+        link(*arguments, **options)
+
+    def locked(*arguments: Any) -> None:
+        if linked:
+            raise StoreError(Problem("EPB507", "Cannot use the state: database is locked."))
+        put(*arguments)
+
+    monkeypatch.setattr(os, "link", links)
+    monkeypatch.setattr(FileMemory, "put_many", locked)
+    assert built.build().exit_code == 0
+    assert linked
+    assert built.contents() == before
