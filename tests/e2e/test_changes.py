@@ -239,6 +239,17 @@ def check_run(case: Case, does: dict[str, int], users: Set[str] = frozenset()) -
     check_outputs(case, users)
 
 
+def kept(case: Case) -> dict[str, bytes]:
+    """The files that were changed since epbuild wrote them, by the names under which a build keeps them."""
+    found = {}
+    for manifest in case.folder.glob("dist/**/manifest.json"):
+        for file in json.loads(manifest.read_text(encoding="utf-8"))["files"]:
+            path = manifest.parent / file["path"]
+            if path.exists() and digest(path) != file["sha256"]:
+                found[f"{file['path']}.saved"] = path.read_bytes()
+    return found
+
+
 @dataclass(frozen=True)
 class Row:
     """A change, and what it must come to: the states of the session group and of the output, the causes, the outcomes of the steps."""
@@ -406,10 +417,13 @@ _COPIES: int = 2 * (len(ROWS) + len(SECRET_ROWS)) + _ALONE
 )
 def test_a_change_is_seen_for_what_it_is_named_and_made_good(row: Row, case: Case) -> None:
     row.change(case)
+    saved = kept(case)
     if case.fast:
         done = case.epbuild("run")
         assert ("Nothing to do" in done.stdout) == (row.does == NOTHING), done.stdout + done.stderr
-        check_outputs(case)
+        assert all(f"it is kept as dist/pair/{name}" in done.stderr for name in saved), done.stderr
+        check_outputs(case, saved.keys())
+        assert {name: data for name, data in case.files("dist/pair").items() if name in saved} == saved
         return
     steps, reasons = look(case)
     assert (steps[SHARE]["state"], steps[EMIT]["state"]) == (row.group, row.output)
@@ -417,9 +431,10 @@ def test_a_change_is_seen_for_what_it_is_named_and_made_good(row: Row, case: Cas
     assert bool(found) == bool(row.causes)
     for cause in row.causes:
         assert any(reason.startswith(cause) for reason in found), (cause, found)
+    assert sum("will be kept" in reason for reason in steps[EMIT]["reasons"]) == len(saved)
     if row.does == NOTHING:
         assert all(step["key"] == step["previous_key"] and step["built"] for step in reasons.values())
-    check_run(case, row.does)
+    check_run(case, row.does, saved.keys())
 
 
 # -- Changes that take more than a line --------------------------------------------------------------------------------
