@@ -21,6 +21,7 @@ from typing import Any
 
 from epbuild.build.diagnosis import diagnose, last_words, readable, tells_progress
 from epbuild.build.events import Listener, StepOutput, StepStarted
+from epbuild.build.node_names import prefix_nodes
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.clone import copy_file
 from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError
@@ -117,6 +118,8 @@ def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledMode
     if error is not None:
         raise error
     execution.compiled()
+    for member in group.members:
+        prefix_nodes(group, member, execution.staging / member.output)
     needed = {member.name: _source_data(group, member, execution.staging) for member in group.members}
     models = tuple(
         replace(model, data=tuple(dict.fromkeys((*model.data, *needed[model.member]))))

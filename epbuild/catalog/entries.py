@@ -169,6 +169,17 @@ class Reproducibility:
 
 
 @dataclass(frozen=True)
+class NodeNames:
+    """How an EP that ignores `ep.context_node_name_prefix` finds its part of a context, and so which of its nodes can be renamed."""
+
+    found_by: Literal["name", "partition_name"]
+    """By `partition_name`: any node can be renamed. By its name: only one that is alone in its context, which is found without."""
+    why: str
+    """What becomes of other nodes, as a clause."""
+    origin: str
+
+
+@dataclass(frozen=True)
 class Known:
     """One value of an option that has a table: its name, the other spellings that stand for it, and what is known of it."""
 
@@ -245,6 +256,8 @@ class Entry:
     """The catalog file that this entry was read from; None for one of epbuild's own."""
     reproducible: Reproducibility | None = None
     """None: nobody has tried, so that nothing is claimed."""
+    node_names: NodeNames | None = None
+    """None: it is not known whether the EP heeds a prefix for the names of its nodes, nor whether they can be renamed."""
 
     @cached_property
     def _concerned(self) -> dict[frozenset[str], tuple[Refusal, ...]]:
@@ -339,6 +352,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> Ent
         compatibility_pattern=document.get("compatibility", {}).get("pattern"),
         user_file=user_file,
         reproducible=_reproducibility(document.get("reproducible"), origin),
+        node_names=_node_names(document.get("node_names"), origin),
     )
 
 
@@ -428,6 +442,10 @@ def _reproducibility(section: Mapping[str, Any] | None, origin: str) -> Reproduc
         for row in section.get("except", ())
     )
     return Reproducibility(section["what"], known, tuple(exceptions))
+
+
+def _node_names(section: Mapping[str, Any] | None, origin: str) -> NodeNames | None:
+    return None if section is None else NodeNames(section["found_by"], section["why"], section.get("origin", origin))
 
 
 def _pair(words: Any) -> tuple[str, str]:

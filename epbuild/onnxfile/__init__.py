@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from epbuild.onnxfile.connection import Connection, read_connection
     from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
     from epbuild.onnxfile.merge import Merged, members_of, merge_models
+    from epbuild.onnxfile.nodenames import rename_nodes
     from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
     from epbuild.onnxfile.places import ModelPlace, model_places
 
@@ -63,6 +64,7 @@ __all__ = [
     "read_connection",
     "read_header",
     "relink",
+    "rename_nodes",
     "repackage",
     "resolve",
     "share_initializers",
@@ -74,6 +76,7 @@ __getattr__ = late(
         "connection": ("Connection", "read_connection"),
         "initializers": ("SharedInitializers", "share_initializers"),
         "merge": ("Merged", "members_of", "merge_models"),
+        "nodenames": ("rename_nodes",),
         "packaging": ("Packaging", "Repackaged", "repackage"),
         "places": ("ModelPlace", "model_places"),
     },

@@ -18,7 +18,7 @@ from epbuild.differences import Kind, Place, changed_facts, facts, shown
 from epbuild.plan.steps import Member, PlannedEp, SessionGroup
 
 FORMAT = 2
-CONTRACT = 2
+CONTRACT = 3
 """Raised when the worker or the session group contract changes what a compile writes."""
 
 _ORDERS = {"members": "member order", "eps": "EP order"}

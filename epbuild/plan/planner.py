@@ -109,6 +109,7 @@ class _Work:
                     )
                     for reason in sharing_refusals(target)
                 ]
+                self.problems += _unnameable(group, target)
 
     def add_group(self, group: Group) -> None:
         self.check_group(group)
@@ -251,6 +252,18 @@ class _Work:
             self.groups[ident] = replace(group, members=members)
             if group.share and ident in actions and all(member.fetched for member in members):
                 self.warnings += _lonely(group, {member.name: found[member.name].header for member in members})
+
+
+def _unnameable(group: Group, target: PlannedTarget) -> Iterator[Problem]:
+    """Why members of a sharing group cannot have the node name prefixes that they are to have, each setting once."""
+    places = dict.fromkeys(member.compile.prefix_where for member in group.members if member.compile.node_name_prefix)
+    for ep in target.compiling if len(group.members) > 1 else ():
+        rule = ep.entry.node_names
+        if rule is not None and rule.found_by == "name" and ep.entry.sharing.binaries == "one":
+            for where in places:
+                message = f"the nodes of '{group.name}', which share a context for '{target.name}', cannot be given a prefix: {rule.why}"
+                hint = "Leave node_name_prefix out: in a context that is shared, the nodes have different names already."
+                yield Problem("EPB250", message, where, hint)
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:

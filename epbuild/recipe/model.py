@@ -151,6 +151,7 @@ class CompileSettings:
     external_threshold: int = 1024
     node_name_prefix: str | None = None
     embed_where: Position | None = None
+    prefix_where: Position | None = None
 
 
 @dataclass(frozen=True)

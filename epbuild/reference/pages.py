@@ -71,8 +71,16 @@ def _facts(entry: Entry) -> str:
         "`source` of its EPContext nodes": ", ".join(map(_code, entry.sources)),
         "its context binary": _code(entry.binary_name) if entry.binary_name else "",
         "shares weights": sharing,
+        "`node_name_prefix`": _renaming(entry),
     }
     return _table(("", ""), [(name, text) for name, text in rows.items() if text])
+
+
+def _renaming(entry: Entry) -> str:
+    if entry.node_names is None:
+        return ""
+    which = "any node" if entry.node_names.found_by == "partition_name" else "a node that is alone in its context"
+    return f"ignored by the EP; epbuild renames {which}: {entry.node_names.why}"
 
 
 def _options_section(options: Iterable[Option], title: str) -> list[str]:

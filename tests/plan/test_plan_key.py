@@ -168,11 +168,6 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
         ),
         (
             "models: [prefill, decode]",
-            "models: [prefill, {model: decode, compile: {node_name_prefix: d_}}]",
-            "model decode: compile node name prefix changed: nothing -> d_",
-        ),
-        (
-            "models: [prefill, decode]",
             "models: [prefill, {model: decode, compile: {initializers: {store: source}}}]",
             "model decode: compile initializers changed: inline -> source",
         ),
@@ -226,6 +221,12 @@ def test_embedding_is_part_of_what_is_compiled(workshop: Path) -> None:
     embedding = edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {embed: true}\n"))
     found = changed(workshop, RECIPE, embedding, "compile:vision/cpu/prefill")
     assert found == ["model prefill: compile embed changed: false -> true"]
+
+
+def test_what_node_names_begin_with_is_part_of_what_is_compiled(workshop: Path) -> None:
+    named = edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {node_name_prefix: '${model}_'}\n"))
+    found = changed(workshop, RECIPE, named, "compile:vision/cpu/prefill")
+    assert found == ["model prefill: compile node name prefix changed: nothing -> prefill_"]
 
 
 def test_where_initializers_go_is_part_of_what_is_compiled(workshop: Path) -> None:

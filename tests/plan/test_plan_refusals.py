@@ -153,6 +153,28 @@ def test_external_data_in_a_folder_below_the_model_is_found(workshop: Path) -> N
 DECODE = "decode: models/decode.onnx"
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    share_weights: true\n", f"    share_weights: true\n    compile: {{node_name_prefix: {MARK}'${{model}}_'}}\n"),
+        ("models: [prefill, decode]", f"models: [prefill, {{model: decode, compile: {{node_name_prefix: {MARK}d_}}}}]"),
+    ],
+)
+def test_nodes_of_a_shared_context_are_not_renamed_where_the_ep_goes_by_their_names(workshop: Path, old: str, new: str) -> None:
+    words = "the nodes of 'decoder', which share a context for 'phone', cannot be given a prefix: QNN finds each graph"
+    check(workshop, edited(RECIPE, (old, new)), ("EPB250", words))
+
+
+def test_nodes_of_models_that_share_no_context_may_have_a_prefix(workshop: Path) -> None:
+    assert problems_of(workshop, edited(RECIPE, ("  vision:\n", "  vision:\n    compile: {node_name_prefix: p_}\n"))) == ()
+    alone = edited(
+        RECIPE,
+        ("[prefill, decode]", "[prefill]"),
+        ("    share_weights: true\n", "    share_weights: true\n    compile: {node_name_prefix: p_}\n"),
+    )
+    assert problems_of(workshop, alone) == ()
+
+
 def elsewhere(folder: str, *, mark: str = MARK) -> str:
     """The recipe with the external data of `decode` in another folder."""
     return edited(RECIPE, (DECODE, f"decode: {{path: models/decode.onnx, external_data: {mark}{folder}}}"))

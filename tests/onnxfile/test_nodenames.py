@@ -1,0 +1,62 @@
+"""Renamed nodes: a model in which nodes have other names and every other byte is what it was, as the onnx package sees it too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx_models import all_nodes, context_node, model, parse, two_level_model
+
+from epbuild.onnxfile import EPContextNode, MalformedModel, read_header, rename_nodes
+
+
+def contexts(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in all_nodes(proto.graph) if node.op_type == "EPContext"]
+
+
+def renamed(folder: Path, proto: onnx.ModelProto, names: dict[int, str]) -> onnx.ModelProto:
+    source, made = folder / "m.onnx", folder / "made.onnx"
+    source.write_bytes(proto.SerializeToString())
+    rename_nodes(source, made, names)
+    found = parse(made.read_bytes())
+    assert isinstance(found, onnx.ModelProto)
+    return found
+
+
+@pytest.mark.parametrize("name", ["a", "prefill_outer", "ü" * 200, "x" * 20_000])
+def test_nodes_of_the_graph_and_of_branches_are_renamed_and_nothing_else_is(tmp_path: Path, name: str) -> None:
+    proto = two_level_model()
+    order = [node.name for node in read_header_of(tmp_path, proto)]
+    made = renamed(tmp_path, proto, {place: f"{name}{old}" for place, old in enumerate(order)})
+    assert {node.name for node in contexts(made)} == {f"{name}{old}" for old in order}
+    for node in contexts(made):
+        node.name = node.name.removeprefix(name)
+    assert made == proto
+
+
+def read_header_of(folder: Path, proto: onnx.ModelProto) -> tuple[EPContextNode, ...]:
+    (folder / "header.onnx").write_bytes(proto.SerializeToString())
+    return read_header(folder / "header.onnx").ep_context_nodes
+
+
+def test_only_the_nodes_that_are_named_are_renamed_and_one_without_a_name_is_given_one(tmp_path: Path) -> None:
+    proto = model([context_node("first", source="A"), context_node("", source="B", partition_name="p")])
+    made = renamed(tmp_path, proto, {1: "second"})
+    assert [node.name for node in contexts(made)] == ["first", "second"]
+    assert [node.partition_name for node in read_header(tmp_path / "made.onnx").ep_context_nodes] == [None, "p"]
+
+
+def test_an_embedded_context_stays_what_it_is(tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 2000
+    made = renamed(tmp_path, model([context_node("n", embed_mode=1, ep_cache_context=payload)]), {0: "longer than before"})
+    (node,) = contexts(made)
+    assert next(attribute.s for attribute in node.attribute if attribute.name == "ep_cache_context") == payload
+    assert node.name == "longer than before"
+
+
+def test_what_is_no_whole_model_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(model([context_node("n")]).SerializeToString()[:-3])
+    with pytest.raises(MalformedModel):
+        rename_nodes(tmp_path / "m.onnx", tmp_path / "made.onnx", {0: "other"})
+    assert not (tmp_path / "made.onnx").exists()
