@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.late import late
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         tidied_document,
         verification_document,
     )
+    from epbuild.report.summary import WithStepSummary
 
 __all__ = [
     "checking",
@@ -100,8 +103,15 @@ __getattr__ = late(
 )
 
 
-def reporter(*, json: bool) -> JsonLines | LiveRows | PlainLines:
-    """Who listens to a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere."""
-    if json:
-        return JsonLines()
-    return LiveRows() if is_screen(sys.stdout) else PlainLines()
+def reporter(*, json: bool) -> JsonLines | LiveRows | PlainLines | WithStepSummary:
+    """Who listens to a build: JSON lines when asked for, live rows on a terminal, plain lines elsewhere.
+
+    In a workflow of GitHub Actions, the summary of its step gets tables as well.
+    """
+    listener = JsonLines() if json else LiveRows() if is_screen(sys.stdout) else PlainLines()
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return listener
+    from epbuild.report.summary import WithStepSummary
+
+    return WithStepSummary(listener, Path(summary))

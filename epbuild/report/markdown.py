@@ -1,4 +1,4 @@
-"""Comparisons of artifacts as GitHub-flavoured Markdown, for the comment of a pull request.
+"""Tables as GitHub-flavoured Markdown, and in them comparisons of artifacts, for the comment of a pull request.
 
 All that comes from artifacts is shown as code, so that a name can neither become markup nor call anybody. The text is ASCII, whatever the
 encoding of standard output, and short enough for a comment.
@@ -29,6 +29,7 @@ _MOST_ROWS = (200, 50, 15, 3, 0)
 _MOST_PLACES = 3
 _LONGEST = 120
 _NOTHING = "-"
+_REST = ", which `epbuild diff` lists"
 _ARROW = "&rarr;"
 _SIZED = {"model": "Models", "context binary": "Context binaries", "external data": "External data"}
 _SUBJECTS = ("Graph and weights", "Target", "Options", "Settings", "Toolchain", "Contexts", "Names")
@@ -37,7 +38,7 @@ _FOLDED = {"Contexts", "Names"}
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
     """A list with a title; a column whose heading begins with `>` has numbers. `note` is a sentence below it."""
 
     title: str
@@ -61,18 +62,18 @@ def markdown(old: str, new: str, found: Comparison) -> str:
     ending = [*([f"The same: {', '.join(found.same)}."] if found.same else []), *([untold] if untold else [])]
     text = ""
     for most in _MOST_ROWS:
-        parts = [_headline(found), _sum(old, new, found), *(_written(table, most) for table in tables), *ending]
+        parts = [_headline(found), _sum(old, new, found), *(written(table, most, _REST) for table in tables), *ending]
         text = "\n\n".join(parts) + "\n"
         if len(text) <= MOST_CHARACTERS:
             break
     return text
 
 
-def code(text: str) -> str:
+def code(text: str, longest: int = _LONGEST) -> str:
     """A text from outside as code, in which nothing is markup, in a table or not. Of a long one, the middle is left out."""
     text = printable(text)
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST // 2]}...{text[-_LONGEST // 2 :]}"
+    if len(text) > longest:
+        text = f"{text[: longest // 2]}...{text[-longest // 2 :]}"
     if not text:
         return "(empty)"
     if text.isascii() and text == text.strip() and not re.search(r"[`|\\]", text):
@@ -102,7 +103,7 @@ def _sum(old: str, new: str, found: Comparison) -> str:
     return f"{text} {', '.join(told)}."
 
 
-def _alone(found: Comparison) -> _Table:
+def _alone(found: Comparison) -> Table:
     """The outputs that only one side has."""
     rows = [
         (
@@ -113,10 +114,10 @@ def _alone(found: Comparison) -> _Table:
         for item in found.differences
         if item.lone_artifact
     ]
-    return _Table("Outputs on one side only", ("output", "models", ""), tuple(sorted(rows)))
+    return Table("Outputs on one side only", ("output", "models", ""), tuple(sorted(rows)))
 
 
-def _size_tables(found: Comparison) -> Iterator[_Table]:
+def _size_tables(found: Comparison) -> Iterator[Table]:
     several = found.artifacts != ("",)
     senses: dict[tuple[str, str], dict[str, None]] = {}
     for item in found.differences:
@@ -139,7 +140,7 @@ def _size_tables(found: Comparison) -> Iterator[_Table]:
         columns = ("output", kind, ">before", ">after", ">change", "differs in")[not several : 6 if kind == "model" else 5]
         rest = len(sizes) - len(told)
         alike = "without a difference" if kind == "model" else "of the same size"
-        yield _Table(title, columns, rows, f"{rest} more {alike}." if rest else "")
+        yield Table(title, columns, rows, f"{rest} more {alike}." if rest else "")
 
 
 def _senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:
@@ -147,7 +148,7 @@ def _senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) ->
     return senses.get((item.artifact, item.name), ()) if item.before is not None and item.after is not None else ()
 
 
-def _fact_tables(found: Comparison) -> Iterator[_Table]:
+def _fact_tables(found: Comparison) -> Iterator[Table]:
     """The facts that differ, each once with the outputs in which it differs alike."""
     several = found.artifacts != ("",)
     tables: dict[str, dict[tuple[str, str, str], list[str]]] = {title: {} for title in _SUBJECTS}
@@ -158,7 +159,7 @@ def _fact_tables(found: Comparison) -> Iterator[_Table]:
             where.append(item.artifact)
     for title, facts in tables.items():
         rows = [(*fact, *([_places(where, found.artifacts)] if several else [])) for fact, where in facts.items()]
-        yield _Table(title, ("", "before", "after", *(["outputs"] if several else [])), tuple(rows), folded=title in _FOLDED)
+        yield Table(title, ("", "before", "after", *(["outputs"] if several else [])), tuple(rows), folded=title in _FOLDED)
 
 
 def _subject(item: Difference) -> str:
@@ -200,14 +201,14 @@ def _untold(old: str, new: str, found: Comparison) -> str:
     )
 
 
-def _written(table: _Table, most: int) -> str:
-    """A table as Markdown; of a long one, the first rows, and how many more there are."""
+def written(table: Table, most: int, rest: str = "") -> str:
+    """A table as Markdown; of a long one, the first rows, and how many more there are, and where: `rest` ends that sentence."""
     if not most:
         return f"{table.title}: {len(table.rows)}"
     lines = [_cells(column.removeprefix(">") for column in table.columns)]
     lines += [_cells("--:" if column.startswith(">") else "---" for column in table.columns)]
     lines += [_cells(row) for row in table.rows[:most]]
-    more = f"and {len(table.rows) - most} more, which `epbuild diff` lists." if len(table.rows) > most else ""
+    more = f"and {len(table.rows) - most} more{rest}." if len(table.rows) > most else ""
     body = "\n\n".join(filter(None, ("\n".join(lines), more, table.note)))
     if table.folded or len(table.rows) > _OPEN_ROWS:
         return f"<details><summary>{table.title} ({len(table.rows)})</summary>\n\n{body}\n\n</details>"

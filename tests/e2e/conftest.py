@@ -18,6 +18,7 @@ from epbuild.store import toolchain_directory
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 _HERE = (sys.platform, platform.machine().lower())
+_CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
 _SUPPORTED = {("linux", "x86_64"), ("win32", "amd64")}
 
 
@@ -55,7 +56,7 @@ class Project:
 
     def command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in _CHANGE_OUTPUT},
             "EPBUILD_CACHE_DIR": str(self.cache),
             "EPBUILD_TOOLCHAIN_DIR": str(toolchain_directory()),
             **self.environment,

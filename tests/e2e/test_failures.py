@@ -83,14 +83,56 @@ def test_a_model_with_nothing_for_the_ep_fails_and_spares_the_rest(two_groups: P
     assert "compile:bad/npu/bad" in two_groups.epbuild("log").stdout
 
 
+def test_a_workflow_gets_each_problem_once_as_an_annotation_and_tables_of_what_came_of_the_build(two_groups: Project) -> None:
+    two_groups.edit("good: {models: [good], targets: [npu]}", "good: {models: [good, also], targets: [npu]}")
+    two_groups.edit("  bad: bad.onnx", "  bad: bad.onnx\n  also: also.onnx")
+    for name in ("bad.onnx", "also.onnx"):
+        _nothing_for_the_npu(two_groups.folder / name)
+    summary = two_groups.folder / "summary.md"
+    two_groups.environment |= {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary), "FORCE_COLOR": "1"}
+    done = two_groups.epbuild("run", "--keep-going")
+    assert done.returncode == 1
+    annotations = [line for line in done.stderr.splitlines() if line.startswith("::error ")]
+    assert len(annotations) == (done.stdout + done.stderr).count("Unable to compile any nodes") == 2
+    assert "::error title=compile%3Abad/npu/bad::compiling 'bad' for npu failed: Unable to compile any nodes" in done.stderr
+    assert "\x1b[31mfailed\x1b[0m" in done.stdout
+    text = summary.read_text(encoding="utf-8")
+    [row] = [line for line in text.splitlines() if "Unable to compile any nodes" in line]
+    assert row.endswith(
+        ("| `compile:bad/npu/bad`<br>`compile:good/npu/also` |", "| `compile:good/npu/also`<br>`compile:bad/npu/bad` |")
+    )
+    assert "\x1b" not in text
+
+    two_groups.edit("soc_model: SM8750", "soc_modell: SM8750")
+    done = two_groups.epbuild("run")
+    assert done.returncode == 2
+    assert (done.stdout + done.stderr).count("soc_modell'") == 1
+    assert "::error file=" in done.stderr
+    assert "soc_modell" in summary.read_text(encoding="utf-8")
+
+
+def test_with_keep_going_the_build_ends_with_each_reason_once_and_the_sizes_of_what_was_made(two_groups: Project) -> None:
+    _nothing_for_the_npu(two_groups.folder / "bad.onnx")
+    done = two_groups.epbuild("run", "--keep-going")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert "[1/4] " in done.stdout
+    assert "[4/4] " in done.stdout
+    assert next(line for line in lines if line.startswith("Size: ")).endswith(" in 1 new output.")
+    listed = lines[lines.index("Failed: 1 step, for 1 reason") :]
+    assert " ".join(listed).count("Unable to compile any nodes") == 1
+    assert "  compile:bad/npu/bad" in listed
+
+
 def test_a_soc_that_does_not_exist_fails_with_the_eps_own_reason_and_no_trace_in_the_store(two_groups: Project) -> None:
     two_groups.edit("soc_model: SM8750}", "soc_model: 9999}\n    allow_unknown_options: true")
     done = two_groups.epbuild("run", "epbuild.yaml", "emit:good/*")
     assert done.returncode == 1
-    assert "QNN_DEVICE_ERROR_INVALID_CONFIG" in done.stderr
+    assert done.stderr.count("QNN_DEVICE_ERROR_INVALID_CONFIG") == 1
+    assert ".epbuild/logs/compile+good+npu+good.log" in done.stderr
     assert not (two_groups.folder / "dist").exists()
     kept = [path.relative_to(two_groups.cache).parts[0] for path in two_groups.cache.rglob("*") if path.is_file()]
-    assert set(kept) <= {"leases", "roots"}  # locks, and which workspaces use the store
+    assert set(kept) <= {"leases", "roots", "CACHEDIR.TAG"}  # locks, which workspaces use the store, and what it is
     assert not list((two_groups.folder / ".epbuild/tmp").glob("*"))
 
 

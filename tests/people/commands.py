@@ -41,9 +41,13 @@ outputs:
 """
 
 
+CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
+"""What changes how epbuild tells things, and may be set where these tests run."""
+
+
 def environment(folder: Path, **changes: str) -> dict[str, str]:
     """What `epbuild` is started with: this tree, a store of its own, and neither colours nor a CI service by chance."""
-    kept = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS"}}
+    kept = {name: value for name, value in os.environ.items() if name not in CHANGE_OUTPUT}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     own = {"PYTHONPATH": os.pathsep.join(paths), "EPBUILD_CACHE_DIR": str(folder / ".cache"), "PYTHONUTF8": "1"}
     return {**kept, **own, **changes}

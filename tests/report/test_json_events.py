@@ -19,6 +19,11 @@ from epbuild.plan import Emission, Part, Plan, Step
 from epbuild.report import plan_document, print_json, problem_document, reporter
 
 
+@pytest.fixture(autouse=True)
+def no_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+
 def write_events(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", stream)
     with reporter(json=True) as listener:

@@ -1,0 +1,108 @@
+"""What the summary of a workflow's step shows of a build: tables of failures, sizes and steps, whatever names there are in them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from heard import COMPILE, EVENTS, SHARE
+
+from epbuild.build import Event, OutputCompared, RunFinished, RunStarted, StepFailed, StepFinished, Warned
+from epbuild.errors import BuildError, Position, Problem, RecipeError, StepId
+from epbuild.report import reporter
+
+ENDED = RunFinished(0, 3.0, 1, 0, 0, 0, 0)
+
+
+@pytest.fixture
+def summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of the summary, which is there before the first step writes into it, as on a runner."""
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "summary.md"
+    path.write_text("# Of an earlier command\n", encoding="utf-8")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(path))
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    return path
+
+
+def build(*events: Event, json: bool = False) -> None:
+    with reporter(json=json) as listener:
+        for event in events:
+            listener(event)
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_build_appends_tables_of_its_failures_sizes_and_steps(summary: Path, json: bool) -> None:
+    build(*EVENTS, json=json)
+    text = summary.read_text(encoding="utf-8")
+    assert text.startswith(
+        "# Of an earlier command\n### epbuild run: `quickstart`\n\n1 built, 1 up to date, 1 failed (20.00 s).\n"
+    )
+    reason = "<code>&#8594; &#91;bold&#93;no&#91;&#47;bold&#93;&#46;"
+    for line in (
+        "#### Failures",
+        "| reason | steps |",
+        f"| `Made again, x_qnn.bin is not the same. [EPB650]` | `{COMPILE}` |",
+        "| `epbuild.yaml:12:5` | `the model 'x' shares nothing. [EPB233]` |",
+        "#### Sizes",
+        "| `dist/new` | 100 bytes | 130 bytes | +30 bytes | +30.0% |",
+        f"| `{COMPILE}` | built | 7.2 s | 268.7 MB | `1 EPContext node` |",
+        f"| `{COMPILE}` | failed |  |  |  |",
+        f"| `{SHARE}` | same | 2.5 s | 752.2 kB | `made again` |",
+    ):
+        assert line in text.splitlines()
+    assert reason.partition("bold")[0] in text, "markup in what an EP said is shown, not obeyed"
+
+
+def test_a_build_that_cannot_begin_leaves_its_errors(summary: Path) -> None:
+    error = RecipeError(Problem("EPB101", "there is no key 'modles'", Position("epbuild.yaml", 3, 1), "Did you mean 'models'?"))
+    with pytest.raises(RecipeError), reporter(json=False):
+        raise error
+    row = "| `epbuild.yaml:3:1` | `there is no key 'modles'. Did you mean 'models'? [EPB101]` |"
+    assert row in summary.read_text(encoding="utf-8").splitlines()
+
+
+def test_a_summary_that_cannot_be_written_costs_a_warning(
+    summary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary / "below a file"))
+    build(RunStarted("r", 1, 1), ENDED)
+    assert capsys.readouterr().err.startswith("::warning::the summary of this step could not be written to ")
+
+
+def test_a_summary_is_never_longer_than_github_takes(summary: Path) -> None:
+    steps = [f"compile:g/x/{'m' * 90}{number}" for number in range(3_000)]
+    failed = [
+        StepFailed(step, (Problem("EPB402", f"reason {number}", StepId(step)),)) for number, step in enumerate(steps[:1_200])
+    ]
+    built = [StepFinished(step, "built", 1.0, "", 10) for step in steps[1_200:]]
+    sizes = [OutputCompared(step, step, None, 10, ()) for step in steps]
+    for _ in range(4):
+        build(RunStarted("r", 3_000, 3_000), *failed, *built, *sizes, ENDED)
+    text = summary.read_bytes()
+    assert 500_000 < len(text) <= 1 << 20
+    failed_rows, size_rows = (
+        text.partition(f"<summary>{name}".encode())[2].partition(b"</details>")[0] for name in ("Failures", "Sizes")
+    )
+    assert b"and 200 more." in failed_rows
+    assert b"and 2000 more." in size_rows
+
+
+def test_the_name_of_a_model_cannot_end_a_row(summary: Path) -> None:
+    problem = Problem("EPB203", "the file a|b`\n| x | is not there", StepId("compile:g/x/a|b"))
+    build(Warned(problem), RunStarted("r", 1, 1), StepFailed("compile:g/x/a|b", (problem,)), ENDED)
+    rows = [line for line in summary.read_text(encoding="utf-8").splitlines() if "EPB203" in line]
+    assert len(rows) == 2
+    assert all(row.count("|") == 3 and row.startswith("| ") and row.endswith(" |") for row in rows)
+
+
+def test_without_the_variable_nothing_is_written(summary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "")
+    build(*EVENTS)
+    with pytest.raises(BuildError), reporter(json=False):
+        raise BuildError(Problem("EPB401", "no"))
+    assert summary.read_text(encoding="utf-8") == "# Of an earlier command\n"
