@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,6 +61,12 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
         cure = f"Raise that limit: an EP that meets it may blame the model. {hint}"
         why = f"{share}: {raised}.{quote}"
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
+    limitation = _limitation(group, ending)
+    if limitation is not None and limitation[1].of == "target" and (raised or -ending.status not in FROM_OUTSIDE):
+        # Before anything that this machine would be blamed for, such as its memory.
+        ep, known = limitation
+        why = f"{f': {raised}' if raised else ''}. {ep} cannot {known.what}: {known.why}.{quote}"
+        return BuildError(Problem("EPB401", f"{subject} failed{why}", step, hint, f"it failed{why}"))
     if OUT_OF_MEMORY.search("\n".join(ending.tail) if whole is None else whole):
         why = f"{'' if raised is None else f': {raised}'}.{quote}"
         what = "the worker ran out of memory"
@@ -70,7 +75,6 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
         by_whom, cure = _FOR_MEMORY if ending.out_of_memory else _BY_SOMEBODY
         what = f"the worker was ended {by_whom} ({signal_name(-ending.status)})"
         return EnvironmentFailure(Problem("EPB404", f"{what} {moment}.{quote}", step, f"{cure} {hint}", f"{what}.{quote}"))
-    limitation = _limitation(group, ending)
     if limitation is not None:
         message = f"{limitation[0]} cannot {limitation[1].what} here: {limitation[1].why}.{quote}"
         return EnvironmentFailure(Problem("EPB416", message, step, hint))
@@ -91,9 +95,7 @@ def _limitation(group: SessionGroup, ending: Ending) -> tuple[str, Limitation] |
     said = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
     for ep in group.target.eps:
         for limitation in ep.entry.cannot:
-            here = not limitation.platforms or sys.platform in limitation.platforms
-            asked = ep.device.type is None or limitation.device in (None, ep.device.type)
-            if here and asked and limitation.symptom and re.search(limitation.symptom, said):
+            if limitation.shows(said, "compile", ep.device.type, ep.provider_options):
                 return ep.entry.ep, limitation
     return None
 

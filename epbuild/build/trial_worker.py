@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -210,6 +209,6 @@ def _limitation(said: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:
     text = "\n".join(said)
     for ep in eps:
         for limitation in ep.entry.cannot:
-            if limitation.symptom and re.search(limitation.symptom, text):
+            if limitation.shows(text, "load", ep.device.type, ep.provider_options):
                 return f"{ep.entry.ep} cannot {limitation.what} here: {limitation.why}."
     return None

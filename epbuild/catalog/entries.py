@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -211,6 +212,25 @@ class Limitation:
     symptom: str | None
     """A regular expression that finds this limitation in what the EP says when it fails."""
     origin: str
+    when: Mapping[str, str] = field(default_factory=dict)
+    """Option and the regular expression that its canonical value must match; none: whatever the options."""
+    during: Literal["compile", "load"] | None = None
+    """Where it shows; None: in both."""
+    of: Literal["machine", "target"] = "machine"
+    """What it is that cannot: this machine, so that another one may, or what is compiled for, whatever machine compiles."""
+    source_has: Literal["overridable initializers"] | None = None
+    """What a source model has that this is about, so that it is refused before it is compiled."""
+
+    def shows(self, said: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
+        """Whether this is why an act failed on this platform, by what was said, the type of device asked for and the canonical options."""
+        return (
+            self.symptom is not None
+            and self.during in (None, act)
+            and (not self.platforms or sys.platform in self.platforms)
+            and (device is None or self.device in (None, device))
+            and all(name in options and re.search(pattern, options[name]) for name, pattern in self.when.items())
+            and re.search(self.symptom, said) is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -430,7 +450,18 @@ def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[Known, .
 
 def _limitation(row: Mapping[str, Any], origin: str) -> Limitation:
     platforms = tuple(row.get("platforms", ()))
-    return Limitation(row["what"], row["why"], platforms, row.get("device"), row.get("symptom"), row.get("origin", origin))
+    return Limitation(
+        row["what"],
+        row["why"],
+        platforms,
+        row.get("device"),
+        row.get("symptom"),
+        row.get("origin", origin),
+        row.get("when", {}),
+        row.get("during"),
+        row.get("limit_of", "machine"),
+        row.get("source_has"),
+    )
 
 
 def _reproducibility(section: Mapping[str, Any] | None, origin: str) -> Reproducibility | None:

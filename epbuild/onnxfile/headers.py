@@ -77,6 +77,8 @@ _TENSOR_FIELDS = _TENSOR_VALUES | {
 }
 
 _EXTERNAL = 1
+# Before, every initializer had to be an input, and ONNX Runtime takes it for constant.
+_OVERRIDABLE = 4
 # Protobuf readers give up at 100 nested messages; what they refuse must not exhaust our stack.
 _DEEPEST = 100
 # More than any model has of one kind; what is two bytes of a broken file must not become a hundred in memory without end.
@@ -139,6 +141,8 @@ class ModelHeader:
     operators: Mapping[tuple[str, str], int]
     ep_context_nodes: tuple[EPContextNode, ...]
     external_data: Mapping[str, int]
+    overridable: tuple[str, ...]
+    """The initializers that are inputs too, so that whoever runs the model may feed another value: from IR version 4 on."""
     subgraph_data: frozenset[str]
 
     @property
@@ -205,6 +209,7 @@ def parse_header(file: BinaryIO) -> ModelHeader:
         graph_name=graph.name,
         inputs=tuple(value for value in graph.inputs if value.name not in graph.initialized),
         outputs=tuple(graph.outputs),
+        overridable=tuple(value.name for value in graph.inputs if value.name in graph.initialized and ir_version >= _OVERRIDABLE),
         initializers=tuple(graph.initializers),
         operators=graph.operators,
         ep_context_nodes=tuple(graph.contexts),

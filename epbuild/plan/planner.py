@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PureWindowsPath
@@ -250,6 +250,9 @@ class _Work:
                 _with_files(member, found[member.name]) if member.name in found else member for member in group.members
             )
             self.groups[ident] = replace(group, members=members)
+            if ident in actions:
+                headers = {member.name: found[member.name].header for member in members if member.name in found}
+                self.problems += [problem for problem in _unopenable(self.groups[ident], headers) if problem not in self.problems]
             if group.share and ident in actions and all(member.fetched for member in members):
                 self.warnings += _lonely(group, {member.name: found[member.name].header for member in members})
 
@@ -307,6 +310,21 @@ def _select(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step]
                 kept.add(sibling.id)
                 waiting += sibling.needs
     return [step for step in ordered if step.id in kept], unmatched
+
+
+def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
+    """A problem for each member that an EP of the group compiles to what it cannot open, as the catalog knows."""
+    known = [(ep, row) for ep in group.target.eps for row in ep.entry.cannot if row.source_has == "overridable initializers"]
+    for member in group.members:
+        names = headers[member.name].overridable if member.name in headers else ()
+        for ep, row in known if names else ():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            message = (
+                f"the model '{member.name}' has initializers that are inputs too ('{names[0]}'{more}), which a run may override; "
+                f"{ep.entry.ep} cannot {row.what}: {row.why}"
+            )
+            hint = "Take them out of the graph's inputs: ONNX Runtime's remove_initializer_from_input.py does that."
+            yield Problem("EPB259", message, member.model.path_where, hint)
 
 
 def _lonely(group: SessionGroup, headers: dict[str, ModelHeader]) -> list[Problem]:

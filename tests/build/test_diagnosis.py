@@ -56,6 +56,7 @@ class Case(NamedTuple):
     kind: type[BuildError]
     words: tuple[str, ...]
     how: Literal["exited", "timed out"] = "exited"
+    options: Mapping[str, str] = {}
 
 
 CASES = {
@@ -192,6 +193,30 @@ CASES = {
         EnvironmentFailure,
         ("ran out of memory while compiling 'decode' for npu: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",),
     ),
+    "a graph that is too much for the SoC": Case(
+        (
+            *AT_DECODE,
+            failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC"),
+        ),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        (
+            "compiling 'decode' for npu failed: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
+            "QNNExecutionProvider cannot compile this graph for SM8350: it needs more memory than that SoC",
+        ),
+        options={"soc_model": "SM8350"},
+    ),
+    "a kill from outside after QNN lacked memory": Case(
+        AT_DECODE,
+        -9,
+        ("[ERROR] QNN_COMMON_ERROR_MEM_ALLOC",),
+        "EPB404",
+        EnvironmentFailure,
+        ("ran out of memory while compiling 'decode' for npu",),
+        options={"soc_model": "SM8350"},
+    ),
     "a result that cannot be written": Case(
         (*AT_DECODE, failed("[ONNXRuntimeError] : 1 : FAIL : Failed to write context cache file.")),
         1,
@@ -243,7 +268,9 @@ CASES = {
 def test_a_failure_is_told_as_what_it_is(name: str) -> None:
     case = CASES[name]
     tail = tuple(text for line in (*NOISE, *case.said, NOISE[0]) if (text := plain(line)))
-    error = diagnose(GROUP, Ending(case.how, case.status, case.reports, tail), LOG)
+    ep = replace(GROUP.target.eps[0], provider_options=case.options)
+    group = replace(GROUP, target=replace(GROUP.target, eps=(ep,)))
+    error = diagnose(group, Ending(case.how, case.status, case.reports, tail), LOG)
     assert type(error) is case.kind
     [problem] = error.problems
     assert problem.code == case.code
@@ -318,6 +345,14 @@ def test_a_failure_is_not_blamed_on_a_limitation_that_it_does_not_show(limitatio
     error = diagnose(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
     assert isinstance(error, BuildError)
     assert [problem.code for problem in error.problems] == ["EPB401"]
+
+
+def test_a_limitation_of_other_options_or_of_loading_is_no_reason_for_a_compile_to_fail() -> None:
+    said = (STARTED, failed("no CUDA-capable device"))
+    for limitation in (replace(LIMITATION, when={"device": "^GPU"}), replace(LIMITATION, during="load")):
+        error = diagnose(group_of(limitation), Ending("exited", 1, said, ()), LOG)
+        assert error is not None
+        assert error.problems[0].code == "EPB401"
 
 
 def test_a_worker_that_succeeded_has_no_limitation_whatever_the_ep_said() -> None:

@@ -71,6 +71,15 @@ def test_what_a_source_says_wrong_of_its_output_fails_no_check_of_a_fresh_build(
     assert found["signature", "declared_ctx.onnx"]["message"] == words
 
 
+def test_a_source_whose_weights_may_be_overridden_is_refused_before_it_is_compiled(project: Project) -> None:
+    write_source(project, "open", [2, 8], initialised_input=True)
+    write_recipe(project, "open")
+    done = project.epbuild("run")
+    assert done.returncode == 2
+    assert "epbuild.yaml:5:16: error: the model 'open' has initializers that are inputs too ('w')" in done.stderr
+    assert "[EPB259]" in done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel")
 def test_an_unshared_model_is_loaded_though_another_of_its_folder_is_damaged(project: Project) -> None:
     for name in ("left", "right"):

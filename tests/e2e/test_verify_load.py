@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import Project, copy_of_quickstart, toolchain_python
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"
@@ -127,6 +127,32 @@ def test_a_shared_context_that_x86_cannot_load_is_told_and_fails_only_where_that
         assert found["load", name]["message"].startswith(sentence)
     strict = findings(built, DECODER, "--load", "--strict", status=1)
     assert {strict["load", name]["code"] for name in ("prefill_ctx.onnx", "decode_ctx.onnx")} == {"EPB640"}
+
+
+def test_what_openvino_cannot_load_of_its_own_on_linux_is_skipped_with_the_reason(project: Project) -> None:
+    """With whatever processor: onnxruntime-openvino needs no Intel one, and its Linux wheels lack what reads a compiled model."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "abs", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), project.folder / "abs.onnx")
+    project.recipe.write_text(
+        """\
+epbuild: 1
+name: abs
+toolchains: {openvino: {packages: [onnxruntime-openvino==1.24.1]}}
+models: {abs: abs.onnx}
+targets: {cpu: {toolchain: openvino, ep: OpenVINOExecutionProvider, provider_options: {device_type: CPU}}}
+groups: {all: {models: [abs], targets: [cpu]}}
+outputs: [{layout: directory, path: dist}]
+""",
+        encoding="utf-8",
+    )
+    project.build()
+    load = findings(project, "dist", "--load", status=0)["load", "abs_ctx.onnx"]
+    assert load["outcome"] == "skipped"
+    sentence = (
+        "OpenVINOExecutionProvider cannot load the CPU models that it compiles here: the Linux wheels lack OpenVINO's IR frontend"
+    )
+    assert load["message"].startswith(sentence)
 
 
 def test_the_numbers_of_a_shared_context_are_those_of_the_same_model_compiled_unshared_and_that_is_said(built: Project) -> None:

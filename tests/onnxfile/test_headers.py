@@ -96,6 +96,7 @@ def test_weights_that_are_also_inputs_are_not_inputs_a_user_must_feed() -> None:
     read = header(model([], inputs=values, initializer=[weight], sparse_initializer=[sparse]))
     assert [value.name for value in read.inputs] == ["x"]
     assert [tensor.name for tensor in read.initializers] == ["w"]
+    assert read.overridable == ("w", "sparse")
 
 
 def test_initializers_say_what_is_inline_and_what_is_elsewhere() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
 from epbuild.catalog import known_eps
@@ -76,6 +78,24 @@ def test_a_compiled_model_is_no_source(workshop: Path) -> None:
     write_model(workshop / "models" / "prefill.onnx", compiled=True)
     text = edited(RECIPE, (PREFILL, f"prefill:\n    path: {MARK}models/prefill.onnx"))
     check(workshop, text, ("EPB205", "the model 'prefill' is already compiled"))
+
+
+def save_with_initialised_input(path: Path, ir_version: int) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "w", "v", "y")]
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, [4], [1.0] * 4) for name in ("w", "v")]
+    nodes = [helper.make_node("Sum", ["x", "w", "v"], ["y"])]
+    graph = helper.make_graph(nodes, "g", values[:3], values[3:], weights)
+    onnx.save(helper.make_model(graph, ir_version=ir_version), path)
+
+
+def test_a_model_whose_weights_may_be_overridden_is_refused_where_the_ep_cannot_open_what_comes_of_it(workshop: Path) -> None:
+    save_with_initialised_input(workshop / "models" / "decode.onnx", 8)
+    words = "'decode' has initializers that are inputs too ('w' and 1 more)"
+    check(workshop, edited(RECIPE, ("decode: models/decode.onnx", f"decode: {MARK}models/decode.onnx")), ("EPB259", words))
+    save_with_initialised_input(workshop / "models" / "decode.onnx", 3)  # which had no other way to have weights
+    plan_of(workshop, RECIPE)
+    save_with_initialised_input(workshop / "models" / "classifier.onnx", 8)  # for an EP of which nobody knows that
+    plan_of(workshop, RECIPE)
 
 
 def test_missing_external_data_is_told_with_its_name_and_where_it_belongs(workshop: Path) -> None:
