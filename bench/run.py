@@ -12,6 +12,7 @@ The benchmarks:
     cold-64mb            building one model with 64 MB of weights from nothing, against a bare script that makes the same compiler call
     cold-512mb           the same with 512 MB
     cold-parallel        building four models at `-j 2`, against a bare script that compiles one after the other
+    command-line         what typer adds to each command, against click and typer 0.29
     emitting-archive     2 GiB of artifacts from the store into a tar.zst, against tar --zstd; into a zip; and the peak memory of that
     emitting-directory   the same into a folder, against cp
     hashing              4 GiB in one file and in four, against sha256sum and DVC

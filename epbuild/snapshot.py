@@ -37,6 +37,8 @@ _LENGTH = 8  # bytes of the number that says how long the head of a snapshot is
 _PART = 4000  # files; read and compared at once
 
 DEFAULT_RECIPE = "epbuild.yaml"
+_SEPARATORS = "/\\"
+_GLOB = frozenset("*?[")
 WORKSPACE = ".epbuild"
 # What decides where the store, the toolchains and the Python packages with models are.
 _PLACES = ("EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE", "PYTHONPATH")
@@ -45,6 +47,28 @@ _PLACES = ("EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR", "XDG_CACHE_HOME", "LOCA
 def nothing_to_do(steps: int) -> str:
     """That all of so many steps are up to date."""
     return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
+
+
+def recipe_and_steps(names: Sequence[str], recipe: str | None = None) -> tuple[str, tuple[str, ...]]:
+    """The recipe, and the ids or globs of steps, of a command that is given `names`; `recipe` is that of its `--recipe`.
+
+    The first name is a recipe unless it can only be a step: it has a `:` before any separator, as in `emit:decoder/npu/directory`, or it
+    is a glob. One letter before a `:` is a drive (`C:`).
+    """
+    if recipe is not None:
+        return recipe, tuple(names)
+    if not names or _is_step(names[0]):
+        return DEFAULT_RECIPE, tuple(names)
+    return names[0], tuple(names[1:])
+
+
+def _is_step(name: str) -> bool:
+    if not _GLOB.isdisjoint(name):
+        return True
+    colon = name.find(":")
+    before = name[: max(colon, 0)]
+    is_drive = len(before) == 1 and before.isalpha()
+    return colon >= 0 and not is_drive and not any(separator in before for separator in _SEPARATORS)
 
 
 def answer(arguments: Sequence[str], seconds: Callable[[], float]) -> str | None:
@@ -244,29 +268,33 @@ def _read_run(arguments: Sequence[str]) -> tuple[str, bool, bool, tuple[tuple[st
     """The recipe, whether to check only, whether `--locked`, and what was asked, of a `run` whose arguments are all plain; else None."""
     if not arguments or arguments[0] != "run":
         return None
-    places: list[str] = []
+    names: list[str] = []
     settings: list[str] = []
     check = locked = False
+    recipe: str | None = None
     following = iter(arguments[1:])
     for argument in following:
         name, equals, value = argument.partition("=")
         if not argument.startswith("-"):
-            places.append(argument)
+            names.append(argument)
         elif argument in ("-k", "--keep-going"):
             pass
         elif argument == "--check":
             check = True
         elif argument == "--locked":
             locked = True
+        elif argument == "-r" or name == "--recipe":
+            recipe = value if equals else next(following, "")
         elif name == "--set":
             settings.append(value if equals else next(following, ""))
         elif argument in ("-j", "--jobs") and _counts(next(following, "")):
             pass
         else:
             return None
-    if not all(places) or not all(settings):
+    if not all(names) or not all(settings) or recipe == "":
         return None
-    return (places or [DEFAULT_RECIPE])[0], check, locked, (tuple(places[1:]), tuple(settings))
+    found, steps = recipe_and_steps(names, recipe)
+    return found, check, locked, (steps, tuple(settings))
 
 
 def _counts(text: str) -> bool:

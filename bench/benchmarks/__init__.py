@@ -10,6 +10,7 @@ from workshop import Workshop
 
 from benchmarks import (
     cold_build,
+    command_line,
     emitting,
     hashing,
     large_model,
@@ -25,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[Workshop, int], Result]] = {
     "cold-64mb": partial(cold_build.measure, megabytes=64),
     "cold-512mb": partial(cold_build.measure, megabytes=512),
     "cold-parallel": cold_build.measure_parallel,
+    "command-line": command_line.measure,
     "emitting-archive": emitting.measure_archive,
     "emitting-directory": emitting.measure_directory,
     "hashing": hashing.measure,

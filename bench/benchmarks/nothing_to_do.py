@@ -23,7 +23,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     workshop.seconds(workshop.epbuild("run", recipe, "--check"))
     commands = {
         "epbuild run": workshop.epbuild("run", recipe),
-        'python -c "import click, yaml"': [sys.executable, "-c", "import click, yaml"],
+        'python -c "import typer, yaml"': [sys.executable, "-c", "import typer, yaml"],
         "python -c pass": [sys.executable, "-c", "pass"],
     }
     run, *floor = interleave([Contender(what, partial(workshop.seconds, command)) for what, command in commands.items()], rounds)

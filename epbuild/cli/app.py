@@ -10,10 +10,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Annotated, Any
 
-import click
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from epbuild import __version__
+from epbuild.cli.completion import VARIABLE, answer_shell
+from epbuild.cli.usage import ClickException, sentence
 from epbuild.errors import EpbuildError
 
 INTERRUPTED = 130
@@ -39,28 +44,60 @@ _COMMANDS = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(TyperGroup):
     """The commands by name; a command's module is imported when it is the one that was asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Modules()
+
+    def list_commands(self, ctx: Any) -> list[str]:
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(f"epbuild.cli.{cmd_name}"), cmd_name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Click would import every command to read its help.
+    # Typer would import every command to read its help.
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        from typer._click.shell_completion import CompletionItem
 
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="epbuild", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def _application(debug: bool) -> None:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
+
+
+class _Modules(dict[str, Any]):
+    """The command in each module, made when it is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(_COMMANDS))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return get_command(importlib.import_module(f"epbuild.cli.{name}").app) if name in self else default
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"epbuild {__version__}")
+        raise typer.Exit
+
+
+_application = typer.Typer(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+@_application.callback()
+def _whole(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_tell_version, is_eager=True)
+    ] = False,
+) -> None:
     """Build ONNX Runtime EPContext artifacts: one recipe in, verified and reproducible NPU models out."""
 
 
@@ -73,17 +110,25 @@ def execute(arguments: Sequence[str]) -> int:
     with contextlib.suppress(ValueError):  # outside the main thread, which alone is interrupted
         signal.signal(signal.SIGINT, _interrupt_once)
     try:
-        outcome = _application.main(list(arguments) or ["--help"], prog_name="epbuild", standalone_mode=False)
+        command = get_command(_application)
+        if VARIABLE in os.environ:
+            answer_shell(command)
+        with command.make_context("epbuild", list(arguments) or ["--help"], color=False) as context:
+            outcome = command.invoke(context)
+    except typer.Exit as error:
+        return error.exit_code
+    except SystemExit as error:  # how typer ends what it does about completion
+        return error.code if isinstance(error.code, int) else 0
     except EpbuildError as error:
         from epbuild.report import tell_count, tell_problems
 
         tell_problems(error.problems)
         tell_count(error.problems)
         return _failed(error.exit_code, arguments)
-    except click.ClickException as error:
-        _say(f"error: {error.format_message().rstrip('.')}. See `epbuild --help`.")
+    except ClickException as error:
+        _say(f"error: {sentence(error)} See `epbuild --help`.")
         return USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         _say("interrupted; what was finished is kept")
         return INTERRUPTED
     except BrokenPipeError:

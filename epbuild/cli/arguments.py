@@ -2,55 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
-import click
+import typer
+from typer.core import TyperCommand
 
-from epbuild.snapshot import DEFAULT_RECIPE
+from epbuild.cli import completion
+from epbuild.cli.usage import UsageError
+from epbuild.snapshot import DEFAULT_RECIPE, recipe_and_steps
 from epbuild.units import bytes_of, seconds_of
 
 
-class Amount(click.ParamType[int]):
-    """A number with a unit, read by `read`."""
+class _Command(TyperCommand):
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """What goes into the line "Usage:": of arguments that are needed, the bare names, which typer has braces around."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [piece[1:-1] if piece.startswith("{") else piece for piece in pieces]
 
-    def __init__(self, name: str, read: Callable[[str], int]) -> None:
-        self.name = name
-        self._read = read
 
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`value` in the smallest of its units."""
-        if isinstance(value, int):
-            return value
+class _Application(typer.Typer):
+    def command(self, *arguments: Any, **settings: Any) -> Any:
+        return super().command(*arguments, cls=_Command, **settings)
+
+
+def application(**settings: Any) -> typer.Typer:
+    """What a command is registered in: its module's `app`. Help is plain text, and errors are `app.execute`'s to show."""
+    return _Application(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
+
+
+def option(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002 - as typer has it
+    """An option of one value; its default, where there is one, is in its help."""
+    return typer.Option(*names, help=help, show_default=False, **settings)
+
+
+def options(*names: str, help: str, **settings: Any) -> Any:  # noqa: A002
+    """An option that may be given several times: a list, empty where it is not given."""
+    return option(*names, help=help, default_factory=list, **settings)
+
+
+def amount(name: str, read: Callable[[str], int]) -> Callable[[str], int]:
+    """The parser of a number with a unit, read by `read`."""
+
+    def convert(text: str) -> int:
         try:
-            return self._read(value)
+            return read(text)
         except ValueError as error:
-            self.fail(f"{value!r} is no {self.name}. {error}", param, ctx)
+            raise typer.BadParameter(f"'{text}' is no {name}. {error}") from None
+
+    return convert
 
 
-SIZE = Amount("size", bytes_of)
+def choice(names: Collection[str]) -> dict[str, Any]:
+    """What an option or an argument is that takes one of `names`, in any case."""
+
+    def convert(text: str) -> str:
+        if text.lower() not in names:
+            raise typer.BadParameter(f"'{text}' is not one of {', '.join(repr(name) for name in names)}.")
+        return text.lower()
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return {"parser": convert, "autocompletion": complete, "metavar": f"[{'|'.join(names)}]"}
+
+
+size = amount("size", bytes_of)
 """Bytes, such as `20GB`."""
-AGE = Amount("time", seconds_of)
+age = amount("time", seconds_of)
 """Seconds, such as `30d`."""
 
-_DEFAULT_RECIPE = Path(DEFAULT_RECIPE)
+Recipe = Annotated[
+    Path,
+    typer.Argument(
+        metavar="[RECIPE]", help=f"The recipe; default: {DEFAULT_RECIPE}.", show_default=False, autocompletion=completion.recipes
+    ),
+]
+RecipeOption = Annotated[
+    Path | None,
+    option(
+        "--recipe",
+        "-r",
+        metavar="RECIPE",
+        help="The recipe, where its name is like a step's; all arguments are steps then.",
+        autocompletion=completion.recipes,
+    ),
+]
 
-recipe = click.argument("recipe", type=click.Path(path_type=Path), default=_DEFAULT_RECIPE)
-recipe_option = click.option(
-    "--recipe", "-r", type=click.Path(path_type=Path), default=_DEFAULT_RECIPE, show_default=True, help="The recipe."
-)
-steps = click.argument("steps", nargs=-1)
-json = click.option("--json", is_flag=True, help="Print JSON only.")
-locked = click.option("--locked", is_flag=True, help="Refuse whatever is not as the recipe's lock says (`epbuild lock`).")
-settings = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="vars.NAME=VALUE",
-    help="Give a variable of the recipe another value, for this run.",
-)
+
+def _names(metavar: str, steps: str, **settings: Any) -> Any:
+    return typer.Argument(
+        metavar=metavar,
+        help=f"The recipe (default: {DEFAULT_RECIPE}), and then {steps}.",
+        show_default=False,
+        autocompletion=completion.recipes_and_steps,
+        **settings,
+    )
+
+
+_GLOBS = "ids of steps, or globs over ids, such as 'emit:decoder/*'"
+Names = Annotated[list[str], _names("[RECIPE] [STEP]...", f"{_GLOBS}: only these", default_factory=list)]
+NeededNames = Annotated[list[str], _names("[RECIPE] STEP...", _GLOBS)]
+NamesOfOne = Annotated[list[str], _names("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
+Json = Annotated[bool, option("--json", help="Print JSON only.")]
+Locked = Annotated[bool, option("--locked", help="Refuse whatever is not as the recipe's lock says (`epbuild lock`).")]
+Settings = Annotated[
+    list[str],
+    options("--set", metavar="vars.NAME=VALUE", help="Give a variable of the recipe another value, for this run."),
+]
+DryRun = Annotated[bool, option("--dry-run", "-n", help="Show what would be removed, and remove nothing.")]
+
+DEFAULT = Path(DEFAULT_RECIPE)
+
+
+def named(names: Sequence[str], recipe: Path | None) -> tuple[Path, tuple[str, ...]]:
+    """The recipe and the steps that a command is about; `recipe` is that of `--recipe`."""
+    found, steps = recipe_and_steps(names, None if recipe is None else str(recipe))
+    return Path(found), steps
+
+
+def needed(steps: Sequence[str], recipe: Path) -> Sequence[str]:
+    """The steps, where there are any. Raises UsageError."""
+    if not steps:
+        raise UsageError(f"'{recipe}' is a recipe: name a step as well, such as 'compile:*'")
+    return steps
 
 
 def tell(text: str) -> None:
     """A line about what takes long, beside the answer, which alone goes to standard output."""
-    click.echo(text, err=True)
+    typer.echo(text, err=True)

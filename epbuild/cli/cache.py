@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-import click
+import typer
 
 from epbuild.build import stock
 from epbuild.build import verify as check
@@ -12,11 +12,11 @@ from epbuild.cli import arguments
 from epbuild.report import checking, print_json, print_stock, print_verification, stock_document, verification_document
 from epbuild.store import cache_directory, toolchain_directory
 
+app = arguments.application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 
-@click.group(invoke_without_command=True)
-@arguments.json
-@click.pass_context
-def cache(context: click.Context, json: bool) -> int:
+
+@app.callback()
+def cache(context: typer.Context, json: arguments.Json = False) -> int:
     """Show what is in the store: blobs (the files of all results, by content), records (what each action came to), and the rest."""
     if context.invoked_subcommand is not None:
         return 0
@@ -28,9 +28,8 @@ def cache(context: click.Context, json: bool) -> int:
     return 0
 
 
-@cache.command(short_help="Check every blob and every record.")
-@arguments.json
-def verify(json: bool) -> int:
+@app.command(short_help="Check every blob and every record.")
+def verify(json: arguments.Json = False) -> int:
     """Read every blob and every record, and set aside what is damaged: the next build that needs it makes it again.
 
     Exit code 1: something was damaged.

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
 from epbuild.cli import arguments
+from epbuild.cli.usage import UsageError
 from epbuild.report import comparison_document, print_comparison, print_json, print_markdown
 from epbuild.unpack import UnsoundArchive, opened
 from epbuild.verify import Comparison, Incomparable, compare
 
+app = arguments.application()
 
-@click.command()
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
-@click.option("--markdown", is_flag=True, help="Print GitHub-flavoured Markdown, as a comment on a pull request.")
-@arguments.json
-def diff(a: Path, b: Path, markdown: bool, json: bool) -> int:
+
+@app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="The former artifact.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The later one.", show_default=False)],
+    markdown: Annotated[
+        bool, arguments.option("--markdown", help="Print GitHub-flavoured Markdown, as a comment on a pull request.")
+    ] = False,
+    json: arguments.Json = False,
+) -> int:
     """Say what differs between the artifacts A and B, and in which sense: names, target, toolchain, settings, weights or graph.
 
     Each is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. Exit code 1: they differ; 2:
     one of them cannot be read.
     """
     if markdown and json:
-        raise click.UsageError("--markdown and --json exclude each other: there is one standard output")
+        raise UsageError("--markdown and --json exclude each other: there is one standard output")
     found = _compared(a, b)
     if json:
         print_json(comparison_document(str(a), str(b), found))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
 from epbuild.cli import arguments
 from epbuild.report import print_inspection, print_inspections, print_json
 from epbuild.verify import inspect_files, inspect_model
 
+app = arguments.application()
 
-@click.command()
-@click.argument("files", metavar="FILE", nargs=-1, required=True, type=click.Path(path_type=Path))
-@arguments.json
-def inspect(files: tuple[Path, ...], json: bool) -> int:
+
+@app.command()
+def inspect(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="ONNX files, or folders of them.", show_default=False)],
+    json: arguments.Json = False,
+) -> int:
     """Show the EPContext nodes of ONNX FILEs, what they refer to, what they were compiled for, and what runs outside the EP.
 
     Of several files, or a folder, also which of them share a file, and what that saves. Exit code 1: a reference does not resolve.

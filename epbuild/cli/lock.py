@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import click
+from typing import Annotated
 
 from epbuild.build import Event, Listener, Request, Upgrade, Warned, make_lock, write_lock
 from epbuild.cli import arguments
 from epbuild.errors import Problem
 from epbuild.report import lock_document, print_json, print_lock, reporter
 
+app = arguments.application()
 
-@click.command()
-@arguments.recipe
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if the lock is not up to date.")
-@click.option(
-    "--upgrade", "-U", is_flag=True, help="Take the newest versions that do, instead of those of the lock that is there."
-)
-@click.option("--upgrade-package", "-P", "upgraded", multiple=True, metavar="NAME", help="The same for one package.")
-@arguments.settings
-@arguments.json
-def lock(recipe: Path, check: bool, upgrade: bool, upgraded: tuple[str, ...], settings: tuple[str, ...], json: bool) -> int:
-    """Write the lock of RECIPE (epbuild.yaml) beside it (epbuild.lock).
+
+@app.command()
+def lock(
+    recipe: arguments.Recipe = arguments.DEFAULT,
+    *,
+    check: Annotated[bool, arguments.option("--check", help="Write nothing; exit with 1 if the lock is not up to date.")] = False,
+    upgrade: Annotated[
+        bool,
+        arguments.option("--upgrade", "-U", help="Take the newest versions that do, instead of those of the lock that is there."),
+    ] = False,
+    upgraded: Annotated[
+        list[str], arguments.options("--upgrade-package", "-P", metavar="NAME", help="The same for one package.")
+    ],
+    settings: arguments.Settings,
+    json: arguments.Json = False,
+) -> int:
+    """Write the lock of RECIPE beside it (epbuild.lock).
 
     It has every package of every toolchain, with version and digests, for the platforms that the toolchain names; the digests of all remote
     models; and the catalog's revision. Builds use it from then on. What is locked already stays as it is, as long as the recipe allows.
     """
     warnings: list[Problem] = []
-    request, wanted = Request(recipe, settings=settings), Upgrade(upgraded, upgrade)
+    request, wanted = Request(recipe, settings=tuple(settings)), Upgrade(tuple(upgraded), upgrade)
     if json:
         found = make_lock(request, _collector(warnings), wanted)
     else:

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
+from epbuild.cli import arguments
+from epbuild.cli.usage import UsageError
 from epbuild.onnxfile import members_of, merge_models, read_connection
 from epbuild.report import print_line
 
+app = arguments.application()
 
-@click.command()
-@click.argument("models", metavar="MODEL MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--output", "-o", metavar="OUT.onnx", required=True, type=click.Path(path_type=Path), help="The new model.")
-@click.option(
-    "--connect",
-    "-c",
-    "connections",
-    multiple=True,
-    metavar="A.OUTPUT=B.INPUT",
-    help="Feed an output of one model into an input of a later one; models go by their file's stem, or by number from 1.",
-)
-@click.option(
-    "--prefix",
-    "-p",
-    "prefixes",
-    multiple=True,
-    metavar="PREFIX",
-    help="What to put before the names in a model: once for each, '' for none.",
-)
-def merge(models: tuple[Path, ...], output: Path, connections: tuple[str, ...], prefixes: tuple[str, ...]) -> int:
+
+@app.command()
+def merge(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL MODEL...", help="The models, in the order in which they run.", show_default=False),
+    ],
+    *,
+    output: Annotated[Path, arguments.option("--output", "-o", metavar="OUT.onnx", help="The new model.")],
+    connections: Annotated[
+        list[str],
+        arguments.options(
+            "--connect",
+            "-c",
+            metavar="A.OUTPUT=B.INPUT",
+            help="Feed an output of one model into an input of a later one; models go by their file's stem, or by number from 1.",
+        ),
+    ],
+    prefixes: Annotated[
+        list[str],
+        arguments.options(
+            "--prefix", "-p", metavar="PREFIX", help="What to put before the names in a model: once for each, '' for none."
+        ),
+    ],
+) -> int:
     """Glue compiled models, in the order in which they run, into one model with the EPContext nodes of all of them.
 
     Without --connect, an output feeds the inputs of its name in later models. All other inputs and outputs stay; an input that
@@ -37,9 +46,9 @@ def merge(models: tuple[Path, ...], output: Path, connections: tuple[str, ...], 
     compute wrong, is refused.
     """
     if len(models) < 2:
-        raise click.UsageError("name at least two models")
+        raise UsageError("name at least two models")
     if prefixes and len(prefixes) != len(models):
-        raise click.UsageError(f"give --prefix once for each of the {len(models)} models ('' for none)")
+        raise UsageError(f"give --prefix once for each of the {len(models)} models ('' for none)")
     wanted = [read_connection(text, members_of(models)) for text in connections] if connections else None
     made = merge_models(list(zip(models, prefixes or [""] * len(models), strict=True)), wanted, output)
     print_line(f"wrote    {made.model}")

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import click
-
 from epbuild.build import Request, survey
 from epbuild.cli import arguments
 from epbuild.report import plan_document, print_json, print_plan, tell_problems
 
+app = arguments.application()
 
-@click.command()
-@arguments.recipe
-@arguments.steps
-@arguments.locked
-@arguments.settings
-@arguments.json
-def plan(recipe: Path, steps: tuple[str, ...], locked: bool, settings: tuple[str, ...], json: bool) -> int:
-    """Show the steps of RECIPE (epbuild.yaml), the state of each, and why it would run.
 
-    STEPS are globs over step ids, such as 'emit:decoder/*': only these, and what they need. Builds nothing and provisions nothing.
+@app.command()
+def plan(
+    names: arguments.Names,
+    *,
+    recipe: arguments.RecipeOption = None,
+    locked: arguments.Locked = False,
+    settings: arguments.Settings,
+    json: arguments.Json = False,
+) -> int:
+    """Show the steps of RECIPE, the state of each, and why it would run.
+
+    Builds nothing and provisions nothing.
     """
-    found = survey(Request(recipe, steps, settings=settings, locked=locked))
+    file, steps = arguments.named(names, recipe)
+    found = survey(Request(file, steps, settings=tuple(settings), locked=locked))
     if json:
-        print_json(plan_document(str(recipe), found))
+        print_json(plan_document(str(file), found))
     else:
         tell_problems(found.plan.warnings, "warning")
         print_plan(found)

@@ -3,41 +3,61 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
+from epbuild.cli import arguments
+from epbuild.cli.usage import UsageError
 from epbuild.emit import emitted_files
 from epbuild.errors import Problem
 from epbuild.onnxfile import ChangeRefused, Packaging, repackage
 from epbuild.plan import MANIFEST
 from epbuild.report import print_line
 
+app = arguments.application()
 
-@click.command()
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--embed", is_flag=True, help="Put the context binary into the model.")
-@click.option("--extract", is_flag=True, help="Put the embedded context into a file of its own: --binary, or the model's name.")
-@click.option(
-    "--binary", metavar="NAME.bin", help="The context binary's new name, which may have subfolders, as in contexts/NAME.bin."
-)
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Where the result goes: a folder, or a new .onnx file.")
-@click.option("--in-place", is_flag=True, help="Change the models themselves.")
-def relink(models: tuple[Path, ...], embed: bool, extract: bool, binary: str | None, output: Path | None, in_place: bool) -> int:
-    """Embed, extract, rename or move the context binary of each MODEL, without a recompile; a folder means all models in it.
+
+@app.command()
+def relink(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="The models; a folder means all models in it.", show_default=False),
+    ],
+    embed: Annotated[bool, arguments.option("--embed", help="Put the context binary into the model.")] = False,
+    extract: Annotated[
+        bool,
+        arguments.option("--extract", help="Put the embedded context into a file of its own: --binary, or the model's name."),
+    ] = False,
+    binary: Annotated[
+        str | None,
+        arguments.option(
+            "--binary",
+            metavar="NAME.bin",
+            help="The context binary's new name, which may have subfolders, as in contexts/NAME.bin.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        arguments.option("--output", "-o", metavar="PATH", help="Where the result goes: a folder, or a new .onnx file."),
+    ] = None,
+    in_place: Annotated[bool, arguments.option("--in-place", help="Change the models themselves.")] = False,
+) -> int:
+    """Embed, extract, rename or move the context binary of each MODEL, without a recompile.
 
     Models that share a context binary are changed together. The result is read again before anything is put in place: the same
     context, and the same in everything else. In place, the old binary is removed when nothing in the folder refers to it any more.
     """
     if embed and (extract or binary):
-        raise click.UsageError("--embed leaves no file: it goes with neither --extract nor --binary")
+        raise UsageError("--embed leaves no file: it goes with neither --extract nor --binary")
     if not (embed or extract or binary):
-        raise click.UsageError("say what to change: --embed, --extract or --binary NAME.bin")
+        raise UsageError("say what to change: --embed, --extract or --binary NAME.bin")
     if in_place == (output is not None):
-        raise click.UsageError("say where the result goes: either -o OUT or --in-place")
+        raise UsageError("say where the result goes: either -o OUT or --in-place")
     packaging: Packaging = "embed" if embed else "extract" if extract else "rename"
     named = [model for path in models for model in _models(path)]
     if output is not None and output.suffix == ".onnx" and len(named) > 1:
-        raise click.UsageError(f"-o must be a folder for {len(named)} models")
+        raise UsageError(f"-o must be a folder for {len(named)} models")
     if in_place:
         for model in named:
             _refuse_output(model)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
+from epbuild.cli import arguments
 from epbuild.newfile import new_file
 from epbuild.reference import SCHEMAS, editor_schema
 from epbuild.report import print_line
 
+app = arguments.application()
 
-@click.command()
-@click.argument("name", type=click.Choice(SCHEMAS), default=SCHEMAS[0])
-@click.option("--output", "-o", type=click.Path(path_type=Path, dir_okay=False), help="Write it to this file.")
-def schema(name: str, output: Path | None) -> int:
+
+@app.command()
+def schema(
+    name: Annotated[
+        str, typer.Argument(help=f"Which; default: {SCHEMAS[0]}.", show_default=False, **arguments.choice(SCHEMAS))
+    ] = SCHEMAS[0],
+    output: Annotated[
+        Path | None, arguments.option("--output", "-o", metavar="PATH", dir_okay=False, help="Write it to this file.")
+    ] = None,
+) -> int:
     """Print the JSON Schema of recipes (the default), manifests, or catalog files.
 
     That of the recipe knows the options of every EP: an editor with a YAML language server completes and explains them in a recipe that

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import click
-
 from epbuild.build import Request, read_plan
 from epbuild.cli import arguments
 from epbuild.errors import EpbuildError
@@ -15,17 +11,17 @@ from epbuild.units import counted
 _FORMAT = 1
 
 
-@click.command()
-@arguments.recipe
-@arguments.settings
-@arguments.json
-def validate(recipe: Path, settings: tuple[str, ...], json: bool) -> int:
-    """Check RECIPE (epbuild.yaml) and the models that it names; build nothing.
+app = arguments.application()
+
+
+@app.command()
+def validate(recipe: arguments.Recipe = arguments.DEFAULT, *, settings: arguments.Settings, json: arguments.Json = False) -> int:
+    """Check RECIPE and the models that it names; build nothing.
 
     Every mistake is told at once, with its file, line and column. Exit code 0: it can be built. 2: it cannot.
     """
     try:
-        loaded, plan = read_plan(Request(recipe, settings=settings))
+        loaded, plan = read_plan(Request(recipe, settings=tuple(settings)))
     except EpbuildError as error:
         if not json:
             raise

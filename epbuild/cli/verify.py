@@ -5,68 +5,104 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import click
+import typer
 
-from epbuild.cli import arguments
+from epbuild.cli import arguments, completion
+from epbuild.cli.usage import UsageError
 from epbuild.errors import Problem
 from epbuild.report import findings_document, print_findings, print_json
 from epbuild.unpack import Lent, UnsoundArchive, check_statement, opened
 from epbuild.verify import Artifact, Finding, NothingToVerify, check_artifact, faulty_models, find_artifacts
 
 if TYPE_CHECKING:
-    from epbuild.build.trial import DeviceType, Trial
+    from epbuild.build.trial import Trial
 
-_PATH = click.Path(path_type=Path)
+_TIMEOUT = "10m"
+
+app = arguments.application()
 
 
-@click.command()
-@click.argument("path", type=_PATH)
-@click.option("--load", is_flag=True, help="Open a session for each model, in the toolchain that it was compiled with.")
-@click.option("--numbers", is_flag=True, help="Load and run each model, and compare it with its source model on the CPU EP.")
-@click.option("--strict", is_flag=True, help="What cannot be loaded or compared here is a failure too.")
-@click.option("--interpreter", type=_PATH, help="The python of the environment to load with; default: by the manifest.")
-@click.option("--device", type=click.Choice(["cpu", "gpu", "npu"]), help="The device to load on; default: by the manifest.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Give the EP an option, over the manifest's.")
-@click.option("--timeout", type=arguments.AGE, default="10m", show_default=True, help="How long one process may take.")
-@click.option("--recipe", "-r", type=_PATH, help="The recipe that the artifacts came from, to find their source models by.")
-@arguments.settings
-@click.option("--source", "sources", multiple=True, metavar="[MODEL=]FILE", help="Where the source of a model is.")
-@click.option(
-    "--inputs", multiple=True, metavar="[MODEL=]PLACE", help="What to run on: a .npz file, or a folder of ONNX test sets."
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="What to make inputs from otherwise.")
-@click.option("--atol", type=click.FloatRange(min=0), help="The absolute difference to allow.")
-@click.option("--rtol", type=click.FloatRange(min=0), help="The difference to allow as a part of an output's largest value.")
-@arguments.json
+@app.command()
 def verify(
-    path: Path,
-    load: bool,
-    numbers: bool,
-    strict: bool,
-    interpreter: Path | None,
-    device: DeviceType | None,
-    options: tuple[str, ...],
-    timeout: int,
-    recipe: Path | None,
-    settings: tuple[str, ...],
-    sources: tuple[str, ...],
-    inputs: tuple[str, ...],
-    seed: int,
-    atol: float | None,
-    rtol: float | None,
-    json: bool,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="A folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model.",
+            show_default=False,
+        ),
+    ],
+    *,
+    load: Annotated[
+        bool, arguments.option("--load", help="Open a session for each model, in the toolchain that it was compiled with.")
+    ] = False,
+    numbers: Annotated[
+        bool, arguments.option("--numbers", help="Load and run each model, and compare it with its source model on the CPU EP.")
+    ] = False,
+    strict: Annotated[
+        bool, arguments.option("--strict", help="What cannot be loaded or compared here is a failure too.")
+    ] = False,
+    interpreter: Annotated[
+        Path | None,
+        arguments.option(
+            "--interpreter", metavar="PATH", help="The python of the environment to load with; default: by the manifest."
+        ),
+    ] = None,
+    device: Annotated[
+        Literal["cpu", "gpu", "npu"] | None,
+        arguments.option("--device", metavar="[cpu|gpu|npu]", help="The device to load on; default: by the manifest."),
+    ] = None,
+    options: Annotated[
+        list[str], arguments.options("--option", metavar="NAME=VALUE", help="Give the EP an option, over the manifest's.")
+    ],
+    timeout: Annotated[
+        int | None,
+        arguments.option(
+            "--timeout", parser=arguments.age, metavar="TIME", help=f"How long one process may take; default: {_TIMEOUT}."
+        ),
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        arguments.option(
+            "--recipe",
+            "-r",
+            metavar="RECIPE",
+            help="The recipe that the artifacts came from, to find their source models by.",
+            autocompletion=completion.recipes,
+        ),
+    ] = None,
+    settings: arguments.Settings,
+    sources: Annotated[list[str], arguments.options("--source", metavar="[MODEL=]FILE", help="Where the source of a model is.")],
+    inputs: Annotated[
+        list[str],
+        arguments.options("--inputs", metavar="[MODEL=]PATH", help="What to run on: a .npz file, or a folder of ONNX test sets."),
+    ],
+    seed: Annotated[
+        int | None, arguments.option("--seed", min=0, metavar="N", help="What to make inputs from otherwise; default: 0.")
+    ] = None,
+    atol: Annotated[
+        float | None, arguments.option("--atol", min=0, metavar="NUMBER", help="The absolute difference to allow.")
+    ] = None,
+    rtol: Annotated[
+        float | None,
+        arguments.option(
+            "--rtol", min=0, metavar="NUMBER", help="The difference to allow as a part of an output's largest value."
+        ),
+    ] = None,
+    json: arguments.Json = False,
 ) -> int:
-    """Check the artifacts at PATH: a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. No
-    recipe is needed.
+    """Check the artifacts at PATH. No recipe is needed.
 
     Exit code 1: a check failed. What could not be checked here is told, and is no failure.
     """
-    if not numbers and (recipe or sources or inputs or atol is not None or rtol is not None):
-        raise click.UsageError("--recipe, --source, --inputs, --atol and --rtol say how to compare: add --numbers")
-    if not (load or numbers) and (strict or interpreter or device or options):
-        raise click.UsageError("--strict, --interpreter, --device and --option say how to load: add --load")
+    if not numbers and (recipe or sources or inputs or (seed, atol, rtol) != (None, None, None)):
+        raise UsageError("--recipe, --source, --inputs, --seed, --atol and --rtol say how to compare: add --numbers")
+    if not (load or numbers) and (strict or interpreter or device or options or timeout is not None):
+        raise UsageError("--strict, --interpreter, --device, --option and --timeout say how to load: add --load")
+    if settings and not recipe:
+        raise UsageError("--set is for the recipe that the artifacts came from: name it with --recipe")
 
     def trial_of(artifacts: Sequence[Artifact]) -> Trial | None:
         if not (load or numbers):
@@ -77,9 +113,9 @@ def verify(
         return Trial(
             numbers=numbers,
             strict=strict,
-            wishes=Wishes(interpreter, device, _pairs(options), timeout),
-            sources=Sources(_by_model("--source", sources, names), recipe, settings),
-            comparison=Comparison(_by_model("--inputs", inputs, names), seed, atol, rtol),
+            wishes=Wishes(interpreter, device, _pairs(options), arguments.age(_TIMEOUT) if timeout is None else timeout),
+            sources=Sources(_by_model("--source", sources, names), recipe, tuple(settings)),
+            comparison=Comparison(_by_model("--inputs", inputs, names), seed or 0, atol, rtol),
         )
 
     findings = list(_findings(path, trial_of))
@@ -147,7 +183,7 @@ def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> lis
         found = model_names(artifact).values()
         if found and interpreter is None and not artifact.has_manifest:
             message = "without a manifest, nothing says what to load a model with"
-            raise click.UsageError(f"{message}: verify its folder, or name an environment with --interpreter")
+            raise UsageError(f"{message}: verify its folder, or name an environment with --interpreter")
         names += (name for name in found if name not in names)
     return names
 
@@ -156,7 +192,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts]
     for name, equals, _ in pairs:
         if not name or not equals:
-            raise click.BadParameter(f"'{name}{equals}' is not NAME=VALUE", param_hint="--option")
+            raise typer.BadParameter(f"'{name}{equals}' is not NAME=VALUE", param_hint="--option")
     return {name: value for name, _, value in pairs}
 
 
@@ -168,8 +204,8 @@ def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[s
         if not equals or (name not in names and Path(text).exists()):
             name, place = "", text
         elif name not in names:
-            raise click.BadParameter(f"there is no model '{name}'; there are: {', '.join(names)}", param_hint=option)
+            raise typer.BadParameter(f"there is no model '{name}'; there are: {', '.join(names)}", param_hint=option)
         if name in found:
-            raise click.BadParameter(f"two are given for {name or 'every model'}", param_hint=option)
+            raise typer.BadParameter(f"two are given for {name or 'every model'}", param_hint=option)
         found[name] = Path(place)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -10,13 +11,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.main import get_command
 
 from epbuild import snapshot
-from epbuild.cli.run import run
+from epbuild.build import Request, Survey
+from epbuild.cli.app import execute
+from epbuild.errors import EpbuildError, Problem
 from epbuild.snapshot import answer, clock, take
 
 MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
@@ -259,25 +262,108 @@ def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
     assert taken.answer() is None
 
 
+OPTIONS = [
+    name
+    for parameter in get_command(importlib.import_module("epbuild.cli.run").app).params
+    for name in parameter.opts
+    if "-" in name
+]
+VALUES = ["4", "0", "-1", "8GB", "vars.a=b", "a.yaml", "./a.yaml", "sub/b.yaml", "C:\\c.yaml", "d:e.yaml", "emit:*"]
+VALUES += ["compile:x/y/z", "*", "a[1].yaml", "sub/odd:name.yaml", "", "x y", "=", "²"]
 WORDS = st.sampled_from(
-    ["-k", "--keep-going", "--check", "-j", "--jobs", "-j4", "4", "0", "-1", "--set", "vars.a=b", "--set=vars.a=b", "--set=",
-     "a.yaml", "emit:*", "", "--locked", "--", "--json", "-n", "--dry-run", "-kj2", "--jobs=2", "--keep", "--debug", "-h", "x y", "=", "²"]
-)  # fmt: skip
+    [
+        *OPTIONS,
+        *VALUES,
+        "--",
+        "-j4",
+        "-kj2",
+        "-ra.yaml",
+        "-kr",
+        "--keep",
+        *(f"{name}={value}" for name in OPTIONS for value in VALUES),
+    ]
+)
 
 
+def asked(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, Request | None, bool]:
+    """The exit code of the command for a command line; what it had built or looked at; and whether it would have built."""
+    seen: list[tuple[Request, bool]] = []
+
+    def look(request: Request) -> Survey:
+        seen.append((request, False))
+        raise EpbuildError(Problem("EPB999", "enough"))
+
+    def build(request: Request, listener: object) -> int:
+        seen.append((request, True))
+        return 0
+
+    with monkeypatch.context() as patch:
+        module = importlib.import_module("epbuild.cli.run")
+        patch.setattr(module, "survey", look)
+        patch.setattr(module, "build", build)
+        code = execute(["run", *words])
+    return code, *(seen[0] if seen else (None, False))
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_of_the_command_is_read_as_the_command_reads_it_or_not_at_all(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [[option], [option, "emit:*"], *([option, value] for value in VALUES), *([f"{option}={value}"] for value in VALUES)]
+    for words in [[*before, *line] for before in ([], ["a.yaml"]) for line in lines]:
+        check_equal(words, monkeypatch)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(words=st.lists(WORDS, max_size=6))
-def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str]) -> None:
+def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    check_equal(words, monkeypatch)
+
+
+def check_equal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     read = snapshot._read_run(["run", *words])
     if read is None:
         return
-    recipe, check, locked, (selection, settings) = read
-    with click.Context(run) as context:
-        run.parse_args(context, list(words))
-    seen = context.params
-    assert (str(seen["recipe"]), seen["check"], seen["locked"]) == (recipe, check, locked)
-    assert (seen["steps"], seen["settings"]) == (selection, settings)
-    assert not seen["dry_run"]
-    assert not seen["json"]
+    recipe, check, locked, (selection, variables) = read
+    _, request, builds = asked(words, monkeypatch)
+    assert request is not None, words
+    assert request == Request(Path(recipe), selection, request.jobs, request.keep_going, variables, None, locked)
+    assert builds is not check
+
+
+@pytest.mark.parametrize("option", sorted({"-k", "--keep-going", "--check", "--locked"}))
+def test_what_the_fast_path_should_know_it_knows(option: str) -> None:
+    assert snapshot._read_run(["run", option]) is not None
+    for words in (
+        ["-j", "4"],
+        ["--jobs", "4"],
+        ["--set", "vars.a=b"],
+        ["--set=vars.a=b"],
+        ["-r", "a.yaml"],
+        ["--recipe=a.yaml"],
+        ["emit:*"],
+    ):
+        assert snapshot._read_run(["run", option, *words]) is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "recipe", "steps"),
+    [
+        ([], "epbuild.yaml", ()),
+        (["a.yaml"], "a.yaml", ()),
+        (["a.yaml", "emit:*", "b.yaml"], "a.yaml", ("emit:*", "b.yaml")),
+        (["emit:decoder/*"], "epbuild.yaml", ("emit:decoder/*",)),
+        (["compile:g/t/m", "share:g/t"], "epbuild.yaml", ("compile:g/t/m", "share:g/t")),
+        (["*decoder*"], "epbuild.yaml", ("*decoder*",)),
+        (["sub/odd:name.yaml"], "sub/odd:name.yaml", ()),
+        (["./odd:name.yaml"], "./odd:name.yaml", ()),
+        (["C:\\work\\a.yaml", "emit:*"], "C:\\work\\a.yaml", ("emit:*",)),
+        (["c:a.yaml"], "c:a.yaml", ()),
+    ],
+)
+def test_the_first_name_is_a_recipe_unless_it_can_only_be_a_step(names: list[str], recipe: str, steps: tuple[str, ...]) -> None:
+    assert snapshot.recipe_and_steps(names) == (recipe, steps)
+    assert snapshot.recipe_and_steps(names, "r[1].yaml") == ("r[1].yaml", tuple(names))
 
 
 @pytest.fixture
@@ -292,4 +378,4 @@ def test_nothing_is_imported_for_it(process: list[str]) -> None:
     assert done.stdout.startswith(UP_TO_DATE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {"epbuild", "epbuild.snapshot", "epbuild.host"}
-    assert not imported & {"click", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
+    assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}

@@ -156,3 +156,18 @@ def test_the_document_has_every_fact_with_whole_values() -> None:
         "new": NEW,
     }
     assert (step["key"], step["previous_key"], step["built"]) == (NEW, OLD, 1.8e9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["run", "--check"], ["plan"], ["explain"], ["clean", "--dry-run"], ["log"]])
+def test_a_recipe_and_steps_are_named_in_one_order_and_the_recipe_can_be_left_out(tmp_path: Path, command: list[str]) -> None:
+    write_model(tmp_path / "relu.onnx")
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    (tmp_path / "odd[1].yaml").write_text(RECIPE, encoding="utf-8")
+    step = "compile:main/phone/relu"
+    orders = [[step], ["epbuild.yaml", step], ["-r", "epbuild.yaml", step], [step, "--recipe=odd[1].yaml"]]
+    answers = [epbuild(tmp_path, *command, *names) for names in orders]
+    assert len({(done.returncode, done.stdout, done.stderr) for done in answers}) == 1
+    assert answers[0].returncode == (1 if command[0] in {"run", "log"} else 0)  # nothing was built, and nothing has a log
+    assert "recipe" not in answers[0].stderr
+    assert "no step matches 'odd[1].yaml'" in epbuild(tmp_path, "plan", "odd[1].yaml").stderr, "a glob is a step"

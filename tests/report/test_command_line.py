@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from epbuild import __version__
 from epbuild.cli import app
@@ -69,7 +70,21 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["complie"], "No such command 'complie'"),
         (["run", "--jbos", "2"], "No such option"),
         (["run", "--jobs", "0"], "Invalid value for '--jobs'"),
-        (["inspect"], "Missing argument 'FILE'"),
+        (["inspect"], "Missing argument 'FILE...'"),
+        (["expalin"], "No such command 'expalin'. Did you mean 'explain', 'relink'?"),
+        (["cache", "veryfy"], "No such command 'veryfy'. Did you mean 'verify'?"),
+        (["run", "--jbos", "2"], "No such option '--jbos'. Did you mean '--jobs' or '--json'?"),
+        (["verify", "dist", "--device", "tpu"], "Invalid value for '--device': 'tpu' is not one of 'cpu', 'gpu', 'npu'."),
+        (["gc", "--max-size", "many"], "Invalid value for '--max-size': 'many' is no size. Write a number and one of: B,"),
+        (["schema", "nope"], "Invalid value for '[recipe|manifest|catalog]': 'nope' is not one of 'recipe', "),
+        (["init", "nowhere"], "Invalid value for '[FOLDER]': Directory 'nowhere' does not exist."),
+        (["explain"], "Missing argument '[RECIPE] STEP...'"),
+        (["explain", "a.yaml"], "'a.yaml' is a recipe: name a step as well, such as 'compile:*'."),
+        (["log", "compile:a", "compile:b"], "name one step, not 2: compile:a, compile:b."),
+        (["verify", "dist", "--seed", "0"], "--recipe, --source, --inputs, --seed, --atol and --rtol say how to compare: add "),
+        (["verify", "dist", "--load", "--seed", "3"], "--recipe, --source, --inputs, --seed, --atol and --rtol say how to "),
+        (["verify", "dist", "--timeout", "10m"], "--strict, --interpreter, --device, --option and --timeout say how to load: "),
+        (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set is for the recipe that the artifacts came from: "),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(
@@ -145,6 +160,32 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 1
+
+
+@pytest.mark.parametrize("name", [[], *([name] for name in COMMANDS), ["cache", "verify"]])
+def test_every_page_of_help_fits_80_columns_and_says_all_in_plain_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    _, out, _ = run(capsys, *name, "--help")
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.isascii()
+    assert not set("\x1b\b{\\") & set(out)
+    words = " ".join(out.split())
+    command = get_command(app._application)
+    for part in name:
+        command = command.get_command(None, part)  # type: ignore[attr-defined]
+    for parameter in command.params:
+        assert " ".join((getattr(parameter, "help", None) or "?").split()) in words
+    for paragraph in str(command.help).split("\n\n"):
+        assert " ".join(paragraph.split()) in words
+
+
+def test_the_exit_codes_of_a_run_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = run(capsys, "run", "--help")[1].splitlines()
+    table = lines[lines.index("  Exit codes:") + 1 :]
+    assert [line.split()[0] for line in table if line[4] != " "] == ["0", "1", "2", "3", "130"]
 
 
 def test_help_does_not_wait_for_what_only_a_build_needs() -> None:

@@ -1,0 +1,30 @@
+"""What the library costs that reads the command line: every command pays for it, but those that the fast path answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from results import Result
+from rounds import Contender, interleave
+from workshop import SCRIPTS, Workshop
+
+OURS = "typer==0.28.0"
+_OTHERS = {"click==8.5.1": "click", "typer==0.26.0": "typer", "typer==0.29.0": "typer"}
+MOST_OVER_CLICK = 0.05
+"""Seconds."""
+
+
+def measure(workshop: Workshop, rounds: int) -> Result:
+    contenders = []
+    for package, library in {OURS: "typer", **_OTHERS}.items():
+        interpreter = workshop.provision([package])
+        command = [interpreter, SCRIPTS / "command_line.py", library, "epbuild.yaml", "--check"]
+        contenders.append(Contender(f"a command with {package}", partial(workshop.seconds, command)))
+    ours, click, *others = interleave(contenders, rounds)
+    return Result(
+        "What does the command line library add to each command?",
+        (replace(ours, limit=click.median + MOST_OVER_CLICK), click, *others),
+        "A command with one argument and three options that does nothing, in an environment that has the library alone. From 0.29 on, "
+        "typer imports pydantic as soon as a command has a parameter.",
+    )
