@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from results import Result
 from rounds import Contender, interleave
@@ -19,7 +20,7 @@ def measure(workshop: Workshop, rounds: int) -> Result:
     contenders = []
     for package, library in {OURS: "typer", **_OTHERS}.items():
         interpreter = workshop.provision([package])
-        command = [interpreter, SCRIPTS / "command_line.py", library, "epbuild.yaml", "--check"]
+        command: list[str | Path] = [interpreter, SCRIPTS / "command_line.py", library, "epbuild.yaml", "--check"]
         contenders.append(Contender(f"a command with {package}", partial(workshop.seconds, command)))
     ours, click, *others = interleave(contenders, rounds)
     return Result(
