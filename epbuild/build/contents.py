@@ -87,7 +87,8 @@ class Workbench:
     def relinked(self, path: str, role: Role, artifact: Stored, renames: Mapping[str, str]) -> Content:
         """A model whose references to binaries are changed."""
         file = self.folder / path
-        original = file.with_name(f"{file.name}.original")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        original = self.folder.with_name("original")  # not called as the file is, whose name may be as long as any
         self._store.materialise(artifact.digest, original)
         relink(original, file, renames)
         original.unlink()

@@ -447,3 +447,22 @@ def test_a_state_that_is_locked_in_the_wrong_moment_publishes_nothing_that_is_no
     assert built.build().exit_code == 0
     assert linked
     assert built.contents() == before
+
+
+LONG = {
+    "a folder": ('path: "dist/${group}"', f'path: "dist/{"d" * 245}${{group}}"'),
+    "an archive": ('path: "dist/${group}"', f'path: "dist/{"d" * 241}${{group}}.zip", pack: zip'),
+    "an image": ('path: "dist/${group}"', f'path: "dist/{"d" * 245}${{group}}", pack: oci'),
+    "a package": ('directory, path: "dist/${group}"', f'ort-model-package, path: "dist/{"d" * 244}.ortpackage"'),
+    "a model": ('path: "dist/${group}"', f'path: "dist/${{group}}", model: "{"m" * 240}${{model}}.onnx"'),
+    "a binary": ('path: "dist/${group}"', f'path: "dist/${{group}}", context_binary: "{"b" * 251}.bin"'),
+}
+
+
+@pytest.mark.parametrize("change", LONG.values(), ids=LONG.keys())
+def test_what_is_emitted_may_have_as_long_a_name_as_files_may(workshop: Workshop, change: tuple[str, str]) -> None:
+    for name in ("small", "other"):
+        workshop.write_recipe(change, ("name: small", f"name: {name}"))
+        assert workshop.build().exit_code == 0, workshop.failures
+    assert max(len(path.name) for path in (workshop.folder / "dist").rglob("*")) == 255
+    assert set(workshop.states().values()) == {"current"}
