@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import posixpath
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +38,8 @@ from epbuild.build.status import PLACE, Survey, Surveyor
 from epbuild.build.tally import Cost, Tally
 from epbuild.build.written import Written
 from epbuild.emit import Pour, unfinished
-from epbuild.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
-from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document
+from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, StoreError, VerifyError
+from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document, obstacle
 from epbuild.recipe import ImageReference, Recipe
 from epbuild.store import Cancelled, DamagedBlob, Measurement, MissingBlob, StepRecord, lease, lease_if_free
 from epbuild.toolchain import Environment
@@ -189,6 +190,9 @@ class Actions:
             result = self._surveyor.result(status.key)
             built = result is None
             if result is None:
+                reason = obstacle(group.target, sys.platform)
+                if reason is not None:
+                    raise EnvironmentFailure(Problem("EPB416", reason, StepId(group.id), "Build it on a machine that can."))
                 with self.execution(group, status.document, group.id) as execution:
                     result = execute(group, execution)
                 self._surveyor.records.put(status.key, {"document": status.document, "result": result})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +20,8 @@ from epbuild.build.remote import RemoteModels
 from epbuild.build.result_shape import group_records
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.status import Survey, Surveyor
-from epbuild.errors import RecipeError, StoreError
-from epbuild.plan import Plan, make_plan, problems_of_the_rest
+from epbuild.errors import EnvironmentFailure, RecipeError, StoreError
+from epbuild.plan import Plan, make_plan, obstacles, problems_of_the_rest
 from epbuild.recipe import BrokenRecipe, ModelSource, Recipe, load
 from epbuild.snapshot import WORKSPACE, clock, forget, own_files, take
 from epbuild.store import BlobStore, Roots, Workspace, cache_directory, tag_cache, toolchain_directory
@@ -138,6 +139,9 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
     lock = hold_lock(recipe, plan, strict=request.locked)
     for warning in (*plan.warnings, *lock.warnings):
         tell(Warned(warning))
+    impossible = obstacles(list(plan.session_groups.values()), sys.platform)
+    if impossible and not request.keep_going:
+        raise EnvironmentFailure(*impossible)  # before anything is installed
     cache = cache_directory()
     environments = _environments(recipe, plan, lock, tell)
     with lasting_workspace(request.recipe) as workspace:

@@ -41,15 +41,18 @@ class Option:
     files_pattern: str | None = None
     """For a value that holds paths among other things: each match's first group is one."""
     case: Literal["upper", "lower"] | None = None
+    compile_only: str | None = None
+    """A regular expression for canonical values that only a compile takes: a session that runs what was compiled is not given them."""
 
     @property
     def changes_output(self) -> bool:
         """Whether the option's value belongs in an action key."""
         return self.output != "none"
 
-    @property
-    def only_compiling(self) -> bool:
-        """Whether it is for whoever compiles alone, such as dumps and their places: nothing that is written or run depends on it."""
+    def only_compiling(self, value: str) -> bool:
+        """Whether the canonical `value` is for the compile alone: dumps and their places, or what a session refuses that runs the model."""
+        if self.compile_only is not None and re.search(self.compile_only, value):
+            return True
         return not self.changes_output and not self.runtime
 
     def files(self, value: str) -> tuple[str, ...]:
@@ -220,15 +223,21 @@ class Limitation:
     """What it is that cannot: this machine, so that another one may, or what is compiled for, whatever machine compiles."""
     source_has: Literal["overridable initializers"] | None = None
     """What a source model has that this is about, so that it is refused before it is compiled."""
+    stops: bool = False
+    """Whether nothing at all can be compiled where this holds."""
+
+    def holds(self, platform: str, device: str | None, options: Mapping[str, str]) -> bool:
+        """Whether it holds on a `platform` (as `sys.platform`), for a device of a type (None: any) and these canonical options."""
+        here = not self.platforms or platform in self.platforms
+        concerned = self.device in (None, device)
+        return here and concerned and all(name in options and re.search(rule, options[name]) for name, rule in self.when.items())
 
     def shows(self, said: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
         """Whether this is why an act failed on this platform, by what was said, the type of device asked for and the canonical options."""
         return (
             self.symptom is not None
             and self.during in (None, act)
-            and (not self.platforms or sys.platform in self.platforms)
-            and (device is None or self.device in (None, device))
-            and all(name in options and re.search(pattern, options[name]) for name, pattern in self.when.items())
+            and self.holds(sys.platform, self.device if device is None else device, options)
             and re.search(self.symptom, said) is not None
         )
 
@@ -278,6 +287,8 @@ class Entry:
     """None: nobody has tried, so that nothing is claimed."""
     node_names: NodeNames | None = None
     """None: it is not known whether the EP heeds a prefix for the names of its nodes, nor whether they can be renamed."""
+    takes_every_node: bool = False
+    """Whether it leaves no node to the EPs that come after it."""
 
     @cached_property
     def _concerned(self) -> dict[frozenset[str], tuple[Refusal, ...]]:
@@ -297,9 +308,10 @@ class Entry:
         """What a context binary compiled with these canonical options says that it is for; None where nobody knows."""
         asked = options.get(self.target_option or "", "")
         rows = self.tables.get(self.target_option or "", ())
+        known = {row.canonical: row.facts.get("binary", row.name) for row in rows}
         # A name that the catalog does not know is what the EP was given, and writes.
-        unknown = asked if asked and not asked.isdigit() and "," not in asked else None
-        return next((row.facts.get("binary", row.name) for row in rows if row.canonical == asked), unknown)
+        names = [known.get(one, None if one.isdigit() else one) for one in asked.split(",") if one]
+        return ",".join(name for name in names if name) if names and all(names) else None
 
     def compatibility(self, text: str) -> Mapping[str, str] | None:
         """The fields of a compiled model's `ep_compatibility_info`, each option's value in its canonical spelling; None if unreadable."""
@@ -373,6 +385,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> Ent
         user_file=user_file,
         reproducible=_reproducibility(document.get("reproducible"), origin),
         node_names=_node_names(document.get("node_names"), origin),
+        takes_every_node=document.get("takes_every_node", False),
     )
 
 
@@ -404,6 +417,7 @@ def read_options(table: Mapping[str, Any], origin: str) -> dict[str, Option]:
             inline=row.get("inline"),
             files_pattern=row.get("files_pattern"),
             case=row.get("case"),
+            compile_only=row.get("compile_only"),
         )
         for name, row in table.items()
     }
@@ -451,16 +465,17 @@ def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[Known, .
 def _limitation(row: Mapping[str, Any], origin: str) -> Limitation:
     platforms = tuple(row.get("platforms", ()))
     return Limitation(
-        row["what"],
-        row["why"],
-        platforms,
-        row.get("device"),
-        row.get("symptom"),
-        row.get("origin", origin),
-        row.get("when", {}),
-        row.get("during"),
-        row.get("limit_of", "machine"),
-        row.get("source_has"),
+        what=row["what"],
+        why=row["why"],
+        platforms=platforms,
+        device=row.get("device"),
+        symptom=row.get("symptom"),
+        origin=row.get("origin", origin),
+        when=row.get("when", {}),
+        during=row.get("during"),
+        of=row.get("limit_of", "machine"),
+        source_has=row.get("source_has"),
+        stops=row.get("stops", False),
     )
 
 

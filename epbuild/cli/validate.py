@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from epbuild.build import Request, read_plan
 from epbuild.cli import arguments
 from epbuild.errors import EpbuildError
+from epbuild.plan import obstacles
 from epbuild.report import print_json, print_line, problem_document, tell_problems
 from epbuild.units import counted
 
@@ -18,7 +21,8 @@ app = arguments.application()
 def validate(recipe: arguments.Recipe = arguments.DEFAULT, *, settings: arguments.Settings, json: arguments.Json = False) -> int:
     """Check RECIPE and the models that it names; build nothing.
 
-    Every mistake is told at once, with its file, line and column. Exit code 0: it can be built. 2: it cannot.
+    Every mistake is told at once, with its file, line and column; notes tell what can be built, and not on this machine. Exit code 0: it
+    can be built. 2: it cannot.
     """
     try:
         loaded, plan = read_plan(Request(recipe, settings=tuple(settings)))
@@ -26,13 +30,15 @@ def validate(recipe: arguments.Recipe = arguments.DEFAULT, *, settings: argument
         if not json:
             raise
         problems = [problem_document(problem) for problem in error.problems]
-        print_json({"format": _FORMAT, "recipe": str(recipe), "valid": False, "problems": problems, "warnings": []})
+        print_json({"format": _FORMAT, "recipe": str(recipe), "valid": False, "problems": problems, "warnings": [], "notes": []})
         return error.exit_code
+    notes = obstacles(list(plan.session_groups.values()), sys.platform)
     if json:
-        warnings = [problem_document(problem) for problem in plan.warnings]
-        print_json({"format": _FORMAT, "recipe": str(recipe), "valid": True, "problems": [], "warnings": warnings})
+        warnings, here = ([problem_document(problem) for problem in found] for found in (plan.warnings, notes))
+        print_json({"format": _FORMAT, "recipe": str(recipe), "valid": True, "problems": [], "warnings": warnings, "notes": here})
         return 0
     tell_problems(plan.warnings, "warning")
+    tell_problems(notes, "note")
     counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
     print_line(f"{recipe} is valid: " + ", ".join(counted(len(things), noun) for noun, things in counts.items()))
     return 0

@@ -3,6 +3,7 @@
 from epbuild.plan.key import Change, action_key, changes, differences, key_document
 from epbuild.plan.outputs import BASE, BOM, GENAI_CONFIG, MANIFEST, PROVENANCE
 from epbuild.plan.planner import make_plan, problems_of_the_rest
+from epbuild.plan.possible import obstacle, obstacles
 from epbuild.plan.sources import Locate, find_source
 from epbuild.plan.steps import (
     STATEMENT,
@@ -45,5 +46,7 @@ __all__ = [
     "find_source",
     "key_document",
     "make_plan",
+    "obstacle",
+    "obstacles",
     "problems_of_the_rest",
 ]

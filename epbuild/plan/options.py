@@ -23,6 +23,7 @@ from epbuild.catalog import (
     refusals,
 )
 from epbuild.errors import Position, Problem
+from epbuild.plan.possible import compile_problems
 from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe import EpChoice, Setting, Target, Toolchain
 
@@ -52,6 +53,8 @@ class TargetPlanner:
         session = _Checked("session key", strict, "allow_unknown_session_keys", self.problems, _runtime_of(eps, toolchain))
         session.check(target.session_options, find_session_key, lambda option, value: self._session_value(option, value, strict))
         files, staged = self._files(target.session_options, session, "session")
+        if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
+            self.problems += compile_problems(target, eps)
         if len(eps) < len(planned) or toolchain is None or not target.whole:
             return None
         return PlannedTarget(
@@ -63,6 +66,7 @@ class TargetPlanner:
             silent=session.silent,
             environment={name: plain_text(setting.value) for name, setting in target.environment.items()},
             unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
+            where=target.where,
         )
 
     @staticmethod
@@ -109,7 +113,9 @@ class TargetPlanner:
             files=files,
             library=self._library(choice, found),
             silent=checked.silent,
-            only_compiling=frozenset(name for name, option in checked.options.items() if option.only_compiling),
+            only_compiling=frozenset(
+                name for name, option in checked.options.items() if option.only_compiling(checked.values[name])
+            ),
         )
         return planned, checked.unchecked
 

@@ -147,6 +147,8 @@ class PlannedTarget:
     environment: Mapping[str, str]
     unchecked: tuple[str, ...]
     """The options and session keys that the catalog does not know, and that the recipe lets through."""
+    where: Position | None = None
+    """Where the recipe defines it."""
 
     @property
     def title(self) -> str:

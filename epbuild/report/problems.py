@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 from epbuild.errors import Position, Problem, printable
 
-Kind = Literal["error", "warning"]
+Kind = Literal["error", "warning", "note"]
 
-_COLOURS: dict[Kind, str] = {"error": "\x1b[31m", "warning": "\x1b[33m"}
+_COLOURS: dict[Kind, str] = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _WIDTH = 80
 _LEAST_GUTTER = 5
@@ -231,7 +231,8 @@ def _annotation(problem: Problem, kind: Kind) -> str:
     elif where is not None:
         properties = {"title": where}
     listed = ",".join(f"{name}={_escaped_property(str(value))}" for name, value in properties.items())
-    return f"::{kind}{f' {listed}' if listed else ''}::{_escaped(problem.text)} [{problem.code}]"
+    command = "notice" if kind == "note" else kind
+    return f"::{command}{f' {listed}' if listed else ''}::{_escaped(problem.text)} [{problem.code}]"
 
 
 def _in_repository(file: str) -> str:

@@ -149,9 +149,20 @@ def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[
 
 
 def read_target(payload: Payload, pattern: str) -> str | None:
-    """What a context says that it was made for: the first group of `pattern` where it matches first; None when it does not."""
-    match = next(payload.matches(pattern.encode()), None)
+    """What a context says that it was made for: the first group of `pattern` where it matches first; None when it does not.
+
+    A context for several targets is a zip archive with one for each: then all their names, sorted, with commas between them.
+    """
+    matches = payload.matches(pattern.encode())
+    if payload.begins_with(b"PK\x03\x04"):
+        return ",".join(sorted({match[1].decode("ascii", "replace") for match in matches})) or None
+    match = next(matches, None)
     return match[1].decode("ascii", "replace") if match else None
+
+
+def is_target(seen: str, wanted: str) -> bool:
+    """Whether what a context was made for is what was asked for: the same names, in any capitals and order."""
+    return set(seen.casefold().split(",")) == set(wanted.casefold().split(","))
 
 
 def _check_targets(folder: Path, compiled: Sequence[CompiledModel], expected: Expected) -> list[Problem]:
@@ -165,7 +176,7 @@ def _check_targets(folder: Path, compiled: Sequence[CompiledModel], expected: Ex
     problems = []
     for name, ep in asked.items():
         seen = read_target(Payload.whole(folder / name), ep.target_pattern) if ep.target_pattern and ep.target else None
-        if seen is not None and ep.target is not None and seen.casefold() != ep.target.casefold():
+        if seen is not None and ep.target is not None and not is_target(seen, ep.target):
             message = f"{name} was compiled for {seen}, not for {ep.target}"
             problems.append(
                 _problem("EPB608", expected, message, "Check the target's options; the EP ignores what it does not understand.")

@@ -12,7 +12,7 @@ from epbuild.catalog import Entry, UnknownName, entry, find_option, known_eps, n
 from epbuild.errors import nearest
 from epbuild.onnxfile import EPContextNode
 from epbuild.verify.artifact import Artifact, Model
-from epbuild.verify.checks import read_target
+from epbuild.verify.checks import is_target, read_target
 from epbuild.verify.findings import Finding
 from epbuild.verify.models import shown
 from epbuild.verify.payload import Payload
@@ -65,14 +65,17 @@ def check_target(artifact: Artifact) -> Iterator[Finding]:
     told: set[tuple[Payload, str | None]] = set()
     for model in artifact.models:
         for node in model.nodes:
-            made_by = next((ep for ep in asked if node.source in ep.sources), None) if asked else _said_by(model, node)
-            wanted = made_by.target if made_by is not None else None
+            made_by = next((ep for ep in asked if node.source in ep.sources), None)
+            # A manifest tells what sessions need: several SoCs in one context are asked for when it is compiled, and never again.
+            said = _said_by(model, node) if made_by is None or made_by.target is None else None
+            by = said or made_by
+            wanted = by.target if by is not None else None
             payload = model.payload(node)
             if payload is None or payload.size == 0 or (payload, wanted) in told:
                 continue
             told.add((payload, wanted))
             name = artifact.shown(model.binary(node) or model.file)
-            known = made_by.entry if made_by is not None else entry_of(node.source)
+            known = by.entry if by is not None else entry_of(node.source)
             pattern = known.target_pattern if known is not None else None
             try:
                 if payload not in seen:
@@ -80,7 +83,8 @@ def check_target(artifact: Artifact) -> Iterator[Finding]:
             except OSError as error:
                 yield Finding("target", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
                 continue
-            yield _target_finding(name, seen[payload], wanted, "" if asked else f", as {model.file} says", pattern is not None)
+            by_whom = f", as {model.file} says" if said is not None else ""
+            yield _target_finding(name, seen[payload], wanted, by_whom, pattern is not None)
     for model in artifact.models:
         yield from _compatibility_findings(artifact, model, asked)
 
@@ -218,7 +222,7 @@ def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: st
         return Finding("target", name, "skipped", f"{why}.")
     if wanted is None:
         return Finding("target", name, "skipped", f"It was compiled for {seen}; nothing says what was asked for.")
-    if seen.casefold() != wanted.casefold():
+    if not is_target(seen, wanted):
         hint = "Check the target's options; the EP ignores what it does not understand."
         return Finding("target", name, "failed", f"It was compiled for {seen}, not for {wanted}{by_whom}.", "EPB608", hint)
     return Finding("target", name, "passed", f"It was compiled for {seen}.")

@@ -32,6 +32,12 @@ class Payload:
             digest.update(chunk)
         return digest.hexdigest()
 
+    def begins_with(self, magic: bytes) -> bool:
+        """Whether the bytes begin with these."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return file.read(min(len(magic), self.size)) == magic
+
     def matches(self, pattern: bytes) -> Iterator[re.Match[bytes]]:
         """What matches a regular expression, in order; a match must not be longer than 4096 bytes."""
         # Not a memory map: a context may be larger than the memory that there is for it.

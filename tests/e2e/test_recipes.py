@@ -63,10 +63,17 @@ def test_an_environment_that_somebody_else_made_gives_the_same_result(project: P
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the Windows packages have the compiler that this is about")
 def test_an_npu_compiler_that_the_packages_lack_is_told_as_that(project: Project) -> None:
-    done = _checked_in(project, "intel-npu.yaml").epbuild("run")
+    _checked_in(project, "intel-npu.yaml")
+    why = "cannot compile for Intel NPUs here: the NPU compiler (openvino_intel_npu_compiler) is in the Windows"
+    told = project.epbuild("validate")
+    assert (told.returncode, told.stderr.count("note: "), told.stderr.count(why)) == (0, 2, 2)
+    home = project.folder.parent / "toolchains"
+    project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(home)
+    done = project.epbuild("run")
     assert done.returncode == 3
-    assert "cannot compile for Intel NPUs here: the NPU compiler (openvino_intel_npu_compiler) is in the Windows" in done.stderr
+    assert why in done.stderr
     assert not (project.folder / "dist").exists()
+    assert not home.exists(), "nothing is installed for what cannot be done"
 
 
 def test_an_interpreter_that_is_not_there_is_told_at_its_place_in_the_recipe(project: Project) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_models
 
 from epbuild.errors import PlanError
-from epbuild.plan import PlannedTarget, SessionGroup, action_key, differences
+from epbuild.plan import PlannedTarget, SessionGroup, action_key, differences, obstacle
 from epbuild.recipe import ModelSource
 
 TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"
@@ -281,6 +281,60 @@ def test_a_value_that_is_wrong_itself_is_not_blamed_for_combinations_as_well(wor
 def test_a_session_takes_an_ep_once(workshop: Path) -> None:
     lines = f"    eps:\n      - ep: CPUExecutionProvider\n      - ep: {MARK}CPUExecutionProvider\n"
     check(workshop, target(lines), ("EPB219", "the target 'cpu' names CPUExecutionProvider twice. A session takes an EP once."))
+
+
+@pytest.mark.parametrize(
+    ("ep", "why"),
+    [
+        ("CPUExecutionProvider", "it runs kernels and compiles nothing; name the EP that compiles before it"),
+        (
+            "WebGpuExecutionProvider",
+            "its library knows no EPContext; its shaders are compiled when the model runs; name an EP that compiles ahead of time",
+        ),
+        (
+            "MIGraphXExecutionProvider",
+            "its library knows no EPContext; it keeps what it compiles in migraphx_model_cache_dir; name an EP that compiles ahead of time",
+        ),
+        (
+            "CoreMLExecutionProvider",
+            "CoreML compiles when a model is loaded, into ModelCacheDirectory; name an EP that compiles ahead of time",
+        ),
+    ],
+)
+def test_a_target_that_can_compile_nowhere_is_refused_with_the_reason(workshop: Path, ep: str, why: str) -> None:
+    check(workshop, target(f"    ep: {MARK}{ep}\n"), ("EPB255", f"{ep} cannot write EPContext models: {why}."))
+
+
+def test_an_ep_after_one_that_takes_every_node_is_refused(workshop: Path) -> None:
+    lines = f"    eps:\n      - ep: {MARK}CPUExecutionProvider\n      - ep: VitisAIExecutionProvider\n"
+    message = "CPUExecutionProvider stands before VitisAIExecutionProvider and takes every node, so that none is left to compile."
+    check(workshop, target(lines), ("EPB256", f"{message} Put it last."))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines", "platform", "stopped"),
+    [
+        ([PLUGIN], "device: {type: npu, virtual: true}", "linux", True),
+        ([PLUGIN], "device: {type: npu, virtual: true}", "win32", False),
+        ([PLUGIN], "device: {type: cpu}", "linux", False),
+        ([], "provider_options: {device_type: NPU}", "linux", True),
+        ([], "provider_options: {device_type: CPU}", "linux", False),
+    ],
+)
+def test_what_cannot_be_compiled_on_one_platform_is_valid_and_known_to_fail_there(
+    workshop: Path, changes: list[tuple[str, str]], lines: str, platform: str, stopped: bool
+) -> None:
+    found = planned(workshop, target(f"    ep: OpenVINOExecutionProvider\n    {lines}\n", *changes))
+    assert (obstacle(found, platform) is not None) == stopped
+
+
+def test_a_list_of_socs_is_for_the_compile_and_not_for_sessions(workshop: Path) -> None:
+    lines = "    ep: QNNExecutionProvider\n    provider_options: {{backend_type: htp, soc_model: {}}}\n"
+    (several,) = planned(workshop, target(lines.format("'SM8750,SC8380XP'"))).eps
+    assert several.provider_options["soc_model"] == "SM8750,SC8380XP"
+    assert several.lasting_options == {"backend_type": "htp"}
+    (one,) = planned(workshop, target(lines.format("SM8750"))).eps
+    assert one.lasting_options == {"backend_type": "htp", "soc_model": "SM8750"}
 
 
 def test_properties_that_are_written_out_are_no_file(workshop: Path) -> None:

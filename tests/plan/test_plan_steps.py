@@ -142,10 +142,26 @@ def test_options_reach_the_plan_as_the_strings_that_onnx_runtime_takes(workshop:
 
 @pytest.mark.parametrize(
     ("soc", "expected"),
-    [("SM8750", "SM8750"), ("69", "SM8750"), ("SM8250", "SM8250"), ("4711", None), ("SM4711", "SM4711"), ('"SM8750,60"', None)],
-    ids=["name", "known number", "name that the EP takes as a number", "unknown number", "unknown name", "list"],
+    [
+        ("SM8750", "SM8750"),
+        ("69", "SM8750"),
+        ("SM8250", "SM8250"),
+        ("4711", None),
+        ("SM4711", "SM4711"),
+        ('"SM8750,60"', "SM8750,SC8380XP"),
+        ('"SM8750,4711"', None),
+    ],
+    ids=[
+        "name",
+        "known number",
+        "name that the EP takes as a number",
+        "unknown number",
+        "unknown name",
+        "list",
+        "list with an unknown number",
+    ],
 )
-def test_a_binary_is_held_against_its_soc_only_where_one_name_was_asked_for(
+def test_a_binary_is_held_against_its_socs_only_where_their_names_are_known(
     workshop: Path, soc: str, expected: str | None
 ) -> None:
     text = edited(

@@ -1,0 +1,44 @@
+"""What a target's EPs can compile at all, and what of a plan this kind of machine cannot, as the catalog knows it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from epbuild.errors import Problem
+from epbuild.plan.steps import PlannedEp, PlannedTarget, SessionGroup
+from epbuild.recipe import Target
+
+
+def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Problem]:
+    """Why `eps`, those of `target`, can compile nothing on any machine; nothing where they can."""
+    places = {choice.ep.name: choice.ep.where for choice in target.eps}
+    if not any(ep.entry.sources for ep in eps):
+        for ep in eps:
+            reasons = [f"{row.what}: {row.why}" for row in ep.entry.cannot if row.stops and not row.platforms]
+            reason = reasons[0] if reasons else "write EPContext models: its catalog entry names no source of their nodes"
+            yield Problem("EPB255", f"{ep.entry.ep} cannot {reason}", places[ep.entry.ep])
+    for before, after in itertools.pairwise(eps):
+        if before.entry.takes_every_node:
+            message = f"{before.entry.ep} stands before {after.entry.ep} and takes every node, so that none is left to compile"
+            yield Problem("EPB256", message, places[before.entry.ep], "Put it last.")
+
+
+def obstacle(target: PlannedTarget, platform: str) -> str | None:
+    """Why nothing can be compiled for `target` on a `platform` (as `sys.platform`), in a sentence; None where something can."""
+    for ep in target.eps:
+        for row in ep.entry.cannot:
+            if row.stops and row.platforms and row.holds(platform, ep.device.type, ep.provider_options):
+                return f"{ep.entry.ep} cannot {row.what} here: {row.why}."
+    return None
+
+
+def obstacles(groups: Sequence[SessionGroup], platform: str) -> list[Problem]:
+    """A problem for each target of the session groups for which nothing can be compiled on a `platform`, at the target's place."""
+    found = {}
+    for group in groups:
+        reason = obstacle(group.target, platform)
+        if reason is not None:
+            hint = "Select other steps here."
+            found[group.target.name] = Problem("EPB416", f"the target '{group.target.name}': {reason}", group.target.where, hint)
+    return list(found.values())
