@@ -15,6 +15,9 @@ from epbuild.recipe import ObjectAddress
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _TIMEOUT_SECONDS = 60
+_LONGEST_STREAM_SECONDS = 7 * 24 * 3600
+# What obstore makes of an answer that is not the range that was asked for, such as 200 with the whole object.
+_NO_RANGES = re.compile(r"\b(NotPartial|NoContentRange)\b|non-partial response|Content-Range header not present")
 _VARIABLES = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION; for a public bucket AWS_SKIP_SIGNATURE=true",
     "gs": "GOOGLE_SERVICE_ACCOUNT or GOOGLE_APPLICATION_CREDENTIALS; for a public bucket GOOGLE_SKIP_SIGNATURE=true",
@@ -55,9 +58,29 @@ class ObjectSource:
             try:
                 chunk = bytes(obstore.get(self._bucket, self._address.key, options=options).bytes())
             except (exceptions.BaseError, OSError) as error:
-                raise self._explained(error) from error
+                if not _NO_RANGES.search(str(error)):
+                    raise self._explained(error) from error
+                yield from self._stream(at, version)
+                return
             at += len(chunk)
             yield chunk
+
+    def _stream(self, start: int, version: str | None) -> Iterator[bytes]:
+        """The object in one answer, less its first `start` bytes, from a server that gives no parts of it."""
+        import obstore
+        from obstore import exceptions
+
+        try:
+            bucket = self._open_bucket(_LONGEST_STREAM_SECONDS)
+            answer = obstore.get(bucket, self._address.key, options={"if_match": version})
+            at = 0
+            for buffer in answer.stream(min_chunk_size=_CHUNK_BYTES):
+                chunk = bytes(buffer)
+                at += len(chunk)
+                if at > start:
+                    yield chunk[-(at - start) :]  # all of it, once what is to be left out is over
+        except (exceptions.BaseError, OSError) as error:
+            raise self._explained(error) from error
 
     def _explained(self, error: Exception) -> Interrupted | Refused:
         from obstore import exceptions
@@ -68,6 +91,8 @@ class ObjectSource:
             return Refused("there is no such object", "Check the address.")
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
             return Refused("the server refuses access", f"Check {self._variables}.")
+        if _NO_RANGES.search(str(error)):  # what was tried after the line was cut
+            return Interrupted("the line was cut, and the server gives no part of an object")
         if isinstance(error, exceptions.GenericError):
             return Interrupted(_first_line(error), f"Check the network, and {self._variables}; then run again.")
         return Refused(_first_line(error), f"Check {self._variables}.")
@@ -76,7 +101,8 @@ class ObjectSource:
     def _variables(self) -> str:
         return _VARIABLES[self._address.scheme]
 
-    def _open_bucket(self) -> Any:
+    def _open_bucket(self, timeout: int = _TIMEOUT_SECONDS) -> Any:
+        """The store for the bucket; `timeout` is in seconds, for a whole answer."""
         from obstore import exceptions, store
 
         kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[self._address.scheme]
@@ -85,7 +111,7 @@ class ObjectSource:
             return kind(
                 self._address.bucket,
                 # Not as `client_options`: those replace what the environment says, such as AWS_ALLOW_HTTP.
-                config={"timeout": f"{_TIMEOUT_SECONDS}s", "connect_timeout": "15s"},
+                config={"timeout": f"{timeout}s", "read_timeout": f"{_TIMEOUT_SECONDS}s", "connect_timeout": "15s"},
                 retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=_TIMEOUT_SECONDS)},
             )
         except (exceptions.BaseError, ValueError) as error:

@@ -107,6 +107,33 @@ class TestBuckets:
         assert len(reads) == 2
         assert all(request.headers["if-match"] == '"v1"' for request in reads)
 
+    def test_a_server_that_answers_a_range_with_the_whole_object_is_read_in_one_stream(
+        self, bucket: FileServer, store: BlobStore
+    ) -> None:
+        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=False))
+        assert fetched("s3://models/m.onnx", store) == Blob(DIGEST, len(BODY))
+        assert store.read_bytes(DIGEST) == BODY
+        reads = [request for request in bucket.requests if request.method == "GET"]
+        assert ["range" in request.headers for request in reads] == [True, False]
+        assert all(request.headers["if-match"] == '"v1"' for request in reads)
+
+    def test_what_arrived_before_the_line_was_cut_is_not_taken_again_from_such_a_stream(
+        self, bucket: FileServer, store: BlobStore
+    ) -> None:
+        # The range is refused after a few bytes of its answer; then the stream is cut, of which the client asks for the rest itself.
+        cut = [10, len(BODY) - 500_000, 10, 10, len(BODY)]
+        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=False, cut_after=cut))
+        assert fetched("s3://models/m.onnx", store) == Blob(DIGEST, len(BODY))
+        assert store.read_bytes(DIGEST) == BODY
+
+    @pytest.mark.parametrize("start", [0, 1, 1000, len(BODY) - 1])
+    def test_a_stream_goes_on_where_an_earlier_attempt_stopped(self, bucket: FileServer, start: int) -> None:
+        bucket.serve("/models/m.onnx", File(BODY, last_modified=WHEN, knows_ranges=False))
+        source = ObjectSource(ObjectAddress("s3", "models", "m.onnx"))
+        reply = source.open(start, '"v1"')
+        assert reply.start == start
+        assert b"".join(reply.chunks) == BODY[start:]
+
     def test_an_object_that_does_not_exist_is_told_at_once(self, bucket: FileServer, store: BlobStore) -> None:
         assert "there is no such object" in refusal("s3://models/gone.onnx", store)
         assert len(bucket.requests) == 1
