@@ -17,7 +17,7 @@ from epbuild.emit.oci import MANIFEST_TYPE, Document, Image
 from epbuild.emit.tree import Content, Pour
 from epbuild.errors import EnvironmentFailure, Problem, StepId
 from epbuild.recipe import ImageReference
-from epbuild.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for, kept_elsewhere
+from epbuild.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.registry.exchange import Answer, Body, Exchange, Unreachable, origin
 
 Tell = Callable[[int, int], None]
@@ -30,6 +30,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _MAY_PASS = frozenset({408, 425, 429})
 _CREATED = frozenset({200, 201, 204})
 _OCTETS = "application/octet-stream"
+_FORM = "application/x-www-form-urlencoded"
 _PARAMETER = re.compile(r'([A-Za-z_]+)="((?:[^"\\]|\\.)*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _ASK = "Ask whoever runs the registry."
@@ -185,7 +186,7 @@ class _Push:
             self._fail("EPB427", f"The registry {self._reference.host} asks who pushes, and {error.message}", error.hint)
         if "bearer" in offered:
             self._authorization = f"Bearer {self._token(answer, offered['bearer'])}"
-        elif "basic" in offered and self._credentials is not None:
+        elif "basic" in offered and self._credentials is not None and not self._credentials.is_identity:
             self._authorization = self._credentials.basic
         else:
             self._not_allowed(answer)
@@ -196,11 +197,20 @@ class _Push:
         realm = self._exchange.resolved(answer.url, challenge["realm"])
         # A challenge to a question only asks for the right to pull.
         scope = f"repository:{self._reference.repository}:pull,push"
-        query = urlencode({**({"service": challenge["service"]} if "service" in challenge else {}), "scope": scope})
-        url = f"{realm}{'&' if urlsplit(realm).query else '?'}{query}"
-        basic = self._credentials.basic if self._credentials is not None else None
+        wanted = {**({"service": challenge["service"]} if "service" in challenge else {}), "scope": scope}
+        known, accept = self._credentials, {"Accept": "application/json"}
+        url = realm
         try:
-            reply = _whole(self._exchange.send("GET", url, headers={"Accept": "application/json"}, authorization=basic))
+            if known is not None and known.is_identity:
+                # https://distribution.github.io/distribution/spec/auth/oauth/
+                form = {"grant_type": "refresh_token", "client_id": "epbuild", **wanted, "refresh_token": known.password}
+                data = urlencode(form).encode()
+                body = Body(len(data), _FORM, lambda write: write(memoryview(data)), is_secret=True)
+                reply = _whole(self._exchange.send("POST", url, headers=accept, body=body))
+            else:
+                url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(wanted)}"
+                basic = known.basic if known is not None else None
+                reply = _whole(self._exchange.send("GET", url, headers=accept, authorization=basic))
         except Unreachable as failure:
             message = f"{origin(url)[1]}, where it has its tokens from, fails: {failure}"
             raise Unreachable(message, failure.hint, may_pass=failure.may_pass, pause=failure.pause) from failure
@@ -222,8 +232,6 @@ class _Push:
             self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
         message = f"The registry {host} lets nobody push to {repository} without a user and a password ({_said(answer)})"
         sign_in = f"Set {USER} and {PASSWORD}, or sign in with 'docker login'."
-        if kept_elsewhere(host):
-            sign_in = f"Set {USER} and {PASSWORD}: Docker keeps those for {host} where epbuild does not read them."
         self._fail("EPB427", message, sign_in)
 
     def _refused(self, what: str, answer: Answer) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Who pushes to a registry: the user and password of the environment, or those that `docker login` wrote down. Neither is ever shown."""
+"""Who pushes to a registry: the user and password of the environment, or those that `docker login` left. Neither is ever shown."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from epbuild.registry.helpers import HelperFailed, ask, program_of
+
 USER = "EPBUILD_REGISTRY_USER"
 PASSWORD = "EPBUILD_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
 
 _MOST_BYTES = 1024 * 1024
+_IDENTITY = "<token>"  # what helpers call the user of an identity token
 
 
 class UnusableCredentials(Exception):
@@ -32,6 +35,8 @@ class Credentials:
     user: str = field(repr=False)
     password: str = field(repr=False)
     source: str
+    is_identity: bool = False
+    """Whether the password is an identity token, which is worth something to a server that hands out tokens, and nowhere else."""
 
     @property
     def basic(self) -> str:
@@ -42,7 +47,8 @@ class Credentials:
 def credentials_for(host: str) -> Credentials | None:
     """The credentials for the registry at `host[:port]`; None: it is to be tried without.
 
-    Those of the environment are for whatever registry a recipe names, and come first. Raises UnusableCredentials.
+    Those of the environment are for whatever registry a recipe names, and come first; then those of Docker's helper for this registry, or
+    for all; then those that stand in Docker's configuration. Raises UnusableCredentials.
     """
     user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
     if user or password:
@@ -52,9 +58,34 @@ def credentials_for(host: str) -> Credentials | None:
             raise UnusableCredentials(f"{given} is set, and {missing} is not", "Set both or none.")
         return _credentials(user, password, USER)
     path = docker_config()
-    entry = _entry(_section(_document(path), "auths"), host)
+    document = _document(path)
+    unasked: UnusableCredentials | None = None
+    helper = _entry(_section(document, "credHelpers"), host) or document.get("credsStore")
+    if helper:
+        try:
+            kept = ask(str(helper), host)
+        except HelperFailed as failure:
+            program = program_of(str(helper))
+            message = f"Docker's credential helper {program}, which {path} names for it, {failure.reason}"
+            unasked = UnusableCredentials(message, f"{failure.cure}, or set {USER} and {PASSWORD}.")
+            if not failure.missing:
+                raise unasked from None
+        else:
+            if kept is not None:
+                return _credentials(*kept, program_of(str(helper)))
+    found = _written_down(document, path, host)
+    if found is None and unasked is not None:
+        raise unasked
+    return found
+
+
+def _written_down(document: Mapping[str, Any], path: Path, host: str) -> Credentials | None:
+    """The credentials that stand in Docker's configuration itself."""
+    entry = _entry(_section(document, "auths"), host)
     if not isinstance(entry, Mapping):
         return None
+    if entry.get("identitytoken"):
+        return _credentials(_IDENTITY, str(entry["identitytoken"]), str(path))
     try:
         text = base64.b64decode(entry.get("auth") or "", validate=True).decode()
     except (ValueError, TypeError) as error:
@@ -62,17 +93,6 @@ def credentials_for(host: str) -> Credentials | None:
     user, _, password = text.partition(":")
     user, password = user or str(entry.get("username") or ""), password.rstrip("\0") or str(entry.get("password") or "")
     return _credentials(user, password, str(path)) if user and password else None
-
-
-def kept_elsewhere(host: str) -> bool:
-    """Whether Docker keeps the credentials for `host[:port]` in a form that is not read here: with a helper, or as an identity token."""
-    try:
-        document = _document(docker_config())
-        entry = _entry(_section(document, "auths"), host)
-        helped = bool(document.get("credsStore")) or _entry(_section(document, "credHelpers"), host) is not None
-    except UnusableCredentials:
-        return False
-    return helped or (isinstance(entry, Mapping) and bool(entry.get("identitytoken")))
 
 
 def docker_config() -> Path:
@@ -84,7 +104,7 @@ def docker_config() -> Path:
 def _credentials(user: str, password: str, source: str) -> Credentials:
     if ":" in user:
         raise UnusableCredentials(f"the user of {source} has a ':' in it, which no registry can be told", "Check it.")
-    return Credentials(user, password, source)
+    return Credentials(user, password, source, user == _IDENTITY)
 
 
 def _document(path: Path) -> Mapping[str, Any]:

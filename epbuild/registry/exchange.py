@@ -60,6 +60,8 @@ class Body:
     size: int
     media_type: str
     give: Callable[[Write], object]
+    is_secret: bool = False
+    """Whether it is for nobody but the server that it is sent to."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Exchange:
             if location is None or answer.status not in kept:
                 return answer
             url = self.resolved(url, location)
+            if body is not None and body.is_secret and origin(url) != home:
+                raise Unreachable("it sends elsewhere with a secret", "Ask whoever runs the registry.", may_pass=False)
         raise Unreachable("it redirects in a circle", "Check the reference.", may_pass=False)
 
     def resolved(self, url: str, location: str) -> str:

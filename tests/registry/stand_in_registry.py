@@ -130,6 +130,8 @@ class TokenServer(Server):
         """The Authorization header that a token is handed out for; None: any."""
         self.tokens: list[Mapping[str, object]] = []
         """What is answered, one after the other."""
+        self.forms: list[bytes] = []
+        """What was sent."""
 
     @property
     def challenge(self) -> str:
@@ -138,6 +140,8 @@ class TokenServer(Server):
     def answer(self, request: Request, data: bytes) -> Answer:
         if self.user is not None and request.authorization != self.user:
             return 401, {}, b'{"details": "incorrect username or password"}'
+        if data:
+            self.forms.append(data)
         return 200, {}, json.dumps(self.tokens.pop(0)).encode()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 import trustme
@@ -125,15 +126,64 @@ class TestWhoPushes:
         assert code == "EPB427"
         assert "Set EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD" in text
 
-    def test_who_uses_a_helper_of_dockers_is_told_that_it_is_not_asked(
+    def test_who_uses_a_helper_of_dockers_that_is_not_there_is_told(
         self, registry: Registry, pusher: Pusher, tmp_path: Path
     ) -> None:
         registry.allowed = set()
         (tmp_path / "docker").mkdir()
-        (tmp_path / "docker/config.json").write_text('{"credsStore": "desktop"}', encoding="utf-8")
+        (tmp_path / "docker/config.json").write_text('{"credsStore": "not-there"}', encoding="utf-8")
         code, text = pusher.fails(registry)
         assert code == "EPB427"
-        assert "where epbuild does not read them" in text
+        assert "Docker's credential helper docker-credential-not-there" in text
+        assert "is not installed" in text
+
+    @pytest.fixture
+    def identity(self, registry: Registry, tmp_path: Path) -> str:
+        (tmp_path / "docker").mkdir()
+        entry = {"auth": "", "identitytoken": "the secret & more"}
+        document = {"auths": {f"127.0.0.1:{registry.port}": entry}}
+        (tmp_path / "docker/config.json").write_text(json.dumps(document), encoding="utf-8")
+        return "the secret & more"
+
+    def test_an_identity_token_is_exchanged_for_one_that_may_push(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher, identity: str
+    ) -> None:
+        tokens = start(TokenServer)
+        tokens.tokens = [{"access_token": "t1", "expires_in": 300}]
+        registry.allowed, registry.challenge = {"Bearer t1"}, tokens.challenge
+        pusher(registry)
+        assert holds_all(registry, pusher)
+        assert tokens.asked("POST") == ["/auth?account=ci"]
+        assert parse_qs(tokens.forms[0].decode()) == {
+            "grant_type": ["refresh_token"],
+            "client_id": ["epbuild"],
+            "service": ["registry, of tests"],
+            "scope": ["repository:team/models:pull,push"],
+            "refresh_token": [identity],
+        }
+        assert tokens.secrets() == {None}
+        assert registry.secrets() == {None, "Bearer t1"}
+
+    def test_an_identity_token_goes_to_no_server_that_it_is_sent_on_to(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher, identity: str
+    ) -> None:
+        tokens, elsewhere = start(TokenServer), start(TokenServer)
+        tokens.troubles = [Trouble("POST", "/auth", (307, {"Location": f"{elsewhere.root}/auth"}, b""))]
+        registry.allowed, registry.challenge = set(), tokens.challenge
+        code, text = pusher.fails(registry)
+        assert code == "EPB426"
+        assert "it sends elsewhere with a secret" in text
+        assert elsewhere.requests == []
+        assert identity not in text
+
+    def test_a_registry_that_hands_out_no_tokens_is_not_shown_an_identity_token(
+        self, registry: Registry, pusher: Pusher, identity: str
+    ) -> None:
+        registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
+        code, text = pusher.fails(registry)
+        assert code == "EPB427"
+        assert registry.secrets() == {None}
+        assert identity not in text
 
     def test_a_docker_config_that_is_broken_is_told_where_it_is_needed(
         self, registry: Registry, pusher: Pusher, tmp_path: Path

@@ -1,0 +1,68 @@
+"""Docker's credential helpers: programs that keep users and passwords, and give them to whoever runs as the user.
+
+The protocol is that of https://github.com/docker/docker-credential-helpers: `docker-credential-NAME get`, with the registry on standard
+input, prints JSON, or one of a few known sentences and ends with a status. What a helper prints is never shown: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+
+_TIMEOUT_SECONDS = 60  # some ask the user, or a cloud
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NOT_FOUND = "credentials not found in native keychain"
+_INCOMPLETE = {
+    "no credentials server URL": "has no registry's name in its entry",
+    "no credentials username": "has an entry without a user",
+}
+
+
+class HelperFailed(Exception):
+    """A helper is not there, or does not do its part: the end of a sentence that begins with its name, and what to do."""
+
+    def __init__(self, reason: str, cure: str, *, missing: bool = False) -> None:
+        self.reason = reason
+        self.cure = cure
+        self.missing = missing
+        super().__init__(reason)
+
+
+def program_of(name: str) -> str:
+    """The program of the helper that Docker's configuration calls `name`."""
+    return f"docker-credential-{name}"
+
+
+def ask(name: str, host: str) -> tuple[str, str] | None:
+    """The user and the secret that the helper `name` keeps for `host[:port]`; None where it keeps none. Raises HelperFailed."""
+    program = program_of(name)
+    # Nothing that leads elsewhere: a configuration may come with a project.
+    path = shutil.which(program) if _NAME.fullmatch(name) else None
+    if path is None:
+        raise HelperFailed("is not installed, or not in PATH", "Install it", missing=True)
+    try:
+        done = subprocess.run([path, "get"], input=host.encode(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        # Without its words, and without what it was asked: the exception holds what it has printed.
+        raise HelperFailed(f"did not answer within {_TIMEOUT_SECONDS} s", _see(program, host)) from None
+    except OSError as error:
+        raise HelperFailed(f"cannot be run: {error.strerror or error}", "Mend it") from error
+    said = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode:
+        if said == _NOT_FOUND:
+            return None
+        raise HelperFailed(_INCOMPLETE.get(said, f"ended with status {done.returncode}"), _see(program, host))
+    try:
+        document = json.loads(said)
+        user, secret = document["Username"], document["Secret"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise HelperFailed("answers with what are no credentials", _see(program, host)) from None
+    if not isinstance(user, str) or not isinstance(secret, str):
+        raise HelperFailed("answers with what are no credentials", _see(program, host))
+    return (user, secret) if user and secret else None
+
+
+def _see(program: str, host: str) -> str:
+    return f"See what `echo {host} | {program} get` says"
