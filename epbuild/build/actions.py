@@ -72,7 +72,7 @@ class Actions:
         self._recipe = recipe
         self._found = found
         self._plan = found.plan
-        self._environments = environments
+        self._environments = dict(environments)
         self._surveyor = surveyor
         self._outputs = outputs
         self._workspace = surveyor.workspace
@@ -184,9 +184,9 @@ class Actions:
         status = self._found.groups[group.id]
         if status.key is None:
             raise BuildError(Problem("EPB414", "the toolchain is not there", StepId(group.id)))
-        begin = time.monotonic()
         self._tell(StepStarted(group.steps[0], "staging"))
         with self.alone(group.id, group.steps[0], self._store.root, status.key):
+            begin = time.monotonic()  # to wait for another build is no work
             result = self._surveyor.result(status.key)
             built = result is None
             if result is None:
@@ -224,12 +224,19 @@ class Actions:
     def execution(self, group: SessionGroup, document: Mapping[str, Any], name: str) -> Iterator[Execution]:
         """What one compile of models of the group needs, while their files are what `document` says; the log is that of `name`."""
         inputs = group.files
+        environment = self._held_still(group, document)
+        written = {path: _written(path) for path in inputs}
         log = log_file(self._workspace.directory, name)
         log.parent.mkdir(exist_ok=True)
 
         def recheck() -> None:
-            now = key_document(group, self._surveyor.digests.of_many(inputs), document["toolchain"])
+            later = environment.now()
+            now = key_document(group, self._surveyor.digests.of_many(inputs), _identity(group, later))
             changes = differences(document, now)
+            # What was another for a while and is now what it was may have been read in between.
+            touched = [str(path) for path in inputs if _written(path) != written[path]] + later.touched_since(environment)
+            if not changes and touched:
+                changes = [f"{shown_path(Path(path))} was touched, and may have been another for a while" for path in touched[:1]]
             if changes:
                 message = f"an input changed while it was compiled: {'; '.join(changes)}"
                 raise BuildError(Problem("EPB415", message, StepId(group.id), "Nothing was kept; run the build again."))
@@ -241,7 +248,7 @@ class Actions:
 
         with self._workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
             yield Execution(
-                environment=self._environments[group.target.toolchain.name],
+                environment=environment,
                 staging=staging,
                 log=log,
                 shown_log=shown_path(log),
@@ -253,10 +260,20 @@ class Actions:
                 relinking=self._surveyor.digests.relinking,
             )
 
+    def _held_still(self, group: SessionGroup, document: Mapping[str, Any]) -> Environment:
+        """The group's toolchain as it is now; raises BuildError unless it is still what `document` says."""
+        name = group.target.toolchain.name
+        environment = self._environments[name] = self._environments[name].now()
+        changes = differences({"toolchain": document["toolchain"]}, {"toolchain": _identity(group, environment)})
+        if changes:
+            message = f"the toolchain '{name}' changed before it was compiled: {'; '.join(changes)}"
+            raise BuildError(Problem("EPB415", message, StepId(group.id), "Nothing was kept; run the build again."))
+        return environment
+
     def _lay_out(self, emission: Emission) -> None:
-        begin = time.monotonic()
         self._tell(StepStarted(emission.steps[0], "laying out"))
         with self.alone(emission.id, emission.id, self._workspace.directory, lease_name(emission)):
+            begin = time.monotonic()  # to wait for another build is no work
             before = self._workspace.step(emission.id)
             files = self._surveyor.emitted(emission)
             key = action_key(self._document(emission))
@@ -381,6 +398,19 @@ class Actions:
 
 def _size(group: SessionGroup) -> int:
     return sum(path.stat().st_size for path in group.files)
+
+
+def _identity(group: SessionGroup, environment: Environment) -> dict[str, Any]:
+    return environment.identity(ep.entry for ep in group.target.eps)
+
+
+def _written(path: Path) -> tuple[int, ...]:
+    """What changes when somebody writes to a file, or puts another in its place; not when a link is made to it. Empty if it is gone."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return ()
+    return seen.st_size, seen.st_mtime_ns, seen.st_ino
 
 
 def _record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:

@@ -174,6 +174,8 @@ def _subject(place: Place) -> str:
             return f"package {name}"
         case ("toolchain", "libraries", name):
             return f"library {name}"
+        case ("toolchain", "files", package):
+            return f"a file of package {package}"
         case ("catalog", "session"):
             return "epbuild's catalog of session keys"
         case ("contract" | "format", *_):

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.catalog import Entry
 from epbuild.errors import Problem, ToolchainError
 from epbuild.recipe import Requirement, Toolchain
-from epbuild.toolchain.fingerprint import Fingerprint, fingerprint, watched
-from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned
+from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
+from epbuild.toolchain.packages import FileState, is_touched, state_of
+from epbuild.toolchain.provision import (
+    Requirements,
+    environment_folder,
+    installed_file,
+    provision,
+    provisioned,
+    read_installed,
+)
 
 if TYPE_CHECKING:
     from epbuild.lock import LockedEnvironment
@@ -30,6 +39,10 @@ class Environment:
     fingerprint: Fingerprint
     memory: Path
     """The file in which the fingerprint is kept."""
+    modules: frozenset[str] = frozenset()
+    """The Python packages whose bytes the fingerprint is of: ONNX Runtime's, and those of the EPs."""
+    states: Mapping[str, FileState | None] = field(default_factory=dict)
+    """What the file system said of each file and folder that the fingerprint came from."""
 
     def identity(self, entries: Iterable[Entry]) -> dict[str, Any]:
         """What the environment is to a compile with these EPs, as a key holds it."""
@@ -38,7 +51,36 @@ class Environment:
 
     def watched(self) -> list[Path]:
         """The files and folders whose stats tell whether the environment is still this one."""
-        return [self.interpreter, *watched(self.memory)]
+        installed = installed_file(self.memory.parent)
+        return [self.interpreter, *watched(self.memory), *([installed] if installed.exists() else ())]
+
+    def now(self) -> Environment:
+        """This environment as it is now: itself, as long as nobody has touched anything in it. Raises ToolchainError."""
+        if all(state_of(path) == state for path, state in self.states.items()):
+            return self
+        seen = look(self.interpreter, self.modules, self.memory)
+        return replace(self, fingerprint=seen.fingerprint, states=seen.states)
+
+    def touched_since(self, before: Environment) -> list[str]:
+        """The files that were written to, or were others for a while, since the environment was the one of `before`."""
+        if self.states is before.states:
+            return []
+        return [path for path in self.states if os.path.isfile(path) and is_touched(path, before.states, self.states)]  # noqa: PTH113
+
+    def rewritten(self) -> list[str]:
+        """The files of its packages that are not those that were installed from a lock: by their names, sorted."""
+        installed = read_installed(self.memory.parent)
+        found: set[str] = set()
+        there = {**self.fingerprint.libraries, **self.fingerprint.files}
+        for module in self.modules:
+            # A package inside another goes by its last name.
+            outer, _, folder = module.rpartition(".")
+            inside = f"{outer.replace('.', '/')}/" if outer else ""
+            within = {name.removeprefix(inside): digest for name, digest in installed.items() if name.startswith(inside)}
+            wanted = of_package(within, folder)
+            held = of_package(there, folder)
+            found.update(name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name))
+        return sorted(found)
 
     @property
     def onnxruntime(self) -> str:
@@ -75,11 +117,13 @@ def prepare(
         requirements = _requirements(toolchain, locked)
         interpreter = provision(requirements, home, name=toolchain.name, where=toolchain.where)
         memory = environment_folder(requirements, home) / "fingerprint.json"
-    taken = fingerprint(interpreter, _modules(entries), memory, toolchain.where)
+    modules = frozenset(_modules(entries))
+    seen = look(interpreter, modules, memory, toolchain.where)
+    taken = seen.fingerprint
     wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries)]
     if wrong:
         raise ToolchainError(*wrong)
-    return Environment(toolchain.name, interpreter, taken, memory)
+    return Environment(toolchain.name, interpreter, taken, memory, modules, seen.states)
 
 
 def _modules(entries: Iterable[Entry]) -> set[str]:

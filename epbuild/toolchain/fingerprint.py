@@ -1,30 +1,38 @@
-"""What a toolchain is, for a key: its Python, its platform, its packages, and the bytes of ONNX Runtime's and the EP's libraries.
+"""What a toolchain is, for a key: its Python, its platform, its packages, and the bytes of ONNX Runtime's packages and the EP's.
 
-Hashing a few hundred MB of libraries at every run would cost more than all else, so a fingerprint is kept with the stat of every library
-and the listing of every package folder; when any of those differs, the environment is probed and hashed again.
+Hashing a few hundred MB of files at every run would cost more than all else, so a fingerprint is kept with the stat of every file, the
+listing of every package folder, and the links that lead to them; when any of those differs, the environment is probed and hashed again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from epbuild.errors import Position, Problem, ToolchainError
 from epbuild.host import cpu_name
+from epbuild.links import links_on_the_way
+from epbuild.toolchain.packages import (
+    REPAIRED,
+    FileState,
+    Tree,
+    digest_of_all,
+    digests_of,
+    is_library,
+    package_tree,
+    state_of,
+)
 
-FORMAT = 3
+FORMAT = 4
 PROBE_SECONDS = 120
 _PROBE = Path(__file__).parent.parent / "worker" / "probe.py"
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
-_LIBRARIES = ".libs"
-_LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")
 
 
 @dataclass(frozen=True)
@@ -38,26 +46,40 @@ class Fingerprint:
     libraries: Mapping[str, str]
     """SHA-256 of each shared library of ONNX Runtime and the EPs, by its name below the package folder's parent."""
     host_cpu: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each other file of their packages, named in the same way."""
 
     def document(self, modules: Iterable[str], *, host: bool) -> dict[str, Any]:
-        """The fingerprint as a key holds it, with the libraries of those `modules` alone: not of EPs that other targets use.
+        """The fingerprint as a key holds it, with the packages of those `modules` alone: not of EPs that other targets use.
 
-        `host` adds the CPU, for EPs whose output depends on it.
+        Libraries are in it one by one, the hundreds of other files of a package by one digest. `host` adds the CPU, for EPs whose output
+        depends on it.
         """
-        folders = {module.rpartition(".")[2] for module in modules}
+        folders = sorted({module.rpartition(".")[2] for module in modules})
+        others = {folder: of_package(self.files, folder) for folder in folders}
         document: dict[str, Any] = {
             "python": self.python,
             "platform": self.platform,
             "distributions": dict(self.distributions),
-            "libraries": {
-                name: digest
-                for name, digest in self.libraries.items()
-                if name.partition("/")[0].removesuffix(_LIBRARIES) in folders
-            },
+            "libraries": {name: digest for folder in folders for name, digest in of_package(self.libraries, folder).items()},
+            "files": {folder: digest_of_all(files) for folder, files in others.items() if files},
         }
         if host:
             document["host_cpu"] = self.host_cpu
         return document
+
+
+@dataclass(frozen=True)
+class Look:
+    """A fingerprint, and the state of every file and folder that it came from when it was taken, or was seen to hold still."""
+
+    fingerprint: Fingerprint
+    states: Mapping[str, FileState | None]
+
+
+def of_package(files: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Those of a fingerprint's files that belong to the package in a folder of that name."""
+    return {name: digest for name, digest in files.items() if name.partition("/")[0].removesuffix(REPAIRED) == folder}
 
 
 def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Fingerprint:
@@ -65,25 +87,34 @@ def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: 
 
     `memory` is the file that keeps the last answer. Raises ToolchainError, which points at `where`, when the interpreter does not run.
     """
+    return look(interpreter, modules, memory, where).fingerprint
+
+
+def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Look:
+    """The `fingerprint`, with what tells later whether anybody has touched the environment since; raises what that does."""
     wanted = sorted(modules)
     remembered = _read(memory)
-    if (
-        remembered.get("format") == FORMAT
-        and set(wanted) <= set(remembered.get("modules", ()))  # some steps alone may need fewer
-        and all(_stat(Path(path)) == stat for path, stat in remembered["files"].items())
-        and all(_listing(Path(path)) == listing for path, listing in remembered["folders"].items())
-        and all(_names(_libraries(Path(path))) == names for path, names in remembered["packages"].items())
-    ):
-        return Fingerprint(**remembered["fingerprint"], host_cpu=cpu_name())
+    if remembered.get("format") == FORMAT and set(wanted) <= set(
+        remembered.get("modules", ())
+    ):  # some steps alone may need fewer
+        with contextlib.suppress(OSError):
+            trees = {package: package_tree(package) for package in remembered["packages"]}
+            states = _states(remembered, trees)
+            if (
+                {package: tree.files for package, tree in trees.items()} == remembered["packages"]
+                and all(_stat(states[path]) == stat for path, stat in remembered["files"].items())
+                and all(_listing(Path(path)) == listing for path, listing in remembered["folders"].items())
+                and links_on_the_way(remembered["files"]) == remembered["links"]
+            ):
+                return Look(Fingerprint(**remembered["fingerprint"], host_cpu=cpu_name()), states)
     return _take(interpreter, wanted, memory, where)
 
 
 def watched(memory: Path) -> list[Path]:
     """The files and folders that the fingerprint in the file `memory` came from: while their stats last, so does the fingerprint."""
     remembered = _read(memory)
-    packages = [Path(package) for package in remembered.get("packages", ())]
-    folders = (Path(root) for package in packages for top in _with_libraries(package) for root, _, _ in os.walk(top))
-    return [memory, *map(Path, remembered.get("files", ())), *map(Path, remembered.get("folders", ())), *folders]
+    folders = [folder for package in remembered.get("packages", ()) for folder in package_tree(package).folders]
+    return [memory, *map(Path, (*remembered.get("files", ()), *remembered.get("folders", ()), *folders))]
 
 
 def probe(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
@@ -109,64 +140,50 @@ def probe(interpreter: Path, modules: Iterable[str], where: Position | None = No
     return document
 
 
-def _take(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Fingerprint:
+def _take(interpreter: Path, modules: list[str], memory: Path, where: Position | None) -> Look:
     seen = probe(interpreter, modules, where)
-    packages = {folder: _libraries(Path(folder)) for folder in seen["modules"].values() if folder}
-    libraries = {path.relative_to(Path(folder).parent).as_posix(): path for folder, paths in packages.items() for path in paths}
-    stats = {str(path): _stat(path) for path in libraries.values()}
-    stats[str(interpreter)] = _stat(interpreter)
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        digests = dict(zip(libraries, pool.map(_digest, libraries.values()), strict=True))
-    taken = Fingerprint(seen["python"], seen["platform"], seen["distributions"], digests, cpu_name())
-    document = {
-        "format": FORMAT,
-        "modules": modules,
-        "files": stats,
-        "folders": {path: _listing(Path(path)) for path in seen["site"]},
-        "packages": {folder: _names(paths) for folder, paths in packages.items()},
-        "fingerprint": {
-            "python": taken.python,
-            "platform": taken.platform,
-            "distributions": taken.distributions,
-            "libraries": taken.libraries,
-        },
+    try:
+        trees = {folder: package_tree(folder) for folder in seen["modules"].values() if folder}
+        names = {_name(file, folder): file for folder, tree in trees.items() for file in tree.files}
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "modules": modules,
+            # Before the files are read: what changes meanwhile is looked at again.
+            "links": links_on_the_way([str(interpreter), *names.values()]),
+            "folders": {path: _listing(Path(path)) for path in seen["site"]},
+            "packages": {folder: tree.files for folder, tree in trees.items()},
+            "files": dict.fromkeys([str(interpreter), *names.values()]),
+        }
+        states = _states(document, trees)
+        document["files"] = {path: _stat(states[path]) for path in document["files"]}
+        digests = dict(zip(names, digests_of(names.values()), strict=True))
+    except OSError as error:
+        message = f"{error.filename or interpreter}, which is part of the toolchain, cannot be read: {error.strerror or error}"
+        raise ToolchainError(Problem("EPB310", message, where, "Check its permissions, or install its package again.")) from error
+    document["fingerprint"] = {
+        "python": seen["python"],
+        "platform": seen["platform"],
+        "distributions": seen["distributions"],
+        "libraries": {name: digest for name, digest in digests.items() if is_library(name)},
+        "files": {name: digest for name, digest in digests.items() if not is_library(name)},
     }
     _write(memory, document)
-    return taken
+    return Look(Fingerprint(**document["fingerprint"], host_cpu=cpu_name()), states)
 
 
-def _libraries(folder: Path) -> list[Path]:
-    """The shared libraries inside a package folder, and in the folder that goes with it."""
-    files = (Path(root, name) for top in _with_libraries(folder) for root, _, names in os.walk(top) for name in names)
-    return sorted(path for path in files if _is_library(path.name) and path.is_file())
+def _states(document: Mapping[str, Any], trees: Mapping[str, Tree]) -> dict[str, FileState | None]:
+    """The state of all that a fingerprint's document names, and of the folders of its packages, as it is now."""
+    folders = [folder for tree in trees.values() for folder in tree.folders]
+    return {path: state_of(path) for path in (*document["files"], *document["folders"], *folders)}
 
 
-def _with_libraries(folder: Path) -> tuple[Path, Path]:
-    """A package folder, and the `.libs` folder that wheel repair tools put beside it."""
-    return folder, folder.with_name(f"{folder.name}{_LIBRARIES}")
+def _name(file: str, package: str) -> str:
+    return Path(file).relative_to(Path(package).parent).as_posix()
 
 
-def _names(paths: Iterable[Path]) -> list[str]:
-    return [str(path) for path in paths]
-
-
-def _is_library(name: str) -> bool:
-    return name.endswith(_LIBRARY_SUFFIXES) or ".so." in name
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _stat(path: Path) -> list[int] | None:
-    try:
-        seen = path.stat()
-    except OSError:
-        return None
-    return [seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino]
+def _stat(state: FileState | None) -> list[int] | None:
+    """The part of a file's state that a fingerprint is remembered with: how many links lead to the file says nothing of it."""
+    return None if state is None else list(state[:4])
 
 
 def _listing(folder: Path) -> list[str]:

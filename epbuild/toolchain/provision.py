@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING
 from epbuild.errors import Position, Problem, ToolchainError
 from epbuild.recipe import read_requirement
 from epbuild.toolchain.installer import is_network, run_uv, said
+from epbuild.toolchain.packages import digests_of, package_tree
 
 if TYPE_CHECKING:
     from epbuild.lock import LockedEnvironment
 
 FORMAT = 1
+_LOCKED_FORMAT = 2
+"""Of environments that hold what a lock says: since 2 it is written down what was installed in them."""
 LOCKED = "locked-"
 """What the name of an environment begins with that holds what a lock says, and nothing that was chosen when it was made."""
+_SITES = ("lib/*/site-packages", "Lib/site-packages")
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Requirements:
             document["packages"] = sorted(re.sub(r"\s+", "", package) for package in self.packages)
             document["python"] = self.python or running_python()
         else:
+            document["format"] = _LOCKED_FORMAT
             document["locked"] = [[package.name, package.version, *package.files] for package in self.locked.packages]
             document["python"] = self.python or self.locked.python
         name = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:20]
@@ -69,6 +74,23 @@ def provisioned_in(folder: Path) -> Path | None:
     """The interpreter of the environment in a folder, if it is complete, else None."""
     interpreter = _interpreter(folder)
     return interpreter if (folder / "complete").is_file() and interpreter.exists() else None
+
+
+def installed_file(folder: Path) -> Path:
+    """Where it is written down what was installed in the environment in a folder, if that was made from a lock."""
+    return folder / "installed.json"
+
+
+def read_installed(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every file that was installed in the environment in a folder, by its name in the packages' folder.
+
+    Empty where nobody wrote it down, or that cannot be read: nothing then passes for what was installed.
+    """
+    try:
+        document = json.loads(installed_file(folder).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def provision(requirements: Requirements, home: Path, *, name: str, where: Position | None) -> Path:
@@ -116,8 +138,18 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         uv(*install, "--require-hashes", "--requirements", str(listed))
         # With nothing to install from, this succeeds where all that the recipe asks for is there already.
         uv(*install, "--offline", "--no-index", *requirements.packages, changes={"UV_FIND_LINKS": None})
+        installed_file(folder).write_text(json.dumps(_installed(folder / "env")), encoding="utf-8")
     (folder / "complete").write_text(json.dumps(sorted(held)), encoding="utf-8")
     return interpreter
+
+
+def _installed(environment: Path) -> dict[str, str]:
+    """The SHA-256 of every file in the folder, or folders, of an environment's packages, by its name there. Raises OSError."""
+    found: dict[str, str] = {}
+    for site in sorted({path.resolve() for pattern in _SITES for path in environment.glob(pattern)}):
+        files = package_tree(str(site)).files
+        found |= zip((Path(file).relative_to(site).as_posix() for file in files), digests_of(files), strict=True)
+    return found
 
 
 def _python(requirements: Requirements) -> str:

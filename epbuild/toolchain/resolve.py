@@ -19,6 +19,7 @@ from epbuild.toolchain.fingerprint import probe
 from epbuild.toolchain.installer import is_network, run_uv, said
 from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, platform_name
 from epbuild.toolchain.provision import running_python
+from epbuild.units import counted
 
 _VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
 # What is no package of an index in some version: an address, a file, an option of the installer's.
@@ -116,6 +117,9 @@ def deviations(environment: Environment, platform: str, locked: LockedEnvironmen
             found.append(f"it has {name} {held[name]}, which is not locked")
         elif _comparable(held[name]) != _comparable(wanted[name]):
             found.append(f"its {name} is {held[name]} instead of {wanted[name]}")
+    rewritten = [] if locked.is_installed else environment.rewritten()
+    if rewritten:
+        found.append(f"{counted(len(rewritten), 'file')} in it {_is(rewritten)} not as installed, such as {rewritten[0]}")
     return found
 
 
@@ -160,6 +164,10 @@ def _unresolved(toolchain: Toolchain, platform: str, stderr: str) -> ToolchainEr
     hint = "Check the network." if is_network(text) else "Check the packages, and whether there are any for that platform."
     message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv said: {quote}"
     return ToolchainError(Problem("EPB309", message, toolchain.where, hint))
+
+
+def _is(things: Sequence[str]) -> str:
+    return "is" if len(things) == 1 else "are"
 
 
 def _comparable(version: str) -> str:

@@ -22,11 +22,12 @@ def distributions() -> dict[str, str]:
 
 
 def folder_of(module: str) -> str | None:
-    """The directory of an importable package, found without importing it; None when there is none."""
+    """The directory of an importable package, found without importing it, by the name that Python has for it; None when there is none."""
     specification = importlib.util.find_spec(module)
     if specification is None or not specification.submodule_search_locations:
         return None
-    return os.path.realpath(next(iter(specification.submodule_search_locations)))
+    # Not where links lead: they may lead elsewhere tomorrow.
+    return os.path.join(os.getcwd(), next(iter(specification.submodule_search_locations)))  # noqa: PTH109, PTH118
 
 
 def main(modules: list[str]) -> None:
@@ -36,7 +37,7 @@ def main(modules: list[str]) -> None:
         "python_version": platform.python_version(),
         "platform": sysconfig.get_platform(),
         "distributions": distributions(),
-        "site": [os.path.realpath(path) for path in sys.path if os.path.isdir(path)],  # noqa: PTH112
+        "site": [os.path.join(os.getcwd(), path) for path in sys.path if os.path.isdir(path)],  # noqa: PTH109, PTH112, PTH118
         "modules": {module: folder_of(module) for module in modules},
     }
     print(json.dumps(document, sort_keys=True))  # noqa: T201 - the document is the result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -195,6 +196,48 @@ def test_an_environment_that_somebody_changed_is_refused(project: Project, tmp_p
     done = project.epbuild("run", "--locked", "epbuild.yaml", CLASSIFIER)
     assert done.returncode == 3
     assert "the toolchain 'qnn' is not what epbuild.lock says: it has intruder 1.0, which is not locked" in done.stderr
+
+
+def another_library(site: Path) -> str:
+    [library] = site.glob("onnxruntime_qnn/libQnnHtp.so")
+    content = library.read_bytes()
+    library.unlink()  # it is linked to the installer's own
+    library.write_bytes(content + b"\0")
+    return "1 file in it is not as installed, such as onnxruntime_qnn/libQnnHtp.so"
+
+
+def other_python(site: Path) -> str:
+    module = site / "onnxruntime" / "__init__.py"
+    content = module.read_bytes()
+    module.unlink()
+    module.write_bytes(content + b"\n")
+    (site / "onnxruntime" / "extra.py").write_bytes(b"")
+    return "2 files in it are not as installed, such as onnxruntime/__init__.py"
+
+
+def forgotten_origin(site: Path) -> str:
+    next(parent for parent in site.parents if parent.name == "env").with_name("installed.json").unlink()
+    return "files in it are not as installed, such as onnxruntime/"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the library has another name")
+@pytest.mark.parametrize("change", [another_library, other_python, forgotten_origin])
+def test_other_bytes_under_the_version_that_is_locked_are_refused(
+    project: Project, tmp_path: Path, change: Callable[[Path], str]
+) -> None:
+    project.environment["EPBUILD_TOOLCHAIN_DIR"] = str(tmp_path / "toolchains")
+    project.build("--locked", "epbuild.yaml", CLASSIFIER)
+    [site] = [path.parent for path in (tmp_path / "toolchains").glob("locked-*/env/**/onnxruntime") if path.is_dir()]
+    words = change(site)
+    for command in ("run", "plan"):
+        done = project.epbuild(command, "--locked", "epbuild.yaml", CLASSIFIER)
+        assert done.returncode == 3, done.stdout
+        assert "epbuild.yaml:9:3: error: the toolchain 'qnn' is not what epbuild.lock says: " in done.stderr
+        assert words in done.stderr
+        assert "[EPB308]" in done.stderr
+    done = project.epbuild("run", "epbuild.yaml", CLASSIFIER)
+    assert done.returncode == 0
+    assert len(warnings_of(done.stderr)) == 1
 
 
 # -- The fast path -----------------------------------------------------------------------------------------------------

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Project
-from quick_builds import write_model, write_project
+from conftest import Project, compiled, toolchain_python
+from quick_builds import PATIENCE, start, wait_until, workers, write_model, write_project
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
 UP_TO_DATE = "Nothing to do: 4 steps are up to date"
@@ -42,3 +47,118 @@ def test_the_model_above_the_folder_that_a_link_leads_to_is_the_one_that_is_watc
     quick.build()
     assert quick.files() != before
     assert quick.epbuild("run", "--check").returncode == 0
+
+
+# -- Toolchains that change while a compile runs -----------------------------------------------------------------------
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the toolchain that the tests may change; its interpreter."""
+    folder = tmp_path_factory.mktemp("toolchain")
+    write_project(Project(folder / "project", folder / "cache")).build()
+    python = toolchain_python("onnxruntime-qnn")
+    shutil.copytree(python.parents[1], folder / "copy", symlinks=True)
+    yield folder / "copy" / "bin" / python.name
+    shutil.rmtree(folder / "copy")
+
+
+@pytest.fixture
+def own(quick: Project, environment: Path) -> Project:
+    """The project with a toolchain of the user's own, and one step that compiles."""
+    quick.edit("packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]", f"interpreter: '{environment.as_posix()}'")
+    quick.edit("  right: {models: [right], targets: [npu]}\n", "")
+    return quick
+
+
+def library_of(environment: Path) -> Path:
+    [library] = environment.parents[1].rglob("libQnnHtp.so")
+    return library
+
+
+def while_it_compiles(project: Project, change: Callable[[], None]) -> subprocess.CompletedProcess[str]:
+    """A build whose worker stands still while `change` is made."""
+    build = start(project, "run")
+    wait_until(lambda: bool(workers(project)))
+    [worker] = workers(project)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        change()
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    out, err = build.communicate(timeout=PATIENCE)
+    return subprocess.CompletedProcess("run", build.returncode, out, err)
+
+
+def swap_and_put_back(file: Path) -> None:
+    kept = file.with_name("kept")
+    file.rename(kept)
+    file.write_bytes(b"another library")
+    kept.replace(file)
+
+
+def write_and_put_back(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content + b"\0")
+    file.write_bytes(content)
+
+
+def write_and_put_back_with_its_time(file: Path) -> None:
+    before = file.stat()
+    write_and_put_back(file)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("libQnnHtp.so", swap_and_put_back),
+        ("libQnnHtp.so", write_and_put_back_with_its_time),
+        ("onnxruntime/__init__.py", swap_and_put_back),
+        ("onnxruntime/__init__.py", write_and_put_back_with_its_time),
+        # A worker has the model itself: what stands in its place meanwhile is nothing to it.
+        ("left.onnx", write_and_put_back),
+    ],
+)
+def test_what_was_another_for_a_while_leaves_nothing_in_the_store(
+    own: Project, environment: Path, name: str, change: Callable[[Path], None]
+) -> None:
+    [file] = own.folder.glob(name) if name == "left.onnx" else environment.parents[1].rglob(name)
+    done = while_it_compiles(own, lambda: change(file))
+    assert done.returncode == 1, done.stdout + done.stderr
+    shown = name if name == "left.onnx" else file
+    told = f"an input changed while it was compiled: {shown} was touched, and may have been another for a while."
+    assert f"error: {told} Nothing was kept; run the build again. [EPB415]" in done.stderr
+    assert not list((own.cache / "actions").rglob("*/*"))
+    assert compiled(own.build()) == {"compile:left/npu/left"}
+
+
+@linux_only
+def test_a_library_that_is_another_afterwards_leaves_nothing_in_the_store(own: Project, environment: Path) -> None:
+    library = library_of(environment)
+    kept = library.with_name("kept")
+
+    def swap() -> None:
+        library.rename(kept)
+        shutil.copyfile(kept, library)
+        with library.open("ab") as file:
+            file.write(b"\0")
+
+    try:
+        done = while_it_compiles(own, swap)
+        assert done.returncode == 1
+        assert "an input changed while it was compiled: library onnxruntime_qnn/libQnnHtp.so changed: " in done.stderr
+        assert not list((own.cache / "actions").rglob("*/*"))
+    finally:
+        kept.replace(library)
+
+
+@linux_only
+def test_a_link_to_a_library_that_an_installer_makes_elsewhere_is_no_change(
+    own: Project, environment: Path, tmp_path: Path
+) -> None:
+    done = while_it_compiles(own, lambda: (tmp_path / "linked.so").hardlink_to(library_of(environment)))
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -16,7 +16,8 @@ from small_environments import install, make_environment, posix_only, site_of, w
 
 from epbuild.errors import Position, ToolchainError
 from epbuild.toolchain import fingerprint as module
-from epbuild.toolchain.fingerprint import Fingerprint, fingerprint
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.fingerprint import Fingerprint, fingerprint, look
 
 MODULES = ("tiny_ep", "tiny_runtime")
 LIBRARIES = {
@@ -64,6 +65,22 @@ def test_an_environment_is_its_python_its_packages_and_the_bytes_of_its_librarie
         "tiny_ep/arm/libskel.so.2": sha256(b"the skeleton"),
         "tiny_ep.libs/libhelper.so": sha256(b"the helper"),
     }
+
+
+def test_the_other_files_of_the_packages_are_in_it_and_in_a_key_as_one_digest_each(interpreter: Path, tmp_path: Path) -> None:
+    taken = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
+    assert taken.files == {"tiny_ep/__init__.py": sha256(b""), "tiny_ep/readme.txt": sha256(b"no library")}
+    listing = "".join(f"{digest}  {name}\n" for name, digest in taken.files.items())
+    assert taken.document(MODULES, host=False)["files"] == {"tiny_ep": sha256(listing.encode())}
+    assert taken.document(["tiny_runtime"], host=False)["files"] == {}
+
+
+def test_the_bytecode_that_python_leaves_behind_is_no_part_of_it(interpreter: Path, tmp_path: Path) -> None:
+    before = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
+    (site_of(interpreter) / "tiny_ep" / "__pycache__").mkdir()
+    (site_of(interpreter) / "tiny_ep" / "__pycache__" / "__init__.cpython-311.pyc").write_bytes(b"compiled")
+    assert fingerprint(interpreter, MODULES, tmp_path / "memory.json") == before
+    assert fingerprint(interpreter, MODULES, tmp_path / "no memory.json") == before
 
 
 def test_the_packages_that_tests_run_on_are_read_as_they_are(tmp_path: Path) -> None:
@@ -120,6 +137,30 @@ def write_into_library(site: Path) -> None:
     (site / "tiny_ep" / "libep.so").write_bytes(b"the EP, patched")
 
 
+def patch_module(site: Path) -> None:
+    """Other Python of the same size and time."""
+    module = site / "tiny_ep" / "readme.txt"
+    before = module.stat()
+    module.write_bytes(b"NO LIBRARY")
+    os.utime(module, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def add_module(site: Path) -> None:
+    (site / "tiny_ep" / "arm" / "extra.py").write_bytes(b"")
+
+
+def remove_module(site: Path) -> None:
+    (site / "tiny_ep" / "__init__.py").unlink()
+
+
+def move_package(site: Path) -> None:
+    """The package is a link, as where somebody works on it, and leads to another version of it."""
+    (site / "tiny_ep").rename(site / "one")
+    shutil.copytree(site / "one", site / "two")
+    (site / "two" / "libep.so").write_bytes(b"of two")
+    (site / "tiny_ep").symlink_to("two")
+
+
 def add_library(site: Path) -> None:
     (site / "tiny_ep" / "libnew.so").write_bytes(b"new")
 
@@ -158,6 +199,10 @@ def site_python(site: Path) -> Path:
 @pytest.mark.parametrize(
     "change",
     [
+        patch_module,
+        add_module,
+        remove_module,
+        pytest.param(move_package, marks=pytest.mark.skipif(os.name == "nt", reason="only administrators may make links")),
         swap_library,
         write_into_library,
         add_library,
@@ -178,6 +223,121 @@ def test_a_changed_environment_is_another_toolchain_though_its_requirements_are_
     after = fingerprint(interpreter, MODULES, memory)
     assert after != before
     assert after == fingerprint(interpreter, MODULES, tmp_path / "no memory.json")
+
+
+needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
+
+
+@needs_links
+def test_an_environment_behind_a_link_that_leads_to_another_one_now_is_another(tmp_path: Path) -> None:
+    """Both run on one Python, which is all that the interpreters' own stats say."""
+    for name in ("one", "two"):
+        install(make_environment(tmp_path / name), "Tiny_EP", "1.0", {**LIBRARIES, "tiny_ep/libep.so": name.encode()})
+    (tmp_path / "env").symlink_to("one")
+    taken = []
+    for name in ("one", "two", "one"):
+        (tmp_path / "env").unlink()
+        (tmp_path / "env").symlink_to(name)
+        taken.append(fingerprint(tmp_path / "env" / "bin" / "python", MODULES, tmp_path / "memory.json"))
+        assert taken[-1].libraries["tiny_ep/libep.so"] == sha256(name.encode())
+    assert taken[0] == taken[2]
+
+
+@needs_links
+def test_a_package_whose_folders_are_links_is_read_whole_and_once(interpreter: Path, tmp_path: Path) -> None:
+    expected = fingerprint(interpreter, MODULES, tmp_path / "memory.json")
+    package = site_of(interpreter) / "tiny_ep"
+    package.rename(tmp_path / "elsewhere")
+    package.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "arm").rename(tmp_path / "arm")
+    (package / "arm").symlink_to(tmp_path / "arm")
+    (tmp_path / "arm" / "above").symlink_to(tmp_path / "elsewhere")
+    assert fingerprint(interpreter, MODULES, tmp_path / "memory.json") == expected
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_cannot_be_read_is_told(interpreter: Path, tmp_path: Path) -> None:
+    library = site_of(interpreter) / "tiny_ep" / "libep.so"
+    library.chmod(0)
+    with pytest.raises(ToolchainError, match=f"{library}.* cannot be read: Permission denied"):
+        fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_told(
+    interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digests_of(paths: Iterable[str]) -> list[str]:
+        raise FileNotFoundError(2, "No such file or directory", next(iter(paths)))
+
+    monkeypatch.setattr(module, "digests_of", digests_of)
+    with pytest.raises(ToolchainError) as caught:
+        fingerprint(interpreter, MODULES, tmp_path / "memory.json", WHERE)
+    [problem] = caught.value.problems
+    assert (problem.code, problem.where) == ("EPB310", WHERE)
+    assert "which is part of the toolchain, cannot be read: No such file or directory" in problem.message
+
+
+# -- What happened to it in between ------------------------------------------------------------------------------------
+
+
+def seen_again(interpreter: Path, memory: Path, change: Callable[[Path], object]) -> list[str]:
+    """The files that count as touched after a change in an environment, by their names."""
+    site = site_of(interpreter)
+    first = look(interpreter, MODULES, memory)
+    before = Environment("tiny", interpreter, first.fingerprint, memory, frozenset(MODULES), first.states)
+    assert before.now() is before
+    change(site)
+    after = before.now()
+    assert after.fingerprint == before.fingerprint
+    return [Path(path).name for path in after.touched_since(before)]
+
+
+def rename_and_back(site: Path) -> None:
+    library = site / "tiny_ep" / "libep.so"
+    library.rename(site / "kept")
+    library.write_bytes(b"another")
+    (site / "kept").replace(library)
+
+
+def write_and_back(site: Path) -> None:
+    library = site / "tiny_ep" / "libep.so"
+    before = library.stat()
+    library.write_bytes(b"another")
+    library.write_bytes(b"the EP")
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def link_from_elsewhere(site: Path) -> None:
+    (site.parent / "linked").hardlink_to(site / "tiny_ep" / "libep.so")
+
+
+def link_and_swap(site: Path) -> None:
+    """More links lead to the library afterwards, and another one stood in its place."""
+    library = site / "tiny_ep" / "libep.so"
+    (site.parent / "linked").hardlink_to(library)
+    library.unlink()
+    library.write_bytes(b"another")
+    library.unlink()
+    library.hardlink_to(site.parent / "linked")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows says when a file was made, not when its state changed")
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (rename_and_back, ["libep.so"]),
+        (write_and_back, ["libep.so"]),
+        (link_and_swap, ["libep.so"]),
+        (lambda site: os.utime(site / "tiny_ep" / "__init__.py"), ["__init__.py"]),
+        (link_from_elsewhere, []),
+        (lambda site: (site / "tiny_ep" / "__pycache__").mkdir(), []),
+        (lambda site: (site / "elsewhere" / "new.py").write_bytes(b""), []),
+    ],
+)
+def test_what_was_another_for_a_while_is_known_and_what_installers_do_elsewhere_is_not_taken_for_that(
+    interpreter: Path, tmp_path: Path, change: Callable[[Path], object], names: list[str]
+) -> None:
+    assert seen_again(interpreter, tmp_path / "memory.json", change) == names
 
 
 def test_a_library_that_was_touched_and_not_changed_is_the_same_toolchain(interpreter: Path, tmp_path: Path) -> None:

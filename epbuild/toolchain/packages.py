@@ -1,0 +1,99 @@
+"""The files of installed packages: which there are, their digests, and whether they are still the ones that were looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+REPAIRED = ".libs"
+_LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")
+_BYTECODE = "__pycache__"
+
+
+class FileState(NamedTuple):
+    """What the file system says of a file or folder; times in nanoseconds since the epoch."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    links: int
+
+
+def state_of(path: str) -> FileState | None:
+    """The state of a file or folder; None when it is not there."""
+    try:
+        seen = os.stat(path)  # noqa: PTH116 - hundreds of them, before and after every compile
+    except OSError:
+        return None
+    return FileState(seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_nlink)
+
+
+def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[str, FileState | None]) -> bool:
+    """Whether the file was written to, or was another one for a while, between two looks at it and the folder that it lies in.
+
+    Installers link equal files of several environments: a link that is made or removed elsewhere changes the number of links and the
+    ctime of the file, and nothing of its folder.
+    """
+    old, new = before.get(path), now.get(path)
+    if old is None or new is None or old[:2] != new[:2] or old.inode != new.inode:
+        return old != new
+    folder = os.path.dirname(path)  # noqa: PTH120
+    return old.ctime_ns != new.ctime_ns and (old.links == new.links or before.get(folder) != now.get(folder))
+
+
+class Tree(NamedTuple):
+    """The paths of a package's files, sorted, and of the folders that these lie in."""
+
+    files: list[str]
+    folders: list[str]
+
+
+def package_tree(package: str) -> Tree:
+    """What is in a package's folder, and in the `.libs` folder that wheel repair tools put beside it; not Python's bytecode caches.
+
+    Links are followed, to folders as well. Raises OSError for a folder that cannot be read.
+    """
+    files: list[str] = []
+    folders: list[str] = []
+    known: set[tuple[int, int]] = set()
+    pending = [folder for folder in (package, package + REPAIRED) if os.path.isdir(folder)]  # noqa: PTH112
+    while pending:
+        folder = pending.pop()
+        seen = os.stat(folder)  # noqa: PTH116
+        if (seen.st_dev, seen.st_ino) in known:  # a link to a folder above itself
+            continue
+        known.add((seen.st_dev, seen.st_ino))
+        folders.append(folder)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    files.append(entry.path)
+                elif entry.is_dir() and entry.name != _BYTECODE:
+                    pending.append(entry.path)
+    return Tree(sorted(files), folders)
+
+
+def is_library(name: str) -> bool:
+    """Whether a file is a shared library, by its name."""
+    return name.endswith(_LIBRARY_SUFFIXES) or ".so." in name
+
+
+def digests_of(paths: Iterable[str]) -> list[str]:
+    """The SHA-256 of each file, several of them hashed at a time. Raises OSError."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        return list(pool.map(_digest, paths))
+
+
+def digest_of_all(files: Mapping[str, str]) -> str:
+    """One digest for files of these names and digests."""
+    return hashlib.sha256("".join(f"{files[name]}  {name}\n" for name in sorted(files)).encode()).hexdigest()
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:  # noqa: PTH123
+        return hashlib.file_digest(file, "sha256").hexdigest()
