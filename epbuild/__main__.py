@@ -1,18 +1,29 @@
-"""The process: answer from the snapshot, else hand over to the commands, which turn what they raise into an exit code."""
+"""The process: answer from the snapshot, else hand over to the commands, which turn what they raise into an exit code.
+
+Whenever Ctrl-C comes, the process ends with 130 and a sentence. Before and after the commands there is nothing to undo, and it ends at
+once: an exception would be a traceback out of an import that is half done, or lost in one.
+"""
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the part of `signal` that needs no other import
 import os
 import sys
 import time
 
 TYPE_CHECKING = False  # as type checkers read it, without the import of typing
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import Any, NoReturn
+
+_INTERRUPTED = 130
+_PROCESS = os.getpid()
 
 
 def main() -> NoReturn:
     """Run `epbuild` with the arguments of the process, and exit."""
+    _end_when_interrupted()
     begin = time.perf_counter()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before Python started
@@ -20,16 +31,75 @@ def main() -> NoReturn:
     from epbuild.snapshot import answer
 
     arguments = sys.argv[1:]
-    known = answer(arguments, lambda: time.perf_counter() - begin)
+    try:
+        known = answer(arguments, lambda: time.perf_counter() - begin, _warn)
+    except OSError:  # whoever read the warnings has gone: the commands deal with that
+        known = None
     if known is None:
-        from epbuild.cli.app import execute
-
-        _leave(execute(arguments))
+        _leave(_execute(arguments))
     try:  # noqa: SIM105 - without the import of contextlib
         sys.stdout.write(f"{known}\n")
     except OSError:
         pass  # what goes wrong now goes wrong below as well
     _leave(0)
+
+
+def _execute(arguments: Sequence[str]) -> int:
+    from epbuild.cli.app import execute
+
+    sys.unraisablehook = _interrupt_again
+    try:
+        code = execute(arguments)
+        _end_when_interrupted()
+    except KeyboardInterrupt:  # while it was told how that ended
+        _end_when_interrupted()
+        _say_interrupted()
+        return _INTERRUPTED
+    return code
+
+
+def _warn(warnings: Sequence[tuple[Any, ...]]) -> None:
+    from epbuild.errors import Problem
+    from epbuild.report.problems import tell_problems
+
+    for warning in warnings:
+        tell_problems([Problem.from_plain(warning)], "warning")
+
+
+def _end_when_interrupted() -> None:
+    """Have Ctrl-C end the process at once; where it is ignored, as by a shell for what runs in the background, it stays so."""
+    if _signal.getsignal(_signal.SIGINT) is not _signal.SIG_IGN:
+        _signal.signal(_signal.SIGINT, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    if os.getpid() == _PROCESS:  # and not one that looks at some of the files for it
+        _say_interrupted()
+    os._exit(_INTERRUPTED)
+
+
+def _say_interrupted() -> None:
+    try:  # noqa: SIM105
+        os.write(2, b"epbuild: interrupted; what was finished is kept\n")
+    except OSError:
+        pass
+
+
+def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Have an interrupt that came where Python drops exceptions, such as in the end of an import, come again a moment later."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    import _thread
+    import threading
+
+    _signal.signal(_signal.SIGINT, _interrupt_once)
+    threading.Timer(0.01, _thread.interrupt_main).start()
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _leave(code: int) -> NoReturn:

@@ -6,10 +6,10 @@ Codes: EPB1xx recipe, 2xx plan, 3xx toolchain, 4xx build, 5xx store, 6xx verify.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NewType
+from typing import Any, ClassVar, NewType
 
 
 @dataclass(frozen=True, order=True)
@@ -41,6 +41,9 @@ Location = Position | Path | Argument | StepId
 """Where a problem is: in a text file, in a file or folder as a whole, on the command line, or in a step."""
 
 
+_PLACES: Mapping[str, Callable[..., Location]] = {"position": Position, "path": Path, "argument": Argument, "step": StepId}
+
+
 @dataclass(frozen=True)
 class Problem:
     """One thing that is wrong: a sentence, where it is, and what to do about it."""
@@ -55,6 +58,29 @@ class Problem:
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where is not None else ""
         return f"{place}{self.text} [{self.code}]"
+
+    @classmethod
+    def from_plain(cls, plain: tuple[Any, ...]) -> Problem:
+        """The problem that `plain` was made of."""
+        code, message, where, hint, reason = plain
+        return cls(code, message, _PLACES[where[0]](*where[1:]) if where else None, hint, reason)
+
+    @property
+    def plain(self) -> tuple[Any, ...]:
+        """The problem as tuples, strings and numbers, which need no class to be read."""
+        where: tuple[Any, ...] | None
+        match self.where:
+            case None:
+                where = None
+            case Position(file, line, column):
+                where = ("position", file, line, column)
+            case Path() as path:
+                where = ("path", str(path))
+            case Argument(text):
+                where = ("argument", text)
+            case step:
+                where = ("step", step)
+        return self.code, self.message, where, self.hint, self.reason
 
     @property
     def text(self) -> str:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    PlainProblem = tuple[Any, ...]
+    """A problem as `Problem.plain` has it: no class is needed to read it."""
+
 FORMAT = 3
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
@@ -71,21 +74,28 @@ def _is_step(name: str) -> bool:
     return colon >= 0 and not is_drive and not any(separator in before for separator in _SEPARATORS)
 
 
-def answer(arguments: Sequence[str], seconds: Callable[[], float]) -> str | None:
+def answer(
+    arguments: Sequence[str], seconds: Callable[[], float], warn: Callable[[Sequence[PlainProblem]], object] | None = None
+) -> str | None:
     """The line to print for a command line that is done with that, since its snapshot still holds; None if there is any doubt.
 
-    `seconds` tells how long it has taken.
+    `seconds` tells how long it has taken, `warn` gets the warnings of the run that took the snapshot, which a run gives again.
     """
     asked = _read_run(arguments)
     if asked is None:
         return None
     recipe, check, locked, request = asked
+    if not check and os.environ.get("GITHUB_STEP_SUMMARY"):  # which a run appends tables to, even of nothing
+        return None
     try:
-        steps = _confirm(recipe, request, locked=locked)
+        known = _confirm(recipe, request, locked=locked)
     except (OSError, ValueError, EOFError, TypeError):
         return None
-    if steps is None:
+    if known is None:
         return None
+    steps, warnings = known
+    if warnings and warn is not None and not check:
+        warn(warnings)
     return f"{nothing_to_do(steps)}." if check else f"{nothing_to_do(steps)} ({seconds():.2f} s)"
 
 
@@ -115,11 +125,13 @@ def take(
     began: tuple[int, int],
     absent: Iterable[Path] = (),
     locked: bool = False,
+    warnings: Sequence[PlainProblem] = (),
 ) -> None:
     """Leave a snapshot of a run that began when `clock` said `began`, and found that all of so many `steps` are up to date.
 
     `files` are all files and folders that this came from, `absent` those that would have changed it and are not there; `environment` all
-    variables that the recipe read. If everything was as in a lock (`locked`), this is the answer with `--locked` as well. Where a file is
+    variables that the recipe read. If everything was as in a lock (`locked`), this is the answer with `--locked` as well. `warnings` are
+    what the run warned of; as they name files the way the recipe was named, they are for who names it so. Where a file is
     too fresh to be trusted, or the snapshot cannot be written, there is none: it only saves time.
     """
     place = _place(str(recipe))
@@ -149,7 +161,8 @@ def take(
     request = (tuple(selection), tuple(settings))
     parts = [marshal.dumps(entries[start : start + _PART]) for start in range(0, len(entries), _PART)]
     sizes = [len(part) for part in parts]
-    facts = (_identity(place), request, tuple(sorted(read.items())), steps, gone, links, locked, sizes)
+    told = (_view(str(recipe)), tuple(warnings)) if warnings else None
+    facts = (_identity(place), request, tuple(sorted(read.items())), steps, gone, links, locked, told, sizes)
     head = marshal.dumps(facts)
     draft = f"{place}.{os.getpid()}"
     try:
@@ -184,15 +197,20 @@ def own_files() -> list[str]:
     ]
 
 
-def _confirm(recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]], *, locked: bool) -> int | None:
-    """The number of steps that are up to date, if the recipe's snapshot is of this request and nothing has changed since."""
+def _confirm(
+    recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]], *, locked: bool
+) -> tuple[int, Sequence[PlainProblem]] | None:
+    """The number of steps that are up to date, and what to warn of, if the recipe's snapshot is of this request and nothing has changed."""
     place = _place(recipe)
     with open(place, "rb") as file:  # noqa: PTH123
         data = memoryview(file.read())
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
     facts = marshal.loads(data[_LENGTH:begin])  # noqa: S302 - as trusted as the program
-    identity, asked, environment, steps, gone, links, is_locked, sizes = facts
+    identity, asked, environment, steps, gone, links, is_locked, told, sizes = facts
+    view, warnings = told or (None, ())
     if identity != _identity(place) or asked != request:
+        return None
+    if warnings and view != _view(recipe):
         return None
     if (locked and not is_locked) or any(os.environ.get(name) != value for name, value in environment):
         return None
@@ -205,7 +223,7 @@ def _confirm(recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]], *, l
     try:
         if any(map(os.path.lexists, gone)) or any(os.readlink(link) != target for link, target in links):  # noqa: PTH115
             return None
-        return int(steps) if _are_unchanged(parts) else None
+        return (int(steps), warnings) if _are_unchanged(parts) else None
     finally:
         os.chdir(before)
 
@@ -252,6 +270,11 @@ def _is_unchanged(part: memoryview) -> bool:
 def _identity(place: str) -> tuple[Any, ...]:
     """Who answers, and where: a workspace that was copied or moved has to be looked at anew."""
     return (FORMAT, __version__, sys.version, cpu_name(), os.path.realpath(place))
+
+
+def _view(recipe: str) -> tuple[str, str]:
+    """What decides how the files beside a recipe are called in messages."""
+    return os.path.normcase(recipe), os.getcwd()  # noqa: PTH109
 
 
 def _absolute(path: str) -> str:

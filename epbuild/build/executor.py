@@ -22,9 +22,10 @@ from typing import Any
 from epbuild.build.diagnosis import diagnose, last_words, readable, tells_progress
 from epbuild.build.events import Listener, StepOutput, StepStarted
 from epbuild.build.node_names import prefix_nodes
+from epbuild.build.reports import BadReport
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.clone import copy_file
-from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError
+from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.onnxfile import EPContextNode, MalformedModel, SharedInitializers, read_header, share_initializers
 from epbuild.plan import Member, PlannedEp, SessionGroup
 from epbuild.store import BlobStore, Cancelled
@@ -264,10 +265,12 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
     current = [group.steps[0]]
 
     def reported(report: Mapping[str, Any]) -> None:
-        if report.get("event") == "member_started":
+        if report["event"] == "member_started":
+            if report["member"] not in steps:
+                raise BadReport(f"the start of '{printable(report['member'])}'")
             current[0] = steps[report["member"]]
             execution.tell(StepStarted(current[0], "compiling"))
-        elif report.get("event") == "member_finished" and group.share:
+        elif report["event"] == "member_finished" and group.share:
             execution.tell(StepOutput(current[0], "compiled; the rest of its group goes on"))
 
     def said(line: str) -> None:
@@ -292,6 +295,10 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
         message = f"the worker could not be run: {place}{error.strerror or error}"
         hint = "Check the toolchain's interpreter, and the space for the log."
         raise EnvironmentFailure(Problem("EPB413", message, StepId(group.id), hint)) from error
+    except BadReport as error:
+        message = f"the worker reported what no worker does, and was stopped: {error}"
+        hint = f"Something in the toolchain writes where the worker reports. The whole log: {execution.shown_log}."
+        raise BuildError(Problem("EPB311", message, StepId(group.id), hint)) from error
 
 
 def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from epbuild.errors import EpbuildError, PlanError, Position, Problem, ToolchainError
 from epbuild.plan import Member, Plan
 from epbuild.recipe import Recipe
+from epbuild.regular import read_regular
 from epbuild.store import Digests
 from epbuild.toolchain import Environment
 
@@ -158,12 +159,14 @@ def _read(recipe: Recipe) -> Lock | None:
     """The recipe's lock; None where there is none. Raises PlanError (EPB242) for one that cannot be read."""
     path = lock_path(recipe.file)
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         message = f"the lock cannot be read: {error.strerror}"
-        raise PlanError(Problem("EPB242", message, Position(str(path), 1, 1), "Check its permissions.")) from error
+        raise PlanError(
+            Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
+        ) from error
     from epbuild.lock import read_lock
 
     return read_lock(content.decode("utf-8", errors="replace"), str(path))

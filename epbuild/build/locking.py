@@ -15,7 +15,7 @@ from epbuild.build.locked import lock_path
 from epbuild.build.remote import RemoteModels
 from epbuild.build.session import Request, lasting_workspace
 from epbuild.catalog import BadCatalog
-from epbuild.errors import PlanError, Problem, ToolchainError, nearest
+from epbuild.errors import PlanError, Position, Problem, ToolchainError, nearest
 from epbuild.lock import (
     Lock,
     LockChange,
@@ -31,6 +31,7 @@ from epbuild.lock import (
 from epbuild.newfile import new_file
 from epbuild.plan import find_source, problems_of_the_rest
 from epbuild.recipe import ModelSource, Recipe, Toolchain, is_immutable, load, parse_address
+from epbuild.regular import read_regular
 from epbuild.store import BlobStore, Digests, cache_directory, toolchain_directory
 from epbuild.toolchain import (
     PLATFORMS,
@@ -98,9 +99,14 @@ def _there(path: Path, tell: Listener) -> tuple[str | None, Lock | None]:
     """The text of the lock that is there, and what of it can be read; Nones where there is none."""
     try:
         # Git may give the lines other ends on Windows.
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_regular(path).decode("utf-8", errors="replace").replace("\r\n", "\n")
     except FileNotFoundError:
         return None, None
+    except OSError as error:
+        message = f"the lock cannot be read: {error.strerror}"
+        raise PlanError(
+            Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
+        ) from error
     lock, problem = salvage(text, str(path))
     if problem is not None:
         tell(Warned(replace(problem, hint="It is written anew, with the versions that could be read.")))

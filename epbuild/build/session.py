@@ -150,7 +150,8 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         doubts = lock.deviations(plan, environments, surveyor.digests)
         for warning in doubts:
             tell(Warned(warning))
-        plan = replace(plan, warnings=(*plan.warnings, *lock.warnings, *doubts))
+        lock = replace(lock, warnings=(*lock.warnings, *doubts))
+        plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
         outputs = Outputs(workspace, recipe.file, request.settings, variables.seen)
         found = _with_orphans(surveyor.survey(plan, environments), outputs, request)
         todo = set(found.todo)
@@ -173,7 +174,7 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
             code = _rebuild_and_compare(request, actions, surveyor, tell)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         tell(ended)
-        if began is not None and found.up_to_date and not plan.warnings:
+        if began is not None and found.up_to_date:
             _leave_snapshot(request, recipe, found, environments, workspace, variables.seen, began, lock)
         return ended.exit_code
 
@@ -232,7 +233,8 @@ def _leave_snapshot(
         environment=variables,
         began=began,
         absent=() if lock.exists else (lock.path,),
-        locked=lock.exists,
+        locked=lock.exists and not lock.warnings,
+        warnings=[warning.plain for warning in plan.warnings],
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
+
+from epbuild.build.reports import read_report
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5
@@ -58,10 +59,11 @@ def supervise(
 ) -> Ending:
     """Run `command` in `folder`, with `environment` beside the little that is inherited, and wait for it.
 
-    Every JSON line on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`; whatever
+    Every report on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`; whatever
     the process writes, no more of it is in memory than a report of a megabyte and the beginnings of a few lines. After
     `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed; children that outlive it are
-    killed as well, as they could go on writing. Raises OSError when it cannot be started, and what `reported` or `said` raises.
+    killed as well, as they could go on writing. Raises OSError when it cannot be started, BadReport when it reports what no worker does,
+    and what `reported` or `said` raises.
     """
     killed_before = _killed_for_memory()
     process = subprocess.Popen(
@@ -79,11 +81,10 @@ def supervise(
 
     def read_reports(pipe: IO[bytes]) -> None:
         for line in _whole_lines(pipe, _LONGEST_REPORT):
-            with contextlib.suppress(ValueError, RecursionError):
-                report = json.loads(line)
-                if isinstance(report, dict):
-                    reports.append(report)
-                    reported(report)
+            report = read_report(line)
+            if report is not None:
+                reports.append(report)
+                reported(report)
 
     def read_words(pipe: IO[bytes]) -> None:
         with log.open("wb") as file:

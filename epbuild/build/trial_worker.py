@@ -11,6 +11,7 @@ from typing import Any
 
 from epbuild.build.diagnosis import FROM_OUTSIDE, OUT_OF_MEMORY, ended, signal_name, tidy, told_once
 from epbuild.build.executor import ep_request
+from epbuild.build.reports import BadReport
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.errors import EnvironmentFailure, Problem
 from epbuild.plan import PlannedEp
@@ -101,7 +102,7 @@ def attempt(loads: Sequence[Load], session: Session, scratch: Path) -> Attempt:
     """Open the models first to last in one fresh process, run them, and close them last to first; nothing of that can harm this process.
 
     A crash is tried a second time with the EPs asked to say all they can, since most say nothing otherwise. Raises EnvironmentFailure when
-    no process can be started.
+    no process can be started, or it reports what none does.
     """
     ending = _run(loads, session, scratch, verbose=False)
     said = ending.tail
@@ -133,6 +134,10 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, *, verbose: boo
             reported=lambda report: None,
             said=lambda line: None,
         )
+    except BadReport as error:
+        message = f"the process that loads the models reported what none does, and was stopped: {error}"
+        hint = "Something in the toolchain writes where the process reports."
+        raise EnvironmentFailure(Problem("EPB311", message, None, hint)) from error
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         message = f"no process could be started to load the models in: {place}{error.strerror or error}"

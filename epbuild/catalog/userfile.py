@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.catalog.entries import Entry, read_entry
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.errors import nearest
+from epbuild.regular import read_regular
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -30,7 +31,7 @@ def load_catalog(path: Path) -> Entry:
     import tomllib
 
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_regular(path).decode("utf-8"))
     except OSError as error:
         raise BadCatalog(path, "", f"the catalog file cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -36,9 +36,8 @@ def find_source(model: ModelSource, base: Path, locate: Locate) -> SourceModel |
     if graph is None:
         return None
     if not _is_file(graph):
-        raise _error(
-            "EPB201", model, f"the model '{model.name}' does not exist: {model.path}", "Paths are relative to the recipe."
-        )
+        what = "is no file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - which takes any name
+        raise _error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
     try:
         header = read_header(graph)
     except MalformedModel as error:

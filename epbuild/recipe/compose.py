@@ -16,6 +16,7 @@ from epbuild.links import links_on_the_way
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.source import MAX_BYTES, MAX_NODES, MappingNode, ScalarNode, merged, read, without
+from epbuild.regular import open_regular
 
 MAX_FILE_DEPTH = 10
 """How many files deep `extends` and `include` may go."""
@@ -154,7 +155,7 @@ def _is_same(one: Path, other: Path) -> bool:
 def _content(path: Path) -> bytes:
     """The file's bytes, or the first of them when it is larger than a recipe may be."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         hint = "Name the recipe's file, or run epbuild in the folder that holds it."

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.late import late
-from epbuild.report.documents import JsonLines, plan_document, print_json, problem_document
 from epbuild.report.problems import is_screen, tell_count, tell_problems
-from epbuild.report.progress import LiveRows, PlainLines
-from epbuild.report.text import print_line, print_plan
 
 if TYPE_CHECKING:
     from epbuild.report.difference import comparison_document, print_comparison
+    from epbuild.report.documents import JsonLines, plan_document, print_json, problem_document
     from epbuild.report.explanation import explanation_document, print_explanations
     from epbuild.report.findings import findings_document, print_findings
     from epbuild.report.inspection import print_inspection, print_inspections
     from epbuild.report.lock import lock_document, print_lock
     from epbuild.report.markdown import print_markdown
+    from epbuild.report.progress import LiveRows, PlainLines
     from epbuild.report.store import (
         checking,
         print_clean_sum,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         verification_document,
     )
     from epbuild.report.summary import WithStepSummary
+    from epbuild.report.text import print_line, print_plan
 
 __all__ = [
     "checking",
@@ -71,6 +71,7 @@ __getattr__ = late(
             "comparison_document",
             "print_comparison",
         ),
+        "documents": ("plan_document", "print_json", "problem_document"),
         "explanation": (
             "explanation_document",
             "print_explanations",
@@ -99,6 +100,7 @@ __getattr__ = late(
             "tidied_document",
             "verification_document",
         ),
+        "text": ("print_line", "print_plan"),
     },
 )
 
@@ -108,6 +110,9 @@ def reporter(*, json: bool) -> JsonLines | LiveRows | PlainLines | WithStepSumma
 
     In a workflow of GitHub Actions, the summary of its step gets tables as well.
     """
+    from epbuild.report.documents import JsonLines
+    from epbuild.report.progress import LiveRows, PlainLines
+
     listener = JsonLines() if json else LiveRows() if is_screen(sys.stdout) else PlainLines()
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:

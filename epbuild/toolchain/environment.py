@@ -169,4 +169,5 @@ def _existing(toolchain: Toolchain, base: Path) -> Path:
     path = Path(str(toolchain.interpreter))
     with contextlib.suppress(RuntimeError):  # `~somebody`, who has no home here: told as a file that is not there
         path = path.expanduser()
-    return base / path
+    # From the root: a name alone would be looked for among the programs of the system, and the worker runs in another folder.
+    return (base / path).absolute()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_builds import CLASSIFIER, SHARE, Workshop
+from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 
-from epbuild.build import Event, executor, run
+from epbuild.build import Event, StepFinished, executor, run
 from epbuild.build.capacity import estimated_memory
+from epbuild.build.emission import lease_name
 from epbuild.build.supervisor import Ending
-from epbuild.store import Workspace
+from epbuild.store import Workspace, lease
 
 PATIENCE = 5
 """Seconds that a worker waits for the other to run at the same time."""
@@ -48,6 +50,37 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 def build(workshop: Workshop, memory: int | None) -> None:
     events: list[Event] = []
     run(replace(workshop.request, jobs=2, memory=memory), events.append)
+
+
+def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = workshop.survey()
+    keys = [str(status.groups[group].key) for group in (SHARE, CLASSIFIER)]
+    output = status.plan.emissions[EMIT_CLASSIFIER]
+    held, free = threading.Event(), threading.Event()
+
+    def another_build() -> None:
+        folder = workshop.folder / ".epbuild"
+        with ExitStack() as stack:
+            for root, key in [*((workshop.cache, key) for key in keys), (folder, lease_name(output))]:
+                stack.enter_context(lease(root, key))
+            held.set()
+            free.wait(PATIENCE)
+
+    other = threading.Thread(target=another_build)
+    other.start()
+    assert held.wait(PATIENCE)
+    threading.Timer(1.5, free.set).start()
+    workshop.build()
+    other.join()
+    ended = {event.step: event.seconds for event in workshop.events if isinstance(event, StepFinished)}
+    assert max(ended.values()) < 1
+    with Workspace.open(workshop.folder / ".epbuild") as workspace:
+        for group in (SHARE, CLASSIFIER):
+            measured = workspace.measurement(group)
+            assert measured is not None
+            assert measured.seconds < 1
 
 
 def test_session_groups_run_at_once_where_there_is_memory_for_both(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

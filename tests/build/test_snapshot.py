@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import marshal
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from typer.main import get_command
 from epbuild import snapshot
 from epbuild.build import Request, Survey
 from epbuild.cli.app import execute
-from epbuild.errors import EpbuildError, Problem
+from epbuild.errors import Argument, EpbuildError, Location, Position, Problem, StepId
 from epbuild.snapshot import answer, clock, take
 
 MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
@@ -49,7 +50,8 @@ class Folder:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     return Folder(tmp_path / "checkout")
 
 
@@ -180,6 +182,39 @@ def test_only_what_was_as_locked_is_an_answer_to_locked(folder: Folder) -> None:
     folder.take(locked=True)
     assert folder.answer("--locked") == folder.answer() == f"{UP_TO_DATE} (0.25 s)"
     assert folder.answer("--locked", "--check") == f"{UP_TO_DATE}."
+
+
+WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5)).plain
+
+
+def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.path)
+    here = Path("epbuild.yaml")
+    take(here, (), (), steps=3, files=folder.files, environment={}, began=clock(here) or (0, 0), warnings=[WARNING])
+    given: list[object] = []
+    assert answer(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
+    assert given == [WARNING]
+    assert answer(["run", "--check"], lambda: 0.25, given.extend) == f"{UP_TO_DATE}."
+    assert given == [WARNING]
+    # It would name the file otherwise.
+    assert answer(["run", str(folder.recipe)], lambda: 0.25, given.extend) is None
+    assert answer(["run", "./epbuild.yaml"], lambda: 0.25, given.extend) is None
+
+
+def test_a_run_that_has_a_summary_to_write_writes_it(taken: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    assert taken.answer() is None
+    assert taken.answer("--check") == f"{UP_TO_DATE}."
+
+
+PLACES = [None, StepId("emit:a"), Position("epbuild.yaml", 3, 5), Path("epbuild.lock"), Argument("--set a=b")]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_problem_is_the_same_after_it_was_kept(where: Location | None) -> None:
+    for hint, reason in ((None, None), ("Mend it.", "it is so")):
+        problem = Problem("EPB233", "nothing is shared", where, hint, reason)
+        assert Problem.from_plain(marshal.loads(marshal.dumps(problem.plain))) == problem
 
 
 def test_a_variable_that_the_recipe_read_is_watched(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

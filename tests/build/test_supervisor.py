@@ -155,7 +155,7 @@ def test_settings_of_the_shell_do_not_reach_the_ep(worker: Supervised, monkeypat
     hidden = {"FOO": "1", "QNN_SDK_ROOT": "x", "LD_LIBRARY_PATH": "x", "PYTHONPATH": "x", "GLIBC_TUNABLES": tunables}
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
-    worker.run("import json, os; print(json.dumps(dict(os.environ)))")
+    worker.run("import json, os; print(json.dumps({**os.environ, 'event': 'environment'}))")
     [seen] = worker.reports
     assert seen["HOME"] == str(worker.folder)
     assert seen["PATH"] == os.environ["PATH"]
@@ -167,7 +167,7 @@ def test_settings_of_the_recipe_reach_the_ep_and_win_over_what_is_inherited(
 ) -> None:
     monkeypatch.setenv("QNN_SDK_ROOT", "the shell's")
     asked = {"QNN_SDK_ROOT": "the recipe's", "LC_ALL": "C", "PATH": os.pathsep.join(("/own", os.environ["PATH"])), "EMPTY": ""}
-    worker.run("import json, os; print(json.dumps(dict(os.environ)))", environment=asked)
+    worker.run("import json, os; print(json.dumps({**os.environ, 'event': 'environment'}))", environment=asked)
     [seen] = worker.reports
     assert asked.items() <= seen.items()
     assert seen["HOME"] == str(worker.folder)
@@ -324,6 +324,6 @@ def test_colour_codes_take_no_word_with_them(parts: list[tuple[str, str]]) -> No
 
 
 def test_a_report_is_what_the_worker_wrote_and_no_less(worker: Supervised) -> None:
-    report = {"event": "failed", "message": "größe\n\u2028", "number": 2**60, "nested": {"a": [None, True]}}
+    report = {"event": "noted", "message": "größe\n\u2028", "number": 2**60, "nested": {"a": [None, True]}}
     worker.run(f"import sys; sys.stdout.buffer.write({json.dumps(report, ensure_ascii=False).encode()!r})")
     assert worker.reports == [report]

@@ -16,7 +16,6 @@ from conftest import Project, compiled, toolchain_python
 from quick_builds import PATIENCE, start, wait_until, workers, write_model, write_project
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
-UP_TO_DATE = "Nothing to do: 4 steps are up to date"
 
 
 @pytest.fixture
@@ -25,13 +24,15 @@ def quick(project: Project) -> Project:
 
 
 def settle(project: Project) -> None:
-    """Builds until nothing is left to do, and that is known from a snapshot."""
-    project.build()
-    time.sleep(2.1)
-    for _ in range(2):
+    """Runs until there is a snapshot to answer from, for which what was touched has to be a little older."""
+    for _ in range(20):
         done = project.epbuild("run")
-        assert (done.returncode, done.stdout.startswith(UP_TO_DATE)) == (0, True), done.stdout + done.stderr
-    assert list((project.folder / ".epbuild").glob("snapshot-*"))
+        assert done.returncode == 0, done.stderr
+        if (project.folder / ".epbuild" / "snapshot-epbuild.yaml").exists():
+            assert done.stdout.startswith("Nothing to do: ")
+            return
+        time.sleep(0.3)
+    raise AssertionError("no snapshot was taken")
 
 
 def test_the_model_above_the_folder_that_a_link_leads_to_is_the_one_that_is_watched(quick: Project) -> None:
@@ -162,3 +163,33 @@ def test_a_link_to_a_library_that_an_installer_makes_elsewhere_is_no_change(
 ) -> None:
     done = while_it_compiles(own, lambda: (tmp_path / "linked.so").hardlink_to(library_of(environment)))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- Warnings ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_with_nothing_to_do_warns_as_ever_and_takes_no_longer_for_it(own: Project) -> None:
+    """Here of a lock of another recipe."""
+    (own.folder / "epbuild.lock").write_text("epbuild-lock 1\nrecipe other\n", encoding="utf-8")
+    warnings = own.epbuild("run").stderr
+    assert "[EPB243]" in warnings
+    settle(own)
+    snapshot = own.folder / ".epbuild" / "snapshot-epbuild.yaml"
+    for environment in ({}, {"GITHUB_ACTIONS": "true"}):
+        own.environment = environment
+        known = own.epbuild("run")
+        assert (known.returncode, known.stdout.partition("(")[0]) == (0, "Nothing to do: 2 steps are up to date ")
+        kept = snapshot.read_bytes()
+        snapshot.unlink()
+        looked = own.epbuild("run")
+        assert known.stderr == looked.stderr
+        assert environment or known.stderr == warnings
+        snapshot.write_bytes(kept)
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "epbuild", "run"],
+        cwd=own.folder, env=own.command()[1], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "epbuild.report.problems" in modules
+    assert not modules & {"epbuild.build", "epbuild.plan", "epbuild.recipe", "yaml", "sqlite3", "typer", "rich"}
+    assert own.epbuild("run", "--locked").returncode == 2, "which is no answer to --locked"

@@ -52,6 +52,23 @@ def test_an_interpreter_is_found_relative_to_the_recipe(tmp_path: Path) -> None:
     assert prepare(relative, tmp_path, tmp_path / "home", [OPENVINO]).onnxruntime == "1.24.1"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="environments are laid out otherwise on Windows")
+@pytest.mark.parametrize("path", ["env/bin/python", "python"])
+def test_two_recipes_that_call_their_interpreters_alike_have_each_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """As where each is built in its folder; a name alone is no program of the system."""
+    for name in ("one", "two"):
+        python = make_environment(tmp_path / name / "env")
+        install(python, "onnxruntime-openvino", "1.24.1", {"onnxruntime/libort.so": name.encode()})
+    for name in ("one", "two"):
+        folder = tmp_path / name / ("env/bin" if path == "python" else "")
+        monkeypatch.chdir(folder)
+        environment = prepare(existing(path), Path(), tmp_path / "home", [OPENVINO])
+        assert environment.fingerprint.libraries == {"onnxruntime/libort.so": hashlib.sha256(name.encode()).hexdigest()}
+        assert environment.interpreter == folder / path
+
+
 @pytest.mark.parametrize("path", ["nosuch/bin/python", "~nosuchuser123/bin/python"])
 def test_an_interpreter_that_does_not_exist_is_told_at_its_toolchain(tmp_path: Path, path: str) -> None:
     assert not ready(existing(path), tmp_path, tmp_path / "home")

@@ -1,0 +1,123 @@
+"""Ctrl-C, at whatever moment it comes, ends the process with 130 and a sentence; imports and the fast path are no exception."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Project
+from quick_builds import PATIENCE, write_project
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals as a terminal does")
+INTERRUPTED = "epbuild: interrupted; what was finished is kept"
+SEED = 20_260_401
+MOMENTS = 14
+
+# Runs `main` and sends itself the signal at the Nth call of a Python function; says at its end how many there were.
+AT_CALL = """
+import os, _signal, sys
+count, moment = 0, int(sys.argv.pop(1))
+def trace(frame, event, argument):
+    global count
+    count += 1
+    if count == moment:
+        sys.settrace(None)
+        os.kill(os.getpid(), _signal.SIGINT)
+leave = os._exit
+def told(code):
+    os.write(2, b"" if count >= moment > 0 else b"calls: %d\\n" % count)
+    leave(code)
+from epbuild.__main__ import main
+os._exit = told
+def begin():  # once Ctrl-C is looked after
+    sys.settrace(trace)
+import epbuild.__main__ as process
+first = process._end_when_interrupted
+def looked_after():
+    first()
+    process._end_when_interrupted = first
+    begin()
+process._end_when_interrupted = looked_after
+main()
+"""
+
+
+def run_until(project: Project, moment: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    _, environment = project.command()
+    return subprocess.run(
+        [sys.executable, "-c", AT_CALL, str(moment), *arguments],
+        cwd=project.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def check_moments(project: Project, draw: random.Random, *arguments: str) -> None:
+    """Interrupt the command at calls that are drawn, more of them at its beginning, where imports are."""
+    whole = run_until(project, 0, *arguments)
+    calls = int(whole.stderr.rpartition("calls: ")[2])
+    for _ in range(MOMENTS):
+        moment = max(1, int(calls ** draw.random()) if draw.random() < 0.5 else draw.randrange(calls))
+        done = run_until(project, moment, *arguments)
+        assert done.returncode in (130, whole.returncode), (moment, done)
+        assert "Traceback" not in done.stderr + done.stdout, (moment, done.stderr)
+        if done.returncode == 130:
+            assert done.stderr.strip().endswith(INTERRUPTED), (moment, done.stderr)
+            assert done.stderr.count(INTERRUPTED) == 1, moment
+
+
+@pytest.fixture
+def built(project: Project) -> Project:
+    write_project(project).build()
+    return project
+
+
+@pytest.mark.parametrize("arguments", [("plan",), ("run", "--check"), ("validate", "nosuch.yaml")], ids=" ".join)
+def test_a_command_that_is_interrupted_at_any_call_says_so_and_nothing_else(built: Project, arguments: tuple[str, ...]) -> None:
+    check_moments(built, random.Random(SEED), *arguments)
+
+
+def test_a_run_that_answers_from_its_snapshot_can_be_interrupted_too(built: Project) -> None:
+    time.sleep(2.1)
+    for _ in range(2):
+        assert built.epbuild("run").returncode == 0
+    assert list((built.folder / ".epbuild").glob("snapshot-*"))
+    check_moments(built, random.Random(SEED), "run")
+    # The file system may look at some of the files from a process of its own.
+    assert built.epbuild("run").stdout.startswith("Nothing to do")
+
+
+def test_an_interrupt_that_python_drops_comes_again(tmp_path: Path) -> None:
+    """As where it comes in the end of an import: what is raised there is printed with its traceback, and forgotten."""
+    script = """
+import sys, time
+import epbuild.cli.app as app
+from epbuild import __main__ as process
+class Dropped:
+    def __del__(self):
+        raise KeyboardInterrupt
+def execute(arguments):
+    try:
+        made = Dropped()
+        del made
+        time.sleep(20)
+    except KeyboardInterrupt:
+        sys.stderr.write("came again\\n")
+        return 130
+    return 0
+app.execute = execute
+process.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, "plan"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "came again\n")
