@@ -6,6 +6,7 @@ import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -69,14 +70,21 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
 
 def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None) -> Fit:
     """How well a variant fits, and on which devices: by what ONNX Runtime says, then by the type of the device. Raises _Unfit."""
-    for file in variant.models.values():
-        if not file.is_file():
+    for file in (*variant.models.values(), *variant.files):
+        if not _is_file(file):
             raise _Unfit(f"lacks its file {file}")
     found = [_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
     verdicts, kinds, chosen = zip(*found, strict=True)
     # An EP that wrote nothing to be judged by, as the CPU EP, has no say.
     heard = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
     return Fit(max(heard, default=_UNKNOWN), kinds[0], variant, chosen)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have here
+        return False
 
 
 def _device(
@@ -121,7 +129,7 @@ def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | N
             return offered
         try:
             library = importlib.import_module(ep.module).get_library_path()
-        except ImportError as error:
+        except Exception as error:  # whatever the module does while it is imported
             raise _Unfit(f"needs {ep.name} from the package {ep.package}, which cannot be imported: {error}") from error
         try:
             # Under the EP's own name: it becomes the name of the EP, by which the compiled model asks for it.

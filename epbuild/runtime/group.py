@@ -74,8 +74,10 @@ def open_group(
     `configure` is called with each model's name and session options before its session is created, for what is the application's to say:
     threads, logging, profiling.
 
-    Raises OpenError when nothing there fits this machine, when it cannot be told what does, or when a session cannot be created.
+    Raises OpenError when nothing there fits this machine, when it cannot be told what does, when a session cannot be created, or for an
+    argument that is none; and whatever `configure` raises.
     """
+    _check_arguments(path, group, target, devices, configure)
     onnxruntime = _import_onnxruntime()
     variants = select(find_variants(Path(path)), Path(path), group, target)
     fit = choose(onnxruntime, variants, devices)
@@ -90,10 +92,29 @@ def open_group(
     return Group(fit.variant, sessions)
 
 
+def _check_arguments(path: object, group: object, target: object, devices: object, configure: object) -> None:
+    """Raises OpenError (EPB654) for an argument of a type that cannot be meant."""
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise OpenError("EPB654", f"path must be a text or a path, not {path!r}")
+    for name, value in (("group", group), ("target", target)):
+        if not isinstance(value, (str, type(None))):
+            raise OpenError("EPB654", f"{name} must be a name, not {value!r}")
+    if configure is not None and not callable(configure):
+        raise OpenError("EPB654", f"configure must be a function of a model's name and its session options, not {configure!r}")
+    if devices is None:
+        return
+    given = devices if isinstance(devices, Sequence) and not isinstance(devices, (str, bytes)) else [devices]
+    for device in given:
+        if not (hasattr(device, "ep_name") and hasattr(device, "device")):
+            raise OpenError("EPB654", f"devices must be some of onnxruntime.get_ep_devices(), in a list, not {device!r}")
+    if given is not devices:
+        raise OpenError("EPB654", f"devices must be a list, not {devices!r}")
+
+
 def _import_onnxruntime() -> ModuleType:
     try:
         onnxruntime = importlib.import_module("onnxruntime")
-    except ImportError as error:
+    except Exception as error:  # a broken installation raises more than ImportError
         raise OpenError("EPB635", f"onnxruntime cannot be imported: {error}") from error
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise OpenError("EPB635", f"onnxruntime {onnxruntime.__version__} is too old: it knows no plugin EPs")

@@ -22,7 +22,10 @@ PLUGINS = {
 }
 """The packages that ship plugin EPs: the EP, and the module that knows the library; for manifests that do not name the module."""
 
+_LONGEST_QUOTE = 120
 _BUILT_IN = "onnxruntime"
+_NEEDED = ("context-binary", "external-data")
+"""The roles of listed files without which no model opens."""
 
 
 class OpenError(Exception):
@@ -63,10 +66,19 @@ class Variant:
     """The EPContext models by name, in the order of the group."""
     compatibility: Mapping[str, tuple[str, ...]]
     """What each EP wrote into the models to judge later whether they fit a device, by EP."""
+    files: tuple[Path, ...] = ()
+    """What the models refer to and cannot be opened without: context binaries and external data."""
 
 
 def find_variants(path: Path) -> list[Variant]:
     """What was emitted at `path`, a manifest or a folder: its own manifest, else every one below it. Raises OpenError."""
+    try:
+        return _find(path)
+    except (OSError, ValueError) as error:  # a folder that may not be looked into, or a name that nothing can have
+        raise OpenError("EPB632", f"{str(path)!r} cannot be looked into: {error}") from error
+
+
+def _find(path: Path) -> list[Variant]:
     if not path.is_dir():
         return [_read(path, _document(path))]
     own = path / MANIFEST
@@ -93,7 +105,7 @@ def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise OpenError("EPB632", f"there is no manifest at {path}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OpenError("EPB632", f"the manifest {path} cannot be read: {error}") from error
     if not (isinstance(document, dict) and {"format", "group", "target", "models"} <= set(document)):
         if or_none:
@@ -107,53 +119,90 @@ def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
 
 def _read(path: Path, document: Any) -> Variant:
     try:
-        target, models = document["target"], document["models"]
-        distributions = document.get("toolchain", {}).get("distributions", {})
-        return Variant(
+        target, models = _of(document["target"], dict, "target"), _each(document["models"], "models")
+        name = _of(target["name"], str, "name")
+        toolchain = _of(document.get("toolchain", {}), dict, "toolchain")
+        distributions = _texts(toolchain.get("distributions", {}), "distributions")
+        eps = tuple(_ep(ep, distributions) for ep in _each(target["eps"], "eps"))
+        files = {_of(model["name"], str, "name"): path.parent / _inside(model["file"]) for model in models}
+        variant = Variant(
             manifest=path,
-            group=str(document["group"]),
-            target=str(target["name"]),
-            eps=tuple(_ep(ep, distributions) for ep in target["eps"]),
-            session_options=_texts(target["session_options"]),
-            share_weights=bool(document["share_weights"]),
+            group=_of(document["group"], str, "group"),
+            target=name,
+            eps=eps,
+            session_options=_texts(target["session_options"], "session_options"),
+            share_weights=_of(document["share_weights"], bool, "share_weights"),
             several=len(models) > 1 or any("merged" in model for model in models),
-            models={str(model["name"]): path.parent / _inside(str(model["file"])) for model in models},
+            models=files,
             compatibility=_compatibility(models),
+            files=tuple(
+                path.parent / _inside(item["path"])
+                for item in _each(document.get("files", []), "files")
+                if item["role"] in _NEEDED
+            ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise OpenError("EPB632", f"the manifest {path} is not whole: {type(error).__name__}: {error}") from error
+    if not eps or not files or len(files) < len(models):
+        raise OpenError("EPB632", f"the manifest {path} is not whole: it names no EP, no model, or two models of one name")
+    return variant
 
 
 def _ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:
-    name = str(ep["ep"])
+    name = _of(ep["ep"], str, "ep")
     shipped = {PLUGINS[package][1]: package for package in distributions if PLUGINS.get(package, ("",))[0] == name}
-    module = ep.get("module") or next(iter(shipped), None)
+    named = ep.get("module")
+    module = next(iter(shipped), None) if named in (None, "") else _of(named, str, "module")
     package = shipped.get(module or "")
+    device = _of(ep.get("device") or {}, dict, "device")
     return Ep(
         name=name,
-        provider_options=_texts(ep["provider_options"]),
+        provider_options=_texts(ep["provider_options"], "provider_options"),
         module=None if module == _BUILT_IN else module,
         package=f"{package}=={distributions[package]}" if package else module,
-        device=ep.get("device") or {},
+        device={
+            **{part: _of(device[part], str, part) for part in ("type", "vendor") if device.get(part) is not None},
+            "metadata": _texts(device.get("metadata") or {}, "metadata"),
+            "virtual": bool(device.get("virtual")),
+        },
     )
 
 
-def _texts(found: Mapping[Any, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in found.items()}
+def _of(value: Any, kind: type, what: str) -> Any:
+    """A value of the manifest that has to be of a type. Raises TypeError."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what} is {_short(value)}")
+    return value
 
 
-def _inside(file: str) -> str:
-    windows = PureWindowsPath(file)  # Windows' rules see every absolute POSIX path too
-    if windows.drive or windows.root or ".." in windows.parts or not windows.parts:
+def _each(found: Any, what: str) -> list[dict[str, Any]]:
+    return [_of(item, dict, what) for item in _of(found, list, what)]
+
+
+def _texts(found: Any, what: str) -> dict[str, str]:
+    for value in _of(found, dict, what).values():
+        if isinstance(value, (dict, list, type(None))):
+            raise TypeError(f"{what} has {_short(value)}")
+    return {name: str(value) for name, value in found.items()}
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
+
+
+def _inside(file: Any) -> str:
+    windows = PureWindowsPath(_of(file, str, "file"))  # Windows' rules see every absolute POSIX path too
+    if windows.drive or windows.root or ".." in windows.parts or not windows.parts or "\0" in file:
         raise ValueError(f"{file!r} is not a path below its folder")
-    return file
+    return str(file)
 
 
 def _compatibility(models: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
     found: dict[str, dict[str, None]] = {}
     for model in models:
-        for ep, text in model.get("compatibility", {}).items():
-            found.setdefault(ep, {})[text] = None
+        for ep, text in _of(model.get("compatibility", {}), dict, "compatibility").items():
+            found.setdefault(ep, {})[_of(text, str, "compatibility")] = None
     return {ep: tuple(texts) for ep, texts in found.items()}
 
 

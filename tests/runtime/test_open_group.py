@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import json
 import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from imagined_onnxruntime import Machine, device
 
 from epbuild import runtime
@@ -319,6 +323,118 @@ def test_a_manifest_that_cannot_be_used_is_told(machine: Machine, tmp_path: Path
         path.write_text(content, encoding="utf-8")
         assert told in refused(tmp_path, code="EPB632")
     assert told in refused(path, code="EPB632")
+
+
+VALID: dict[str, Any] = {
+    "format": 1,
+    "group": "main",
+    "share_weights": True,
+    "target": {
+        "name": "phone",
+        "eps": [
+            {
+                "ep": QNN,
+                "module": "onnxruntime_qnn",
+                "provider_options": {"backend_type": "htp"},
+                "device": {"type": "npu", "vendor": "Qualcomm", "metadata": {"soc": "60"}, "virtual": True},
+            }
+        ],
+        "session_options": {"session.intra_op.allow_spinning": "0"},
+    },
+    "toolchain": {"distributions": {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}},
+    "models": [{"name": "relu", "file": "relu_ctx.onnx", "compatibility": {QNN: "v2"}, "ep_context_nodes": []}],
+    "files": [{"path": "relu_ctx.onnx", "role": "model"}, {"path": "relu.bin", "role": "context-binary"}],
+}
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=9)
+    | st.sampled_from(["a\0", "\ud800", ".."]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=9), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def spots(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield at
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from spots(item, (*at, name))
+
+
+def with_other(document: Any, at: tuple[Any, ...], value: Any) -> Any:
+    if not at:
+        return value
+    copy = dict(document) if isinstance(document, dict) else list(document)
+    copy[at[0]] = with_other(document[at[0]], at[1:], value)
+    return copy
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.sampled_from(list(spots(VALID))), value=ANYTHING, kept=st.booleans())
+def test_whatever_a_manifest_holds_a_group_opens_or_an_open_error_is_raised(
+    snapdragon: Machine, tmp_path: Path, at: tuple[Any, ...], value: Any, kept: bool
+) -> None:
+    for name in ("relu_ctx.onnx", "relu.bin"):
+        (tmp_path / name).touch()
+    document = with_other(VALID, at, [value] if not kept else value)
+    (tmp_path / "manifest.json").write_text(json.dumps(document), encoding="utf-8")
+    with contextlib.suppress(OpenError), runtime.open(tmp_path) as group:
+        assert len(group) > 0
+
+
+def test_the_manifest_that_is_changed_above_opens_as_it_is(snapdragon: Machine, tmp_path: Path) -> None:
+    for name in ("relu_ctx.onnx", "relu.bin"):
+        (tmp_path / name).touch()
+    (tmp_path / "manifest.json").write_text(json.dumps(VALID), encoding="utf-8")
+    with runtime.open(tmp_path) as group:
+        assert list(group) == ["relu"]
+
+
+def test_every_value_of_another_type_is_told_as_what_is_wrong_with_the_manifest(snapdragon: Machine, tmp_path: Path) -> None:
+    for at, value in {
+        ("target", "eps"): [],
+        ("target", "eps", 0, "device"): 5,
+        ("target", "eps", 0, "device", "type"): 5,
+        ("target", "eps", 0, "module"): 5,
+        ("target", "session_options"): [],
+        ("models",): [],
+        ("models", 0, "compatibility"): {QNN: [1]},
+        ("share_weights",): "no",
+    }.items():
+        (tmp_path / "manifest.json").write_text(json.dumps(with_other(VALID, at, value)), encoding="utf-8")
+        assert "is not whole: " in refused(tmp_path, code="EPB632"), at
+    (tmp_path / "manifest.json").write_text("[" * 100_000, encoding="utf-8")
+    assert "cannot be read" in refused(tmp_path, code="EPB632")
+
+
+@pytest.mark.parametrize("missing", ["relu_ctx.onnx", "relu.bin"])
+def test_a_variant_whose_files_are_not_all_there_does_not_fit(snapdragon: Machine, tmp_path: Path, missing: str) -> None:
+    folder = emit(tmp_path / "out", "phone", files=VALID["files"])
+    (folder / "relu.bin").touch()
+    (folder / missing).unlink()
+    assert f"phone lacks its file {folder / missing}" in refused(folder, code="EPB634")
+    assert snapdragon.log == []
+    (folder / missing).touch()
+    runtime.open(folder).close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"path": 5}, {"path": None}, {"path": b"out"}, {"group": 5}, {"target": ["phone"]}, {"devices": 5}, {"devices": [5]},
+     {"devices": "NPU"}, {"devices": NPU}, {"configure": 5}],
+)  # fmt: skip
+def test_an_argument_that_cannot_be_meant_is_told(snapdragon: Machine, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    folder = emit(tmp_path / "out")
+    path = wrong.pop("path", folder)
+    text = refused(path, **wrong, code="EPB654")
+    assert " must be " in text
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000, "\ud800"])
+def test_a_path_that_nothing_can_have_is_told(snapdragon: Machine, path: str) -> None:
+    refused(path, code="EPB632")
 
 
 @pytest.mark.parametrize("file", ["../relu_ctx.onnx", "/relu_ctx.onnx", "C:relu_ctx.onnx", "a\\..\\..\\relu.onnx", ""])
