@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,6 +57,7 @@ class EPContextNode:
     `reference` is the path of the context binary as written (embed_mode 0); `payload` is where the embedded context lies in the
     file, as (offset, bytes) (embed_mode 1). Both are None where the node has no `ep_cache_context`, as those with main_context 0.
     `others` holds the integers and strings of attributes that are not in the schema, less strings over 64 KiB.
+    `unread` has, for each attribute of another kind, its type, its bytes and the SHA-256 of up to 64 KiB of it.
     `depth` is how many subgraphs the node is in: 0 in the main graph.
     `reference_path` is what an edit of the reference must change: the fields that enclose its text, from the model's graph
     inward, and last the text itself; empty where there is no reference.
@@ -75,6 +77,7 @@ class EPContextNode:
     reference: str | None = None
     payload: tuple[int, int] | None = None
     others: Mapping[str, int | str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict, compare=False)
     depth: int = 0
     reference_path: tuple[Field, ...] = field(default=(), repr=False, compare=False)
     written: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
@@ -89,6 +92,7 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
     integers: dict[str, int] = {}
     texts: dict[str, str] = {}
     written: list[tuple[str, str]] = []
+    unread: dict[str, str] = {}
     context: tuple[Field, ...] = ()
     for part in wire.message(path[-1], _NODE_FIELDS):
         if part.number == _NODE_NAME:
@@ -103,6 +107,9 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
             context = (*path, part, text)
         elif text is not None and (attribute in _SCHEMA_TEXTS or text.size <= _LONGEST_OTHER):
             texts[attribute] = wire.text(text)
+        elif attribute != _CONTEXT:
+            head = hashlib.sha256(wire.head(part, _LONGEST_OTHER)).hexdigest()
+            unread[attribute] = f"{_TYPES.get(kind, f'type {kind}')} of {part.size} bytes, {head[:12]}"
 
     embed_mode = integers.get("embed_mode", 1)
     refers = bool(context) and embed_mode == 0
@@ -122,6 +129,7 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         reference=wire.text(context[-1]) if refers else None,
         payload=(context[-1].start, context[-1].size) if context and not refers else None,
         others=others,
+        unread=unread,
         # Each subgraph on the way adds itself, the attribute that holds it and the node that has that.
         depth=(len(path) - 2) // 3,
         reference_path=context if refers else (),

@@ -154,6 +154,13 @@ class WireReader:
                 raise self._overrun("a packed number", field.start + at, field.end)
             yield value - (1 << 64) if value >= _SIGN else value
 
+    def head(self, field: Field, most: int) -> bytes:
+        """The first `most` bytes of a message or a text, or all of them."""
+        if field.wire_type != LENGTH_DELIMITED:
+            raise _mismatch(field, LENGTH_DELIMITED)
+        self._file.seek(field.start)
+        return self._read(field.start, min(field.size, most))
+
     def _bytes(self, field: Field, most: int) -> bytes:
         if field.wire_type != LENGTH_DELIMITED:
             raise _mismatch(field, LENGTH_DELIMITED)

@@ -6,13 +6,13 @@ Models are read by their headers, contexts and data by their digests, as streams
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from epbuild.errors import Problem, VerifyError
-from epbuild.onnxfile import BadReference, EPContextNode, Initializer, ModelHeader, locate, resolve
+from epbuild.onnxfile import SCHEMA_TYPES, BadReference, EPContextNode, Initializer, ModelHeader, locate, resolve
 from epbuild.verify.artifact import Artifact, Model
 from epbuild.verify.checks import read_target
 from epbuild.verify.contexts import COMPATIBILITY, entry_of
@@ -207,7 +207,8 @@ def _node_facts(node: EPContextNode) -> Facts:
             "main_context": node.main_context,
             "max_size": node.max_size,
             "notes": node.notes,
-            "other attributes": ", ".join(f"{name} {value}" for name, value in sorted(node.others.items())),
+            "other attributes": ", ".join(f"{name} {value}" for name, value in sorted({**node.others, **node.unread}.items())),
+            "written as by default": ", ".join(sorted(_defaults(node))),
         },
         "toolchain": {"SDK": node.ep_sdk_version},
         "names": {
@@ -217,6 +218,14 @@ def _node_facts(node: EPContextNode) -> Facts:
             "context binary": reference,
         },
     }
+
+
+def _defaults(node: EPContextNode) -> Iterator[str]:
+    """The attributes of the schema that are written and say what their absence says too."""
+    read = {"main_context": node.main_context == 1, "embed_mode": node.embed_mode == 1, "max_size": node.max_size == 0}
+    for name, kind in node.written:
+        if kind == SCHEMA_TYPES.get(name) and read.get(name, getattr(node, name, None) == ""):
+            yield name
 
 
 def _context(model: Model, node: EPContextNode) -> Payload | None:

@@ -187,6 +187,16 @@ CASES: dict[str, tuple[tuple[Change, ...], list[str], str]] = {
     "an unchecked option": ((manifest("target", "unchecked_options", value=["a"]),), ["settings"], "unchecked options"),
     "where the context is": ((embedded,), ["settings", "names"], "prefill: context kept"),
     "an EP's own attribute": ((node(is_multi_soc_ep_context=1),), ["settings"], "prefill: other attributes"),
+    "an attribute of real numbers": ((node(scale=[0.5, 1.5]),), ["settings"], "prefill: other attributes"),
+    "an attribute of much text": ((node(secret="x" * 70_000),), ["settings"], "prefill: other attributes"),
+    "a tensor in an attribute": (
+        (node(table=helper.make_tensor("t", TensorProto.FLOAT, [2], [1.0, 2.0])),),
+        ["settings"],
+        "prefill: other attributes",
+    ),
+    "a schema's attribute of another type": ((node(notes=[1, 2]),), ["settings"], "prefill: other attributes"),
+    "an attribute that says its default": ((node(max_size=0),), ["settings"], "prefill: written as by default"),
+    "an attribute that says nothing": ((node(notes=""),), ["settings"], "prefill: written as by default"),
     "an input": ((model(lambda loaded: setattr(loaded.graph.input[0], "name", "z")),), ["graph"], "prefill: input x"),
     "a node outside the EP": (
         (model(lambda loaded: loaded.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))),),
@@ -232,6 +242,13 @@ def test_each_change_is_told_in_its_sense(tmp_path: Path, case: str) -> None:
         if senses == ["names"]
         else found.verdict.startswith(f"They differ in {senses[0]}")
     )
+
+
+def test_an_attribute_that_is_no_setting_of_the_schema_and_changes_is_a_setting(tmp_path: Path) -> None:
+    old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
+    node(scale=0.5)(old)
+    node(scale=0.75)(new)
+    assert compare(old, new).senses == ("settings",)
 
 
 def test_what_is_equal_is_equal_whatever_wrote_it(tmp_path: Path) -> None:
