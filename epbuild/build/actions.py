@@ -285,11 +285,10 @@ class Actions:
                 return
             last = last_files(emission.path, files or self._moved(emission))
             former = self._outputs.last(emission.path)  # of another step, where the output had another form
-            there = dict(former.files) if former is not None else {}
+            written = self._surveyor.written(emission)
             if former is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # No rename puts a folder in the place of a file, or a file in that of a folder.
                 self._outputs.remove(former, self._surveyor.digests, ())
-            written = self._surveyor.written(emission, there)
             files = self._emit(emission, written)
             document = self._document(emission)
             self._outputs.record(emission.id, emission.path, files)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from epbuild.build.contents import Made
 from epbuild.build.emission import Inputs, emission_document
-from epbuild.build.orphans import Orphan
+from epbuild.build.orphans import Orphan, Outputs
 from epbuild.build.sharing import shared_bytes, unmeasured
 from epbuild.build.written import Written
 from epbuild.errors import PlanError, Problem
@@ -198,10 +198,11 @@ class Surveyor:
         kept = (f"{name} was changed after epbuild wrote it, and will be kept" for name in changed)
         return replace(status, reasons=(*(reason for reason in status.reasons if reason not in told), *kept))
 
-    def written(self, emission: Emission, before: Mapping[str, str] | None = None) -> Written:
-        """What epbuild wrote to the place of an emission: the last time, and `before` that, when the output had another form."""
-        known = {**(before or {}), **{name: file["digest"] for name, file in self.emitted(emission).items()}}
-        return Written.of(self.workspace, self.place(emission), known, self.digests)
+    def written(self, emission: Emission) -> Written:
+        """What epbuild wrote to the place of an emission: by this step, by the last, in whatever form, and as announced."""
+        last = Outputs(self.workspace, self._recipe.file, (), {}).last(emission.path)
+        mine = {name: str(file["digest"]) for name, file in self.emitted(emission).items()}
+        return Written.of(self.workspace, self.place(emission), [mine, last.files if last is not None else {}], self.digests)
 
     def emitted(self, emission: Emission) -> dict[str, Any]:
         """The files that the emission wrote the last time, by their paths; none when there was none, or it wrote to another place.

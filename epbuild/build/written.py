@@ -38,17 +38,18 @@ class Written(Owned):
         self._read: dict[str, tuple[StatKey, str]] = {}
 
     @classmethod
-    def of(cls, workspace: Workspace, place: str, recorded: Mapping[str, str], digests: Digests) -> Written:
-        """What was written to `place`, as seen from the workspace's folder: as `recorded` of the last time, and as announced since.
+    def of(cls, workspace: Workspace, place: str, recorded: Iterable[Mapping[str, str]], digests: Digests) -> Written:
+        """What was written to `place`, as seen from the workspace's folder: as `recorded` by whatever wrote there, and as announced since.
 
         Raises StoreError.
         """
         fact = f"announced: {place}"
         text = workspace.fact(fact)
         announced: dict[str, list[str]] = json.loads(text) if text is not None else {}
-        known = {name: {digest} for name, digest in recorded.items()}
-        for name, later in announced.items():
-            known.setdefault(name, set()).update(later)
+        known: dict[str, set[str]] = {name: set(later) for name, later in announced.items()}
+        for files in recorded:
+            for name, digest in files.items():
+                known.setdefault(name, set()).add(digest)
 
         def remember(files: Mapping[str, Collection[str]] | None) -> None:
             if files is not None:
