@@ -28,6 +28,8 @@ from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe import EpChoice, Setting, Target, Toolchain
 
 _RUNTIME = "onnxruntime"
+COMPILER_SINCE = "1.23"
+"""The first release of ONNX Runtime whose Python package has ModelCompiler, and loads plugin EPs."""
 _RELATIVE = "Paths are relative to the recipe."
 _OWN_NAME = re.compile(r"exec.*$", re.IGNORECASE)
 
@@ -55,6 +57,11 @@ class TargetPlanner:
         files, staged = self._files(target.session_options, session, "session")
         if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
             self.problems += compile_problems(target, eps)
+        runtime = _runtime_of(eps, toolchain)
+        plugin = next((ep.entry.ep for ep in eps if ep.entry.kind == "plugin"), None)
+        if runtime is not None and runtime.is_before(COMPILER_SINCE) and plugin is not None and toolchain is not None:
+            message = f"{runtime} loads no plugin EPs, as {plugin} is one"
+            self.problems.append(Problem("EPB251", message, toolchain.where, f"Pin onnxruntime {COMPILER_SINCE} or later."))
         if len(eps) < len(planned) or toolchain is None or not target.whole:
             return None
         return PlannedTarget(
@@ -67,6 +74,7 @@ class TargetPlanner:
             environment={name: plain_text(setting.value) for name, setting in target.environment.items()},
             unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
             where=target.where,
+            old_runtime=str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None,
         )
 
     @staticmethod
@@ -194,6 +202,11 @@ class _Release:
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version}"
+
+    def is_before(self, release: str) -> bool:
+        """Whether it is an older one, as far as the numbers of both can be read."""
+        numbers = re.match(r"(\d+)\.(\d+)", self.version)
+        return numbers is not None and tuple(map(int, numbers.groups())) < tuple(map(int, release.split(".")))
 
 
 def _pinned(toolchain: Toolchain, distributions: Iterable[str]) -> _Release | None:

@@ -11,7 +11,7 @@ from epbuild.catalog import BadCatalog, Catalog
 from epbuild.errors import PlanError, Problem, nearest
 from epbuild.onnxfile import ModelHeader
 from epbuild.plan.merging import plan_merging
-from epbuild.plan.options import TargetPlanner, sharing_refusals
+from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.sources import Locate, SourceModel, find_source
@@ -102,7 +102,9 @@ class _Work:
         self._check_members(group)
         for reference in group.targets:
             target = self.targets.get(reference.name)
-            if target is not None and group.share_weights:
+            if target is None:
+                continue
+            if group.share_weights:
                 self.problems += [
                     Problem(
                         "EPB231", f"the group '{group.name}' cannot share weights for '{target.name}': {reason}", reference.where
@@ -110,6 +112,7 @@ class _Work:
                     for reason in sharing_refusals(target)
                 ]
                 self.problems += _unnameable(group, target)
+            self.problems += _too_old(group, target)
 
     def add_group(self, group: Group) -> None:
         self.check_group(group)
@@ -267,6 +270,18 @@ def _unnameable(group: Group, target: PlannedTarget) -> Iterator[Problem]:
                 message = f"the nodes of '{group.name}', which share a context for '{target.name}', cannot be given a prefix: {rule.why}"
                 hint = "Leave node_name_prefix out: in a context that is shared, the nodes have different names already."
                 yield Problem("EPB250", message, where, hint)
+
+
+def _too_old(group: Group, target: PlannedTarget) -> Iterator[Problem]:
+    """What the toolchain's release of ONNX Runtime cannot do with the initializers of a group's members, each setting once."""
+    settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
+    for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
+        message = f"{target.old_runtime}, for '{target.name}', cannot leave initializers in the source"
+        yield Problem("EPB251", message, where, f"Pin onnxruntime {COMPILER_SINCE} or later, or store them inline.")
+    external = (compiled for compiled in settings if compiled.initializers == "external" and compiled.external_threshold > 0)
+    for where in dict.fromkeys(compiled.initializers_where for compiled in external):
+        message = f"{target.old_runtime}, for '{target.name}', writes initializers of any size into the external file"
+        yield Problem("EPB251", message, where, f"Set their threshold to 0, or pin onnxruntime {COMPILER_SINCE} or later.")
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:

@@ -149,6 +149,8 @@ class PlannedTarget:
     """The options and session keys that the catalog does not know, and that the recipe lets through."""
     where: Position | None = None
     """Where the recipe defines it."""
+    old_runtime: str | None = None
+    """The release of ONNX Runtime where the toolchain pins one without ModelCompiler, in which a session compiles."""
 
     @property
     def title(self) -> str:

@@ -34,6 +34,7 @@ def read_compile_settings(fields: Fields, model: str, problems: list[Problem]) -
         external_threshold=CompileSettings.external_threshold if threshold is None else threshold,
         node_name_prefix=render(substitute(prefix, {"model": model})) if prefix else None,
         embed_where=fields.where_of("embed") if "embed" in fields.entries else None,
+        initializers_where=initializers.where if "initializers" in fields.entries else None,
         prefix_where=fields.where_of("node_name_prefix") if prefix else None,
     )
 

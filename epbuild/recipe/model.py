@@ -152,6 +152,7 @@ class CompileSettings:
     node_name_prefix: str | None = None
     embed_where: Position | None = None
     prefix_where: Position | None = None
+    initializers_where: Position | None = None
 
 
 @dataclass(frozen=True)

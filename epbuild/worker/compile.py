@@ -142,6 +142,10 @@ def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
 def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
     """Make an EP known to ONNX Runtime; its device, or None for one that is built in and chosen by name."""
     if ep["kind"] == "plugin":
+        if not hasattr(onnxruntime, "register_execution_provider_library"):
+            raise Unfit(
+                f"this onnxruntime, {onnxruntime.__version__}, loads no plugin EPs such as {ep['name']}; 1.23 and later do"
+            )
         # The registration name becomes the EP's name and is written into its output.
         onnxruntime.register_execution_provider_library(ep["registration"], library_of(ep))
         device = choose_device(onnxruntime, ep)
@@ -157,10 +161,10 @@ def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str,
     """Fresh SessionOptions for one member; the last of a sharing group stops the sharing and so writes the binary."""
     options = onnxruntime.SessionOptions()
     for ep, device in zip(request["eps"], devices):  # noqa: B905 - older interpreters
-        if device is None:
-            options.add_provider(ep["name"], ep["provider_options"])
-        else:
+        if device is not None:
             options.add_provider_for_devices([device], ep["provider_options"])
+        elif hasattr(options, "add_provider"):
+            options.add_provider(ep["name"], ep["provider_options"])
     entries = dict(request["session_options"])
     if request["share"]:
         entries["ep.share_ep_contexts"] = "1"
@@ -180,6 +184,24 @@ def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str,
     return options
 
 
+def providers_by_name(onnxruntime: Any, request: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """The EPs that a session is given beside its options: those of a request, in releases before 1.23, whose options hold none."""
+    if hasattr(onnxruntime.SessionOptions, "add_provider"):
+        return []
+    return [(ep["name"], ep["provider_options"]) for ep in request["eps"]]
+
+
+def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any]) -> Any:
+    """A session on the EPs that it is given. Raises what ORT raises.
+
+    ORT would try again with the CPU EP where an EP fails, and then tell of another failure or of none. Its argument against that is one
+    that older releases ignore, but for what it sets.
+    """
+    kept = property(lambda session: False, lambda session, value: None)
+    session = type("Session", (onnxruntime.InferenceSession,), {"_enable_fallback": kept})
+    return session(source, sess_options=options, providers=providers, enable_fallback=0)
+
+
 def initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
     """Where ModelCompiler is to put the initializers of nodes that stay outside the EP."""
     if member["initializers"] == "external":
@@ -192,15 +214,19 @@ def initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> None:
-    """Compile one model into its EPContext model; raises whatever ORT raises."""
+def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
+    """Compile one model into its EPContext model; raises whatever ORT raises. What it returns is to be kept until its group is done."""
     source = member["source"]
     if member["read"] == "bytes":
         with open(source, "rb") as file:  # noqa: PTH123
             source = file.read()
     level = OPTIMIZATION_LEVELS[member["graph_optimization_level"]]
+    options = session_options(onnxruntime, request, member, devices)
+    if not hasattr(onnxruntime, "ModelCompiler"):
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        return compile_by_session(onnxruntime, request, member, source, options)
     compiler = onnxruntime.ModelCompiler(
-        session_options(onnxruntime, request, member, devices),
+        options,
         source,
         embed_compiled_data_into_model=member["embed"],
         # Without this flag a backend that fails is a success, and the "compiled" model is the source.
@@ -209,6 +235,39 @@ def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, 
         **initializer_arguments(member),
     )
     compiler.compile_to_file(member["output"])
+    return None
+
+
+def compile_by_session(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], source: Any, options: Any) -> Any:
+    """Compile one model as releases before 1.23 do it: a session writes what its EPs compiled. Returns the session."""
+    entries = {
+        "ep.context_enable": "1",
+        "ep.context_file_path": member["output"],
+        "ep.context_embed_mode": "1" if member["embed"] else "0",
+    }
+    if member["initializers"] == "external":
+        entries["ep.context_model_external_initializers_file_name"] = member["external_file"]
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    session = new_session(onnxruntime, source, options, providers_by_name(onnxruntime, request))
+    if not os.path.exists(member["output"]):  # noqa: PTH110
+        # In the words of ModelCompiler. Some releases write the source instead, which the verifier finds.
+        reason = "Check that the session EPs support compilation and can execute at least one subgraph in the model."
+        raise RuntimeError(f"Unable to compile any nodes. {reason}")
+    return session
+
+
+def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
+    """Refuse what a release without ModelCompiler cannot do; raises Unfit."""
+    if hasattr(onnxruntime, "ModelCompiler"):
+        return
+    here = f"this onnxruntime, {onnxruntime.__version__},"
+    for member in request["members"]:
+        if member["initializers"] == "source":
+            raise Unfit(f"{here} cannot leave the initializers of '{member['name']}' in its source; 1.23 and later can")
+        if member["initializers"] == "external" and member["external_threshold"] > 0:
+            what = "writes initializers of any size into the external file"
+            raise Unfit(f"{here} {what}: give '{member['name']}' the threshold 0, or use 1.23 or later")
 
 
 def compile_group(request: dict[str, Any], channel: Channel) -> None:
@@ -216,11 +275,13 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
     import onnxruntime
 
     channel.send("started", onnxruntime=onnxruntime.__version__)
+    check_release(onnxruntime, request)
     devices = [open_ep(onnxruntime, ep, channel) for ep in request["eps"]]
+    kept = []
     for member in request["members"]:
         channel.send("member_started", member=member["name"])
         begin = time.monotonic()
-        compile_member(onnxruntime, request, member, devices)
+        kept.append(compile_member(onnxruntime, request, member, devices))
         channel.send("member_finished", member=member["name"], seconds=round(time.monotonic() - begin, 3))
 
 

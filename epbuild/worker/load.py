@@ -51,9 +51,9 @@ def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], ch
 def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any], devices: list[Any]) -> Any:
     """A session for a model, on the EPs of the request; on the CPU EP where it names none. Raises whatever ORT raises."""
     options = compiling.session_options(onnxruntime, request, model, devices)
-    providers = [] if request["eps"] else ["CPUExecutionProvider"]
+    providers = compiling.providers_by_name(onnxruntime, request) if request["eps"] else ["CPUExecutionProvider"]
     # With ORT's fallback, an EP that fails is told as one that the session does not have.
-    return onnxruntime.InferenceSession(model["file"], sess_options=options, providers=providers, enable_fallback=0)
+    return compiling.new_session(onnxruntime, model["file"], options, providers)
 
 
 def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_models
 
-from epbuild.errors import PlanError
+from epbuild.errors import PlanError, Position
 from epbuild.plan import PlannedTarget, SessionGroup, action_key, differences, obstacle
 from epbuild.recipe import ModelSource
 
@@ -410,6 +410,42 @@ def test_an_option_is_refused_only_where_the_package_of_its_ep_is_pinned_to_a_re
 ) -> None:
     text = target(TENSORRT, packages(pins))
     assert codes(problems_of(workshop, text)) == ["EPB211"] * refused
+
+
+OPENVINO_OLD = ("onnxruntime-openvino==1.24.1", "onnxruntime-openvino==1.22.0")
+
+
+@pytest.mark.parametrize(
+    ("initializers", "words"),
+    [
+        ("{store: source}", "onnxruntime-openvino 1.22.0, for 'cpu', cannot leave initializers in the source"),
+        ("{store: external, file: '${model}.w'}", "onnxruntime-openvino 1.22.0, for 'cpu', writes initializers of any size"),
+        ("{store: external, file: '${model}.w', threshold: 0}", None),
+        ("{store: inline}", None),
+    ],
+)
+def test_what_an_onnx_runtime_without_model_compiler_cannot_do_is_refused_where_it_is_pinned(
+    workshop: Path, initializers: str, words: str | None
+) -> None:
+    text = edited(RECIPE, ("  vision:\n", f"  vision:\n    compile: {{initializers: {initializers}}}\n"))
+    assert problems_of(workshop, text) == ()
+    found = problems_of(workshop, edited(text, OPENVINO_OLD))
+    assert codes(found) == (["EPB251"] if words else [])
+    for problem in found:
+        assert words is not None
+        assert words in problem.message
+        assert isinstance(problem.where, Position)
+        assert text.splitlines()[problem.where.line - 1].startswith("    compile: {initializers:")
+
+
+@pytest.mark.parametrize(("version", "old"), [("1.22.1", True), ("1.9.0", True), ("1.23.0", False), ("1.31.1", False)])
+def test_a_plugin_ep_is_refused_for_an_onnx_runtime_that_loads_none(workshop: Path, version: str, old: bool) -> None:
+    text = edited(RECIPE, ("[onnxruntime-qnn==2.7.0]", f"[onnxruntime=={version}, onnxruntime-qnn==2.7.0]"))
+    found = problems_of(workshop, text)
+    assert [problem.message for problem in found] == [
+        f"onnxruntime {version} loads no plugin EPs, as QNNExecutionProvider is one"
+    ] * old
+    assert codes(found) == ["EPB251"] * old
 
 
 @pytest.mark.parametrize(("version", "known"), [("3.1.9", False), ("3.2", True), ("3.4.7", True), ("3.5", False)])

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import fake_onnxruntime as fake
+import old_onnxruntime
 import pytest
 from fake_onnxruntime import device
 from worker_scripts import FOLDER, load
@@ -207,12 +208,12 @@ def test_a_toolchain_needs_nothing_of_epbuild_and_may_have_an_older_python(scrip
 class Group:
     """A staging directory with a request, and the worker's process in it, which meets the fake onnxruntime."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, release: Any = fake) -> None:
         self.folder = folder
         (folder / "out").mkdir()
         packages = folder / "packages"
         packages.mkdir()
-        (packages / "onnxruntime.py").write_text(Path(fake.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+        (packages / "onnxruntime.py").write_text(Path(release.__file__).read_text(encoding="utf-8"), encoding="utf-8")
         package = "def get_library_path(): return 'libqnn.so'\n"
         (packages / "fake_qnn_package.py").write_text(package, encoding="utf-8")
         self.code = textwrap.dedent(f"""
@@ -398,6 +399,80 @@ def test_a_toolchain_that_cannot_do_it_is_unfit_before_any_model_is_looked_at(
     assert (ending.status, failed["event"], failed["kind"]) == (1, "failed", "unfit")
     assert words in failed["message"]
     assert "member_started" not in " ".join(events(ending))
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Group:
+    """A worker that meets an onnxruntime without ModelCompiler."""
+    return Group(tmp_path, old_onnxruntime)
+
+
+def test_without_a_model_compiler_a_session_writes_what_its_eps_compiled(old: Group) -> None:
+    level = {"graph_optimization_level": "basic"}
+    external = {"initializers": "external", "external_file": "w.bin", "external_threshold": 0}
+    sizes: dict[str, Any] = {"free_dimensions": {"batch": 1}, "denoted_dimensions": {"DATA_BATCH": 2}}
+    prefill = {"read": "bytes", "node_name_prefix": "p_", **sizes}
+    ending = old.compile(request(eps=[built_in()], prefill=prefill, decode={"embed": True, **level, **external}))
+    assert (ending.status, events(ending)[-1]) == (0, "finished")
+    first, second = old.compiled("prefill"), old.compiled("decode")
+    assert first["providers"] == second["providers"] == [[OPENVINO, {"device_type": "CPU"}]]
+    common = {"session.intra_op_thread_affinities": "1", "ep.share_ep_contexts": "1", "ep.context_enable": "1"}
+    assert first["entries"] == {
+        **common,
+        "ep.context_file_path": "out/prefill_ctx.onnx",
+        "ep.context_embed_mode": "0",
+        "ep.context_node_name_prefix": "p_",
+        "session.model_external_initializers_file_folder_path": "in/prefill",
+    }
+    assert second["entries"] == {
+        **common,
+        "ep.stop_share_ep_contexts": "1",
+        "ep.context_file_path": "out/decode_ctx.onnx",
+        "ep.context_embed_mode": "1",
+        "ep.context_model_external_initializers_file_name": "w.bin",
+    }
+    assert (first["source"], second["source"]) == ({"bytes": "model"}, "in/decode/decode.onnx")
+    assert (first["level"], second["level"]) == (0, 1)  # as with ModelCompiler, and not as sessions have it
+    assert first["dimensions"] == {"batch": 1, "DATA_BATCH": 2}
+    assert second["alive"] == ["prefill_ctx"]  # what is shared is held by sessions
+
+
+def test_without_a_model_compiler_an_eps_failure_is_told_and_not_that_of_the_cpu_ep(old: Group) -> None:
+    ending = old.compile(request(eps=[built_in()]), prefill="fail")
+    failed = ending.reports[-1]
+    assert (failed["event"], failed["kind"]) == ("failed", "error")
+    assert "the EP gives its reason" in failed["message"]
+
+
+def test_without_a_model_compiler_nothing_compiled_is_a_failure_too(old: Group) -> None:
+    failed = old.compile(request(eps=[built_in()]), prefill="nothing").reports[-1]
+    assert (failed["event"], failed["kind"]) == ("failed", "error")
+    assert failed["message"].startswith("Unable to compile any nodes. ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"initializers": "source"}, "this onnxruntime, 1.21.0, cannot leave the initializers of 'prefill' in its source"),
+        (
+            {"initializers": "external", "external_file": "w"},
+            "of any size into the external file: give 'prefill' the threshold 0",
+        ),
+    ],
+)
+def test_what_only_a_model_compiler_can_do_is_refused_before_any_model_is_looked_at(
+    old: Group, settings: dict[str, Any], words: str
+) -> None:
+    ending = old.compile(request(eps=[built_in()], prefill=settings))
+    assert (ending.reports[-1]["event"], ending.reports[-1]["kind"]) == ("failed", "unfit")
+    assert words in ending.reports[-1]["message"]
+    assert "member_started" not in " ".join(events(ending))
+
+
+def test_a_release_without_plugin_eps_says_from_which_on_there_are_some(old: Group) -> None:
+    failed = old.compile(request(eps=[plugin()])).reports[-1]
+    assert failed["kind"] == "unfit"
+    assert failed["message"] == f"this onnxruntime, 1.21.0, loads no plugin EPs such as {QNN}; 1.23 and later do"
 
 
 def test_a_worker_ends_when_epbuild_is_gone() -> None:
