@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from epbuild.build.capacity import estimated_memory
 from epbuild.build.contents import Made
-from epbuild.build.emission import clear_away, emit, lease_name
+from epbuild.build.emission import clear_away, emit
 from epbuild.build.events import (
     Listener,
     Outcome,
@@ -29,19 +29,19 @@ from epbuild.build.events import (
     shown_path,
 )
 from epbuild.build.executor import Execution, execute
-from epbuild.build.logs import log_file
-from epbuild.build.orphans import Outputs
+from epbuild.build.logs import log_file, named
+from epbuild.build.orphans import PLACE, RESULTS, lease_name
 from epbuild.build.scheduler import Idle
 from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
 from epbuild.build.sizes import compared, last_files, savings
-from epbuild.build.status import PLACE, Survey, Surveyor
+from epbuild.build.status import Survey, Surveyor
 from epbuild.build.tally import Cost, Tally
 from epbuild.build.written import Written
 from epbuild.emit import Pour, unfinished
 from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document, obstacle
 from epbuild.recipe import ImageReference, Recipe
-from epbuild.store import Cancelled, DamagedBlob, Measurement, MissingBlob, StepRecord, lease, lease_if_free
+from epbuild.store import Cancelled, DamagedBlob, Measurement, MissingBlob, StepRecord, lease
 from epbuild.toolchain import Environment
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ class Actions:
         found: Survey,
         environments: Mapping[str, Environment],
         surveyor: Surveyor,
-        outputs: Outputs,
         tell: Listener,
         cancelled: threading.Event,
     ) -> None:
@@ -74,7 +73,8 @@ class Actions:
         self._plan = found.plan
         self._environments = dict(environments)
         self._surveyor = surveyor
-        self._outputs = outputs
+        self._outputs = surveyor.outputs
+        self._memory = surveyor.memory
         self._workspace = surveyor.workspace
         self._store = surveyor.store
         self._tell = tell
@@ -95,18 +95,22 @@ class Actions:
 
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
-        restored = []
+        known = []
         for ident, status in self._found.groups.items():
             if status.made is None or ident in self._found.todo:
                 continue
             self._made[ident] = status.made
-            if status.state == "restorable":
-                restored.append(_record(ident, status.made.key, status.document, status.made.result))
+            before = self._memory.step(ident)
+            if before is None or before.action_key != status.made.key:  # the store has it, or another configuration made it here
+                known.append(_record(ident, status.made.key, status.document, status.made.result))
             for step in self._steps[ident]:
                 self._ended(StepFinished(step, "restored" if status.state == "restorable" else "current", 0.0))
-        if restored:
-            self._workspace.record_steps(restored)
+        if known:
+            self._memory.record_steps(known)
         current = [ident for ident, status in self._found.emissions.items() if status.state == "current"]
+        self._outputs.adopt(
+            self._emitted(self._plan.emissions[ident], self._found.emissions[ident].document) for ident in current
+        )
         self._clear_away({self._plan.emissions[ident].path: self._plan.emissions[ident] for ident in current})
         for ident in current:
             self._stands(self._plan.emissions[ident])
@@ -123,7 +127,7 @@ class Actions:
         """How long an action will take: as long as last time, else by the size of its models; emitting comes cheap."""
         if action in self._plan.emissions:
             return Cost(0.0, measured=True)
-        measured = self._workspace.measurement(action)
+        measured = self._workspace.measurement(self._subject(action))
         if measured is not None:
             return Cost(measured.seconds, measured=True)
         return Cost(1.0 + _size(self._plan.session_groups[action]) / _BYTES_PER_SECOND, measured=False)
@@ -133,9 +137,13 @@ class Actions:
         if action in self._plan.emissions:
             return 0
         group = self._plan.session_groups[action]
-        measured = self._workspace.measurement(action)
+        measured = self._workspace.measurement(self._subject(action))
         peak = measured.peak_rss_bytes if measured is not None else None
         return group.memory or peak or estimated_memory(_size(group))
+
+    def _subject(self, action: str) -> str:
+        """What the cost of an action is remembered under: that of another recipe's action of the same id is another."""
+        return named(action, self._memory.configuration.recipe)
 
     def perform(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
@@ -204,9 +212,9 @@ class Actions:
                 self._surveyor.records.put(status.key, {"document": status.document, "result": result})
         self._check(group, result)
         seconds = time.monotonic() - begin
-        self._workspace.record_steps([_record(group.id, status.key, status.document, result)])
+        self._memory.record_steps([_record(group.id, status.key, status.document, result)])
         if built:
-            self._workspace.record_measurement(group.id, Measurement(seconds, result["measured"]["peak_memory"]))
+            self._workspace.record_measurement(self._subject(group.id), Measurement(seconds, result["measured"]["peak_memory"]))
         self._made[group.id] = Made(group, status.key, status.document, result)
         members = result["measured"]["members"] if built else {}
         for step, member in itertools.zip_longest(group.steps, group.members):
@@ -226,7 +234,7 @@ class Actions:
         inputs = group.files
         environment = self._held_still(group, document)
         written = {path: _written(path) for path in inputs}
-        log = log_file(self._workspace.directory, name)
+        log = log_file(self._workspace.directory, name, self._memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
 
         def recheck() -> None:
@@ -272,28 +280,25 @@ class Actions:
 
     def _lay_out(self, emission: Emission) -> None:
         self._tell(StepStarted(emission.steps[0], "laying out"))
-        with self.alone(emission.id, emission.id, self._workspace.directory, lease_name(emission)):
+        with self.alone(emission.id, emission.id, self._workspace.directory, lease_name(self._outputs.place(emission.path))):
             begin = time.monotonic()  # to wait for another build is no work
-            before = self._workspace.step(emission.id)
-            files = self._surveyor.emitted(emission)
-            key = action_key(self._document(emission))
-            if before is not None and before.action_key == key and files and not self._surveyor.damage(emission.root, files):
+            there = self._outputs.last(emission.path)  # of this configuration or of another one, perhaps in another form
+            document = self._document(emission)
+            is_same = there is not None and there.action_key == action_key(document)
+            if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
                 # Another build has done it since this one looked, or what was compiled again came out as before.
                 with suppress(OSError):
                     clear_away(emission, self._surveyor.written(emission))
+                self._outputs.adopt([self._emitted(emission, document)])
                 self._stands(emission)
                 return
-            last = last_files(emission.path, files or self._moved(emission))
-            former = self._outputs.last(emission.path)  # of another step, where the output had another form
+            last = last_files(emission.path, there.files if there is not None else self._moved(emission))
             written = self._surveyor.written(emission)
-            if former is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
+            if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # No rename puts a folder in the place of a file, or a file in that of a folder.
-                self._outputs.remove(former, self._surveyor.digests, ())
+                self._outputs.remove_held(there, self._surveyor.digests, ())
             files = self._emit(emission, written)
-            document = self._document(emission)
-            self._outputs.record(emission.id, emission.path, files)
-            result = {"files": files, PLACE: self._surveyor.place(emission)}
-            self._workspace.record_steps([_record(emission.id, action_key(document), document, result)])
+            self._outputs.record(self._emitted(emission, self._document(emission)), files)
             written.settle()
         for problem in written.problems(emission):
             self._tell(Warned(problem))
@@ -307,15 +312,20 @@ class Actions:
         note = shown_path(emission.path) + (f", pushed to {emission.push}" if emission.push is not None else "")
         self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, note, size))
 
-    def _moved(self, emission: Emission) -> dict[str, Any]:
+    def _emitted(self, emission: Emission, document: Mapping[str, Any]) -> StepRecord:
+        """What is remembered of an emission that is in its place: where that is, and the results that it was made of."""
+        made = [self._made.get(ident) or self._found.groups[ident].made for ident in emission.session_groups]
+        results = sorted(item.key for item in made if item is not None)
+        result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
+        return _record(emission.id, action_key(document), document, result)
+
+    def _moved(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
         """The files that the emission wrote to a place where the recipe wants them no longer, under the names that they have now."""
         left = next((orphan for orphan in self._found.orphans if orphan.step == emission.id), None)
-        before = self._workspace.step(emission.id) if left is not None else None
-        files: dict[str, Any] = before.result["files"] if before is not None else {}
         if left is None or not emission.is_file:
-            return files
+            return left.files if left is not None else {}
         # An archive, and what is said about it, are called as the output is.
-        return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in files.items()}
+        return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in left.files.items()}
 
     def _stands(self, emission: Emission) -> None:
         """Take note that an emission is in place, with what it merged."""
@@ -326,7 +336,7 @@ class Actions:
         """Remove what killed builds left beside outputs that are in place, and so are not laid out again, unless a build is at it now."""
         for directory in unfinished(current):
             emission = current[directory]
-            with suppress(OSError, StoreError), lease_if_free(self._workspace.directory, lease_name(emission)) as free:
+            with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
                 if free:
                     clear_away(emission, self._surveyor.written(emission))
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from epbuild.build.emission import lease_name
 from epbuild.build.orphans import Outputs
-from epbuild.build.removal import Cleaned, Emitted
-from epbuild.build.session import Request, read_plan, workspace_of
+from epbuild.build.removal import Cleaned, Emitted, Why
+from epbuild.build.session import ReadVariables, Request, read_plan, workspace_of
 from epbuild.errors import Problem, StoreError
 from epbuild.plan import Emission, Plan
 from epbuild.snapshot import forget
-from epbuild.store import Digests, Roots, Workspace, cache_directory, files_below, lease
+from epbuild.store import Configuration, Digests, Roots, Workspace, cache_directory, files_below
 
 
 @dataclass(frozen=True)
@@ -33,25 +32,37 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
     Only files that epbuild made go, and only as it made them: one that was changed since stays, unless `force`. With `dry_run` nothing is
     changed. Raises RecipeError, PlanError, EnvironmentFailure and StoreError.
     """
-    recipe, plan = read_plan(request)
+    variables = ReadVariables()
+    recipe, plan = read_plan(request, environment=variables)
     wanted = _wanted(plan, request.selection)
+    emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
     if not dry_run:
         forget(request.recipe)  # should this be killed, the next build has to clean up
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        outputs = Outputs(workspace, recipe.file, request.settings, {})
-        for ident in wanted:
-            emission = plan.emissions.get(ident)
-            if emission is not None:
-                with _held(emission, workspace, dry_run=dry_run):
-                    output = Emitted(ident, emission.path, _recorded(workspace, ident), Digests(workspace.files), force=force)
-                    found = output.sort_out() if dry_run else output.remove(recipe.directory)
-                    # The record alone tells that a file which stays is not as epbuild made it: the next `clean` has to know as well.
-                    if not dry_run and not found.kept_as("changed since"):
-                        workspace.forget_steps([ident])
-                        outputs.forget(emission.path)
-                yield found
+        memory = workspace.memory(Configuration.of(recipe.file, request.settings, variables.seen))
+        outputs = Outputs(workspace, memory)
+        claimed = outputs.claimed(emission.path for emission in emissions)
+        for emission in emissions:
+            with _held(outputs, emission, dry_run=dry_run or not workspace.lasting):
+                output = outputs.last(emission.path)
+                others = outputs.others(output, recipes=True) if output is not None else ()
+                if others:
+                    why: Why = "of another recipe"
+                    found = Cleaned(emission.id, emission.path, emission.path, (), 0, {"": why}, others[0].recipe)
+                else:
+                    recorded = {name: file["digest"] for name, file in output.files.items()} if output is not None else {}
+                    digests = Digests(workspace.files)
+                    emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
+                    found = emitted.sort_out() if dry_run else emitted.remove(recipe.directory)
+                # The record alone tells that a file which stays is not as epbuild made it: the next `clean` has to know as well.
+                if not dry_run and not found.kept_as("changed since"):
+                    memory.forget_steps([emission.id])
+                    if output is not None:
+                        # Whatever settings the recipe was built with: it was asked to be cleaned.
+                        memory.release(output.place, [owner for owner in output.owners if owner not in others])
+            yield found
         if not dry_run:
-            workspace.forget_steps(ident for ident in wanted if ident in plan.session_groups)
+            memory.forget_steps(ident for ident in wanted if ident in plan.session_groups)
 
 
 def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
@@ -89,13 +100,6 @@ def _wanted(plan: Plan, selection: Collection[str]) -> list[str]:
     )
 
 
-def _recorded(workspace: Workspace, step: str) -> dict[str, str]:
-    record = workspace.step(step)
-    return {name: file["digest"] for name, file in record.result["files"].items()} if record else {}
-
-
-def _held(emission: Emission, workspace: Workspace, *, dry_run: bool) -> AbstractContextManager[None]:
+def _held(outputs: Outputs, emission: Emission, *, dry_run: bool) -> AbstractContextManager[None]:
     """The lease under which a build lays the output out."""
-    if dry_run or not workspace.lasting:
-        return nullcontext()
-    return lease(workspace.directory, lease_name(emission))
+    return nullcontext() if dry_run else outputs.held(emission.path)

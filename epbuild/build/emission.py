@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,11 +208,6 @@ def _annotations(emission: Emission) -> dict[str, str]:
     """What an image says of itself, by the names of https://github.com/opencontainers/image-spec/blob/main/annotations.md."""
     described = {"org.opencontainers.image.description": emission.description} if emission.description else {}
     return {"org.opencontainers.image.title": emission.title, **described}
-
-
-def lease_name(emission: Emission) -> str:
-    """The lease of the workspace under which an emission's output is touched."""
-    return re.sub(r"[^A-Za-z0-9._-]+", ".", emission.id)
 
 
 def clear_away(emission: Emission, written: Written) -> None:

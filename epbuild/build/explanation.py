@@ -14,7 +14,7 @@ from epbuild.build.session import Request, survey, workspace_of
 from epbuild.build.status import ActionStatus, StepState, Survey
 from epbuild.errors import PlanError, Problem
 from epbuild.plan import Change, Emission, Step, changes
-from epbuild.store import ActionRecords, Workspace, cache_directory
+from epbuild.store import ActionRecords, Memory, Workspace, cache_directory
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ def explain(request: Request, steps: Sequence[str]) -> list[Explanation]:
     found = survey(request)
     wanted = _matching(found, steps)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        explainer = _Explainer(found, workspace, group_records(cache_directory()))
+        explainer = _Explainer(found, workspace.memory(found.configuration), group_records(cache_directory()))
         return [explainer.explain(step) for step in wanted]
 
 
 @dataclass(frozen=True)
 class _Explainer:
     found: Survey
-    workspace: Workspace
+    memory: Memory
     records: ActionRecords
 
     @cached_property
@@ -62,7 +62,7 @@ class _Explainer:
     def explain(self, step: Step, made_of: str | None = None) -> Explanation:
         """Why `step` is in its state; `made_of`, when what follows it was made of another result, is that result's key."""
         status = self.found.emissions.get(step.action) or self.found.groups[step.action]
-        before = self.workspace.step(step.action)
+        before = self.memory.previous(step.action)
         document: Mapping[str, Any] | None = before.key_document if before else None
         if made_of and before and before.action_key == status.key:
             # It has been made since; why it had to be is told by what it was before.
@@ -91,7 +91,7 @@ class _Explainer:
 
     def _emitted(self, emission: Emission) -> dict[str, str]:
         """The keys of the results that were emitted last, by session group."""
-        before = self.workspace.step(emission.id)
+        before = self.memory.previous(emission.id)
         made = before.key_document.get("made", {}) if before else {}
         return {ident: item["key"] for ident, item in made.items()}
 

@@ -9,37 +9,49 @@ from pathlib import Path
 
 from epbuild.errors import BuildError, Problem
 from epbuild.plan import Plan
-from epbuild.store import BlobStore, StepRecord, Workspace, cache_directory
+from epbuild.snapshot import DEFAULT_RECIPE
+from epbuild.store import BlobStore, Configuration, StepRecord, Workspace, cache_directory
 
 _CHUNK = 1 << 16
 
 
-def log_file(workspace: Path, action: str) -> Path:
-    """Where the log of an action's last compile here is kept."""
-    # No name in a recipe has a '+', so that no two actions have one log.
-    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', action)}.log"
+def named(action: str, recipe: str) -> str:
+    """What an action of a recipe file is called among those of all recipes in its folder."""
+    # No name in a recipe has a '+', so that no two actions have one name.
+    return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
 
 
-def logged_steps(plan: Plan, workspace: Workspace) -> list[str]:
+def log_file(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
+    """Where the log of the last compile here of an action of a recipe file is kept."""
+    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', named(action, recipe))}.log"
+
+
+def logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
     """The steps of a plan whose last compile has a log, in order."""
-    return [step.id for step in plan.steps if step.kind != "emit" and _has_log(workspace, step.action)]
+    return [step.id for step in plan.steps if step.kind != "emit" and _has_log(workspace, recipe, step.action)]
 
 
-def read_log(plan: Plan, step: str, workspace: Workspace) -> Iterator[str]:
+def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path) -> Iterator[str]:
     """The log of a step's last compile, piece by piece. Raises BuildError when there is none, StoreError when the store lost it."""
     action = next((found.action for found in plan.steps if found.id == step), step)
-    if not _has_log(workspace, action):
+    if not _has_log(workspace, recipe, action):
         raise BuildError(Problem("EPB430", f"there is no log of {step}", None, "`epbuild log` lists the steps that have one."))
-    path = log_file(workspace.directory, action)
+    path = log_file(workspace.directory, action, recipe.name)
     if path.is_file():
         return _decoded(path)
-    record = workspace.step(action)
+    record = _record(workspace, recipe, action)
     return iter([_stored(record)] if record else [])
 
 
-def _has_log(workspace: Workspace, action: str) -> bool:
-    record = workspace.step(action)
-    return log_file(workspace.directory, action).is_file() or (record is not None and "log" in record.result)
+def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
+    record = _record(workspace, recipe, action)
+    is_there = log_file(workspace.directory, action, recipe.name).is_file()
+    return is_there or (record is not None and "log" in record.result)
+
+
+def _record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | None:
+    """How the action last ended, whatever settings the recipe was built with: as its log is that of the last compile."""
+    return workspace.memory(Configuration.of(recipe, (), {})).previous(action)
 
 
 def _decoded(path: Path) -> Iterator[str]:

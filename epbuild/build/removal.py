@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from epbuild.build.written import Written
-from epbuild.emit import Owned, mend, prepare, swap_in
+from epbuild.emit import Owned, emitted_files, is_statement_about, mend, prepare, swap_in
 from epbuild.errors import EnvironmentFailure, Problem, StepId
+from epbuild.plan import STATEMENT
 from epbuild.store import Digests, StatKey, unchanged
 
-Why = Literal["not made by epbuild", "changed since"]
+Why = Literal["not made by epbuild", "changed since", "of another recipe"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Cleaned:
     removed: tuple[str, ...]
     size: int
     kept: Mapping[str, Why]
+    owner: str | None = None
+    """The other recipe, where all of it stays because it is the output of one as well."""
 
     def kept_as(self, why: Why) -> tuple[Path, ...]:
         """The files that stayed for that reason."""
@@ -51,10 +54,12 @@ class Emitted(Owned):
         """With `force`, changed files go as well; those that are `claimed`, as absolute paths, belong to another output now."""
         self._step = step
         self._directory = directory
-        self._archive = directory.name in recorded and not directory.is_dir()
+        self._archive = not directory.is_dir() and (directory.name in recorded or bool(emitted_files(directory)))
         self._root = directory.parent if self._archive else directory
+        statement = directory.with_name(f"{directory.name}{STATEMENT}")
+        if self._archive and not recorded and is_statement_about(statement, directory.name):
+            recorded = {statement.name: digests.of(statement)}
         self._written = Written({name: {digest} for name, digest in recorded.items()}, digests)
-        self._recorded = recorded
         self._force = force
         self._claimed = claimed
         self._keys: dict[str, StatKey] = {}
@@ -99,9 +104,7 @@ class Emitted(Owned):
         keys = {name: StatKey.of((directory / name).lstat()) for name in wrote if (directory / name).is_file()}
         judged = self._written.archive_as_written if self._archive else self._written.as_written
         as_written = judged(self._directory)
-        there = (
-            [directory / name for name in self._recorded if (directory / name).is_file()] if self._archive else _files(directory)
-        )
+        there = [directory / name for name in keys] if self._archive else _files(directory)
         for path in there:
             name = path.relative_to(directory).as_posix()
             if path.absolute() in self._claimed:

@@ -20,11 +20,11 @@ from epbuild.build.remote import RemoteModels
 from epbuild.build.result_shape import group_records
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.status import Survey, Surveyor
-from epbuild.errors import EnvironmentFailure, RecipeError, StoreError
+from epbuild.errors import EnvironmentFailure, Problem, RecipeError, StoreError
 from epbuild.plan import Plan, make_plan, obstacles, problems_of_the_rest
 from epbuild.recipe import BrokenRecipe, ModelSource, Recipe, load
 from epbuild.snapshot import WORKSPACE, clock, forget, own_files, take
-from epbuild.store import BlobStore, Roots, Workspace, cache_directory, tag_cache, toolchain_directory
+from epbuild.store import BlobStore, Cancelled, Configuration, Roots, Workspace, cache_directory, tag_cache, toolchain_directory
 from epbuild.toolchain import Environment, prepare, ready
 
 _VALID = "valid recipe"
@@ -77,10 +77,11 @@ def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping
     """
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         remote = RemoteModels(workspace, BlobStore(cache_directory()))
+        valid = f"{_VALID} {request.recipe.name!a}"
         try:
             recipe = load(
                 request.recipe,
-                is_known_valid=lambda digest: workspace.fact(_VALID) == digest,
+                is_known_valid=lambda digest: workspace.fact(valid) == digest,
                 environment=environment,
                 settings=request.settings,
             )
@@ -94,8 +95,8 @@ def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping
             from epbuild.build.pipelines import check_pipelines  # few recipes have any
 
             check_pipelines(plan)
-        if recipe.digest and workspace.fact(_VALID) != recipe.digest:
-            workspace.record_fact(_VALID, recipe.digest)
+        if recipe.digest and workspace.fact(valid) != recipe.digest:
+            workspace.record_fact(valid, recipe.digest)
     return recipe, plan
 
 
@@ -111,10 +112,11 @@ def survey(request: Request) -> Survey:
         if ready(toolchain, recipe.directory, home, lock.environments.get(name))
     }
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        surveyor = Surveyor(workspace, BlobStore(cache), group_records(cache), recipe)
-        doubts = (*lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
+        configuration = Configuration.of(recipe.file, request.settings, variables.seen)
+        surveyor = Surveyor(workspace, BlobStore(cache), group_records(cache), recipe, configuration)
+        doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
         found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments)
-        return _with_orphans(found, Outputs(workspace, recipe.file, request.settings, variables.seen), request)
+        return _with_orphans(found, surveyor.outputs, request)
 
 
 def run(request: Request, listener: Listener, cancelled: threading.Event | None = None) -> int:
@@ -146,21 +148,21 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
     environments = _environments(recipe, plan, lock, tell)
     with lasting_workspace(request.recipe) as workspace:
         workspace.sweep()
-        surveyor = Surveyor(workspace, BlobStore(cache), group_records(cache), recipe)
+        configuration = Configuration.of(recipe.file, request.settings, variables.seen)
+        surveyor = Surveyor(workspace, BlobStore(cache), group_records(cache), recipe, configuration)
         doubts = lock.deviations(plan, environments, surveyor.digests)
         for warning in doubts:
             tell(Warned(warning))
         lock = replace(lock, warnings=(*lock.warnings, *doubts))
         plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
-        outputs = Outputs(workspace, recipe.file, request.settings, variables.seen)
-        found = _with_orphans(surveyor.survey(plan, environments), outputs, request)
+        found = _with_orphans(surveyor.survey(plan, environments), surveyor.outputs, request)
         todo = set(found.todo)
         if todo:
             forget(request.recipe)  # should this build be killed, the next one has to clean up
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        actions = Actions(recipe, found, environments, surveyor, outputs, tell, stop)
+        actions = Actions(recipe, found, environments, surveyor, tell, stop)
         steps = sum(step.action in todo for step in plan.steps)
         tell(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()
@@ -168,14 +170,16 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         with workspace.staging("run") if todo else nullcontext():
             _drive(actions, found, request)
         ended = actions.finished(time.monotonic() - begin)
-        if ended.exit_code == 0:
-            _remove_orphans(found, outputs, surveyor, tell)
+        if todo:
+            surveyor.memory.forget_superseded()
+        if ended.exit_code == 0 and not request.selection:
+            _remove_orphans(found, surveyor, tell, stop)
         if request.rebuild_and_compare and (ended.exit_code == 0 or request.keep_going):
             code = _rebuild_and_compare(request, actions, surveyor, tell)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         tell(ended)
         if began is not None and found.up_to_date:
-            _leave_snapshot(request, recipe, found, environments, workspace, variables.seen, began, lock)
+            _leave_snapshot(request, recipe, found, environments, surveyor.outputs, variables.seen, began, lock)
         return ended.exit_code
 
 
@@ -199,7 +203,7 @@ def _leave_snapshot(
     recipe: Recipe,
     found: Survey,
     environments: Mapping[str, Environment],
-    workspace: Workspace,
+    outputs: Outputs,
     variables: Mapping[str, str | None],
     began: tuple[int, int],
     lock: HeldLock,
@@ -208,7 +212,6 @@ def _leave_snapshot(
     plan = found.plan
     if {ident for emission in plan.emissions.values() for ident in emission.session_groups} != plan.session_groups.keys():
         return
-    emitted = {ident: workspace.step(ident) for ident in plan.emissions}
     files = [
         *map(Path, own_files()),
         *recipe.names,
@@ -218,10 +221,10 @@ def _leave_snapshot(
         *(path for group in plan.session_groups.values() for path in group.files),
         *(path for emission in plan.emissions.values() for path in emission.files),
         *(
-            plan.emissions[ident].root / name
-            for ident, record in emitted.items()
-            if record is not None
-            for name in record.result["files"]
+            emission.root / name
+            for emission in plan.emissions.values()
+            if (output := outputs.last(emission.path)) is not None
+            for name in output.files
         ),
     ]
     take(
@@ -277,19 +280,25 @@ def _with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
     return replace(found, orphans=outputs.orphans(emission.path for emission in found.plan.emissions.values()))
 
 
-def _remove_orphans(found: Survey, outputs: Outputs, surveyor: Surveyor, tell: Listener) -> None:
-    if not found.orphans:
-        return
-    claimed = {
-        emission.root.absolute() / name
-        for ident, emission in found.plan.emissions.items()
-        if (record := surveyor.workspace.step(ident)) is not None
-        for name in record.result["files"]
-    }
+def _remove_orphans(found: Survey, surveyor: Surveyor, tell: Listener, cancelled: threading.Event) -> None:
+    outputs = surveyor.outputs
+    outputs.release(emission.path for emission in found.plan.emissions.values())
+    claimed = outputs.claimed(orphan.directory for orphan in found.orphans) if found.orphans else ()
     for orphan in found.orphans:
-        gone = outputs.remove(orphan, surveyor.digests, claimed)
-        changed, foreign = (tuple(map(shown_path, gone.kept_as(why))) for why in ("changed since", "not made by epbuild"))
-        tell(OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size))
+        try:
+            gone = outputs.remove(orphan, surveyor.digests, claimed, cancelled=cancelled)
+        except Cancelled as error:
+            raise KeyboardInterrupt from error
+        if gone is not None:
+            changed, foreign = (tuple(map(shown_path, gone.kept_as(why))) for why in ("changed since", "not made by epbuild"))
+            tell(OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size))
+
+
+def _unreadable(workspace: Workspace) -> Iterator[Problem]:
+    """That this user may not know what was built here, where it is so."""
+    if workspace.unreadable:
+        message = f"what was built here is not known: this user may not read {shown_path(workspace.state)}"
+        yield Problem("EPB513", message, None, "Do this as the user whose workspace it is, or get permission to read it.")
 
 
 def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, tell: Listener) -> dict[str, Environment]:

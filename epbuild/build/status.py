@@ -8,7 +8,6 @@ new           it was never done here, and nobody's result for it is in the store
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,20 +15,17 @@ from typing import Any, Literal
 
 from epbuild.build.contents import Made
 from epbuild.build.emission import Inputs, emission_document
-from epbuild.build.orphans import Orphan, Outputs
+from epbuild.build.orphans import PLACE, Orphan, Outputs
 from epbuild.build.sharing import shared_bytes, unmeasured
 from epbuild.build.written import Written
 from epbuild.errors import PlanError, Problem
 from epbuild.plan import Emission, Member, Plan, SessionGroup, Step, action_key, differences, key_document
 from epbuild.recipe import Recipe
-from epbuild.store import ActionRecords, BlobStore, Digests, Workspace
+from epbuild.store import UNKNOWN, ActionRecords, BlobStore, Configuration, Digests, Workspace
 from epbuild.toolchain import Environment
 from epbuild.verify import check_expectations, check_shared_bytes
 
 StepState = Literal["current", "restorable", "out of date", "new"]
-
-PLACE = "place"
-"""Where a record of an emission holds its place; records of earlier releases have none."""
 
 _LOST = "its result is no longer in the store"
 
@@ -65,6 +61,8 @@ class Survey:
     emissions: Mapping[str, ActionStatus]
     todo: tuple[str, ...]
     orphans: tuple[Orphan, ...] = ()
+    configuration: Configuration = UNKNOWN
+    """What the plan was made from."""
 
     @property
     def up_to_date(self) -> bool:
@@ -86,8 +84,12 @@ class Survey:
 class Surveyor:
     """Compares a plan with what is known; reads, and writes nothing but the memory of what files contain."""
 
-    def __init__(self, workspace: Workspace, store: BlobStore, records: ActionRecords, recipe: Recipe) -> None:
+    def __init__(
+        self, workspace: Workspace, store: BlobStore, records: ActionRecords, recipe: Recipe, configuration: Configuration
+    ) -> None:
         self.workspace = workspace
+        self.memory = workspace.memory(configuration)
+        self.outputs = Outputs(workspace, self.memory)
         self.store = store
         self.records = records
         self._recipe = recipe
@@ -108,7 +110,8 @@ class Surveyor:
         emissions = {
             ident: self._with_kept(emission, self._emission(emission, groups)) for ident, emission in plan.emissions.items()
         }
-        return Survey(plan, self._settle(plan, groups, emissions), emissions, self._todo(plan, groups, emissions))
+        todo = self._todo(plan, groups, emissions)
+        return Survey(plan, self._settle(plan, groups, emissions), emissions, todo, configuration=self.memory.configuration)
 
     def result(self, key: str) -> dict[str, Any] | None:
         """The result of an action in the store, if it is all there."""
@@ -146,7 +149,7 @@ class Surveyor:
         return unmet or tuple(f"the model '{member.name}' is not measured alone yet" for member in unmeasured(group, result))
 
     def _group(self, group: SessionGroup, environment: Environment | None, digests: Mapping[Path, str]) -> ActionStatus:
-        before = self.workspace.step(group.id)
+        before = self.memory.previous(group.id)
         unfetched = [member.name for member in group.members if not member.fetched]
         if unfetched:
             return ActionStatus(
@@ -160,11 +163,12 @@ class Surveyor:
         key = action_key(document)
         result = self.result(key)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
-        known = result or (before.result if before is not None and before.action_key == key else None)
+        here = self.memory.result(key)
+        known = result or here
         if known is not None and (lacks := self._lacks(group, known)):
             return ActionStatus("out of date", lacks if result else (*lacks, _LOST), key, document)
-        if before is not None and before.action_key == key:
-            made = Made(group, key, document, known or before.result)
+        if known is not None and here is not None:
+            made = Made(group, key, document, known)
             if result is None:
                 return ActionStatus("out of date", (_LOST,), key, document, made)
             return ActionStatus("current", (), key, document, made)
@@ -174,20 +178,27 @@ class Surveyor:
         return ActionStatus("out of date" if before else "new", reasons, key, document)
 
     def _emission(self, emission: Emission, groups: Mapping[str, ActionStatus]) -> ActionStatus:
-        before = self.workspace.step(emission.id)
+        before = self.memory.previous(emission.id)
         pending = [ident for ident in emission.session_groups if groups[ident].made is None]
         if pending:
             return ActionStatus("out of date" if before else "new", tuple(f"needs {ident}" for ident in pending))
         made = [found for ident in emission.session_groups if (found := groups[ident].made) is not None]
         document = self.emission_document(emission, made)
         key = action_key(document)
+        place, there = self.outputs.place(emission.path), self.outputs.last(emission.path)
+        if there is not None and there.action_key == key:
+            damage = self.damage(emission.root, there.files)
+            return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
+        writer = self.outputs.writer(there) if there is not None else None
+        reasons = (f"{writer} has written something else there",) if writer else ()
         if before is None:
-            return ActionStatus("new", (), key, document)
+            return ActionStatus("new", reasons, key, document)
         if before.action_key != key:
-            return ActionStatus("out of date", tuple(differences(before.key_document, document)), key, document)
-        files = self.emitted(emission)
-        damage = self.damage(emission.root, files) if files else [f"it lies elsewhere: {before.result[PLACE]}"]
-        return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
+            return ActionStatus("out of date", (*differences(before.key_document, document), *reasons), key, document)
+        elsewhere = (
+            f"it lies elsewhere: {before.result[PLACE]}" if before.result.get(PLACE) != place else "it is not there any more"
+        )
+        return ActionStatus("restorable", reasons or (elsewhere,), key, document)
 
     def _with_kept(self, emission: Emission, status: ActionStatus) -> ActionStatus:
         """The status of an emission that says what a build will keep, since it was changed after epbuild wrote it."""
@@ -199,25 +210,10 @@ class Surveyor:
         return replace(status, reasons=(*(reason for reason in status.reasons if reason not in told), *kept))
 
     def written(self, emission: Emission) -> Written:
-        """What epbuild wrote to the place of an emission: by this step, by the last, in whatever form, and as announced."""
-        last = Outputs(self.workspace, self._recipe.file, (), {}).last(emission.path)
-        mine = {name: str(file["digest"]) for name, file in self.emitted(emission).items()}
-        return Written.of(self.workspace, self.place(emission), [mine, last.files if last is not None else {}], self.digests)
-
-    def emitted(self, emission: Emission) -> dict[str, Any]:
-        """The files that the emission wrote the last time, by their paths; none when there was none, or it wrote to another place.
-
-        A recipe may have got another path for the output, and several recipes of one folder have steps of one name.
-        """
-        before = self.workspace.step(emission.id)
-        if before is None or before.result.get(PLACE, self.place(emission)) != self.place(emission):
-            return {}
-        files: dict[str, Any] = before.result["files"]
-        return files
-
-    def place(self, emission: Emission) -> str:
-        """Where an output is, as seen from the folder of the workspace, so that a checkout that is moved keeps its memory."""
-        return Path(os.path.relpath(emission.path, self.workspace.directory.parent)).as_posix()
+        """What epbuild wrote to the place of an emission: the last time, by whichever step of whichever recipe, and as announced."""
+        there = self.outputs.last(emission.path)
+        known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
+        return Written.of(self.workspace, self.outputs.place(emission.path), [known], self.digests)
 
     def emission_document(self, emission: Emission, made: Sequence[Made]) -> dict[str, Any]:
         """Everything that an emission of what was `made` depends on. Raises StoreError when a file of the user's cannot be read."""

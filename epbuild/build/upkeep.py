@@ -6,7 +6,6 @@ The store knows blobs and records; here is known what a record says and what a w
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import threading
 import time
@@ -16,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from epbuild.build.orphans import RESULTS, files_of
 from epbuild.build.result_shape import group_records, is_group_record
-from epbuild.emit import emitted_files
 from epbuild.errors import Problem, StoreError
 from epbuild.store import (
     KINDS,
@@ -25,6 +24,7 @@ from epbuild.store import (
     BlobStore,
     Cancelled,
     Collected,
+    Configuration,
     DamagedBlob,
     Kind,
     Leftovers,
@@ -47,9 +47,7 @@ Told = Callable[[int, int], None]
 _LEASE = "upkeep"  # who removes and who checks do not meet
 _THREADS = min(4, os.cpu_count() or 1)
 _BATCH = 256
-# What the workspace remembers: where a remote model is (`RemoteModels`), and where a step wrote (`Outputs`).
-_REMOTE_FACT = "remote "
-_EMITTED_FACT = "emitted by "
+_REMOTE_FACT = "remote "  # what the workspace remembers of where a remote model is (`RemoteModels`)
 
 
 @dataclass(frozen=True)
@@ -122,31 +120,41 @@ def tidy(root: Path, limits: Limits, *, dry_run: bool = False) -> Tidied:
 
 
 def needs(workspaces: Iterable[Path], root: Path) -> Needs:
-    """What workspaces need of the store at `root`: the results behind their steps, unless what was laid out of them is gone, and the
-    remote models that they have fetched. Raises StoreError.
+    """What workspaces need of the store at `root`: the results that outputs in place were made of, those that no output was made of yet
+    and that each recipe was built with last, and the remote models that were fetched. Raises StoreError.
     """
     keys: set[str] = set()
     blobs: set[str] = set()
     models: set[str] = set()
     for directory in workspaces:
         with _opened(directory) as workspace:
-            standing, fallen = set[str](), set[str]()
-            results = {}
-            places = _places(workspace)
-            for step in workspace.steps():
-                made = step.key_document.get("made")
-                if made is None:
-                    results[step.action_key] = step.result
-                else:
-                    laid_out = standing if _stands(places.get(step.step)) else fallen
-                    laid_out.update(item["key"] for item in made.values())
-            wanted = (results.keys() - fallen) | standing
+            wanted = _needed_keys(workspace)
             keys |= wanted
-            blobs.update(digest for key in wanted & results.keys() for digest in _blobs(results[key]))
+            results = [step.result for _, step in workspace.steps() if step.action_key in wanted]
+            blobs.update(digest for result in results for digest in _blobs(result))
             for graph in map(Path, workspace.facts(_REMOTE_FACT).values()):
                 if graph.is_relative_to(root):
                     models.add("/".join(graph.relative_to(root).parts[:2]))
     return Needs(frozenset(keys), frozenset(blobs), frozenset(models))
+
+
+def _needed_keys(workspace: Workspace) -> set[str]:
+    """The action keys of the results that a workspace needs.
+
+    Settings that a recipe was once built with are needed no longer than an output of theirs is in place, or they were the last ones.
+    """
+    steps = workspace.steps()
+    standing = [output for output in workspace.outputs() if any(path.is_file() for path in files_of(output, workspace.base))]
+    last = {configuration.recipe: configuration for configuration, _ in sorted(steps, key=lambda item: item[1].finished)}
+    live = {*last.values(), *(owner for output in standing for owner in output.owners)}
+    made, emitted = dict[Configuration, set[str]](), dict[Configuration, set[str]]()
+    for configuration, step in steps:
+        if RESULTS in step.result:
+            emitted.setdefault(configuration, set()).update(step.result[RESULTS])
+        else:
+            made.setdefault(configuration, set()).add(step.action_key)
+    pending = {key for configuration in live for key in made.get(configuration, set()) - emitted.get(configuration, set())}
+    return pending.union(*(output.results for output in standing))
 
 
 def blobs_of(record: Mapping[str, Any]) -> Iterable[str]:
@@ -259,7 +267,7 @@ class _Origins:
             with _opened(directory) as workspace:
                 self._steps += [
                     (f"{step.step} in {directory.parent}", step.action_key, step.result)
-                    for step in workspace.steps()
+                    for _, step in workspace.steps()
                     if "artifacts" in step.result
                 ]
 
@@ -282,25 +290,11 @@ class _Origins:
 def _opened(directory: Path) -> Iterator[Workspace]:
     """A workspace whose memory can be relied on: what it does not name, it does not need."""
     with Workspace.open(directory, create=False) as workspace:
-        if not workspace.lasting and (directory / "state.sqlite").exists():
-            message = f"It cannot be told what {directory} needs: this user may not use its state.sqlite."
-            hint = "Do this as the user whose workspace it is, or get permission to read and write there."
+        if workspace.unreadable:
+            message = f"It cannot be told what {directory} needs: this user may not read its state.sqlite."
+            hint = "Do this as the user whose workspace it is, or get permission to read it."
             raise StoreError(Problem("EPB508", message, hint=hint))
         yield workspace
-
-
-def _places(workspace: Workspace) -> dict[str, list[Path]]:
-    """Where each emit step wrote, as far as it was noted."""
-    places: dict[str, list[Path]] = {}
-    for name, text in workspace.facts(_EMITTED_FACT).items():
-        directory = name.removeprefix(_EMITTED_FACT).partition(": ")[-1]
-        places.setdefault(json.loads(text)["step"], []).append(workspace.directory.parent / directory)
-    return places
-
-
-def _stands(places: list[Path] | None) -> bool:
-    """Whether the manifest is there that an emission wrote; taken for granted where nobody noted where that was."""
-    return places is None or any(emitted_files(place) for place in places)
 
 
 def _blobs(result: Any) -> dict[str, int]:

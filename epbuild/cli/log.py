@@ -25,9 +25,9 @@ def log(names: arguments.NamesOfOne, recipe: arguments.RecipeOption = None) -> i
     _, plan = read_plan(Request(file))
     with Workspace.open(workspace_of(file), create=False) as workspace:
         if steps:
-            for text in read_log(plan, steps[0], workspace):
+            for text in read_log(plan, steps[0], workspace, file):
                 sys.stdout.write(text)
         else:
-            for name in logged_steps(plan, workspace):
+            for name in logged_steps(plan, workspace, file):
                 print_line(name)
     return 0

@@ -155,7 +155,11 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
     removed = "would remove" if dry_run else "removed"
     if found.removed:
         print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {_bytes(found.size)}")
-    words = {"not made by epbuild": "epbuild did not make it", "changed since": "it was changed since; --force removes it"}
+    words = {
+        "not made by epbuild": "epbuild did not make it",
+        "changed since": "it was changed since; --force removes it",
+        "of another recipe": f"it is an output of {found.owner}, too; `epbuild clean {found.owner}` removes it",
+    }
     kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
     for line in kept[:_MOST_NAMED]:
         print_line(f"{'kept':<{len(removed)}}  {line}")

@@ -8,20 +8,23 @@ from epbuild.store.failures import DamagedBlob, MissingBlob, NewerRecord
 from epbuild.store.leases import Cancelled, lease, lease_if_free
 from epbuild.store.leftovers import Leftovers
 from epbuild.store.location import cache_directory, tag_cache, toolchain_directory
+from epbuild.store.memory import UNKNOWN, Configuration, Memory, OutputRecord, StepRecord
 from epbuild.store.records import RECORD_FORMAT, ActionRecords, address_records
 from epbuild.store.roots import Roots
-from epbuild.store.state import FileMemory, Measurement, StepRecord, Workspace
+from epbuild.store.state import FileMemory, Measurement, Workspace
 from epbuild.store.things import KINDS, Kind, Thing, files_below
 
 __all__ = [
     "KINDS",
     "RECORD_FORMAT",
+    "UNKNOWN",
     "YOUNG_SECONDS",
     "ActionRecords",
     "Blob",
     "BlobStore",
     "Cancelled",
     "Collected",
+    "Configuration",
     "Copier",
     "DamagedBlob",
     "Digests",
@@ -30,9 +33,11 @@ __all__ = [
     "Leftovers",
     "Limits",
     "Measurement",
+    "Memory",
     "MissingBlob",
     "Needs",
     "NewerRecord",
+    "OutputRecord",
     "Reading",
     "Reason",
     "Roots",

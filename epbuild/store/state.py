@@ -5,43 +5,22 @@ All that it remembers can be found again: losing the folder costs time, never an
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from epbuild.canonical import canonical_json
 from epbuild.store import staging
-from epbuild.store.database import Database
+from epbuild.store.database import Database, sealed
 from epbuild.store.digests import StatKey
 from epbuild.store.failures import explained
 from epbuild.store.leases import any_held
+from epbuild.store.memory import Configuration, Memory, OutputRecord, StepRecord, all_outputs, all_steps
+from epbuild.store.schema import MIGRATIONS, TABLES, VERSION
 
-_VERSION = 1
-_SCHEMA = (
-    """CREATE TABLE files (path TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
-       ctime_ns INTEGER NOT NULL, inode TEXT NOT NULL, digest TEXT NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE steps (step TEXT PRIMARY KEY, action_key TEXT NOT NULL, key_document TEXT NOT NULL,
-       result TEXT NOT NULL, finished REAL NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE measurements (subject TEXT PRIMARY KEY, seconds REAL NOT NULL, peak_rss_bytes INTEGER)
-       WITHOUT ROWID""",
-    "CREATE TABLE facts (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID",
-)
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """How a step last ended here: its action key, the document behind the key, its result; `finished` in Unix seconds."""
-
-    step: str
-    action_key: str
-    key_document: Mapping[str, Any]
-    result: Mapping[str, Any]
-    finished: float
+_STATE = "state.sqlite"
 
 
 @dataclass(frozen=True)
@@ -61,18 +40,18 @@ class FileMemory:
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """The stat key and the digest that were last put for the absolute `path`. Raises StoreError."""
-        query = "SELECT size, mtime_ns, ctime_ns, inode, digest FROM files WHERE path = ?"
-        for size, mtime_ns, ctime_ns, inode, digest in self._database.read(query, (self._name(path),)):
+        query = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files WHERE path = ?"
+        for _, size, mtime_ns, ctime_ns, inode, digest in self._database.read(query, (self._name(path),)):
             return StatKey(size, mtime_ns, ctime_ns, int(inode)), digest
         return None
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
         """Remember, for each absolute path, its stat key and digest. Raises StoreError."""
         self._database.write(
-            "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
             # Inode numbers on Windows are up to 128 bits, SQLite's integers 64.
             (
-                (self._name(path), key.size, key.mtime_ns, key.ctime_ns, str(key.inode), digest)
+                sealed(self._name(path), key.size, key.mtime_ns, key.ctime_ns, str(key.inode), digest)
                 for path, (key, digest) in entries.items()
             ),
         )
@@ -94,18 +73,20 @@ class Workspace:
     def open(cls, directory: Path, *, create: bool = True) -> Workspace:
         """Open the workspace, and make it where it is not.
 
-        Without `create` nothing is made: where there is no workspace, or none that this user may write to, one in
-        memory takes its place. Raises StoreError when the folder cannot be made or its state cannot be used.
+        Without `create` nothing is made: where there is no workspace, or none that this user may write to, one in memory takes its place,
+        with a copy of what this user may read. Raises StoreError when the folder cannot be made or its state cannot be used.
         """
         directory = directory.absolute()
         if create:
             with explained(f"make {directory}", elsewhere=None):
                 directory.mkdir(parents=True, exist_ok=True)
                 _hide_from_git(directory)
-            return cls(directory, Database(directory / "state.sqlite", _SCHEMA, _VERSION))
-        path = directory / "state.sqlite"
-        usable = os.access(path, os.R_OK | os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
-        return cls(directory, Database(path if usable else None, _SCHEMA, _VERSION))
+            return cls(directory, Database(directory / _STATE, TABLES, VERSION, MIGRATIONS))
+        path = directory / _STATE
+        readable = os.access(path, os.R_OK)
+        usable = readable and os.access(path, os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
+        copied = path if readable and not usable else None
+        return cls(directory, Database(path if usable else None, TABLES, VERSION, MIGRATIONS, copied=copied))
 
     def __enter__(self) -> Workspace:
         return self
@@ -116,6 +97,16 @@ class Workspace:
     def close(self) -> None:
         """Let go of the state."""
         self._database.close()
+
+    @property
+    def base(self) -> Path:
+        """The folder that the workspace lies in, with its recipes: places of outputs are relative to it."""
+        return self.directory.parent
+
+    @property
+    def state(self) -> Path:
+        """The file that holds what is remembered."""
+        return self.directory / _STATE
 
     @property
     def logs(self) -> Path:
@@ -135,64 +126,43 @@ class Workspace:
         """Remove the staging directories that killed processes left. Raises StoreError."""
         staging.sweep(self.directory / "tmp")
 
-    def step(self, step: str) -> StepRecord | None:
-        """How the step last ended, if it ever did. Raises StoreError."""
-        query = "SELECT step, action_key, key_document, result, finished FROM steps WHERE step = ?"
-        for name, key, key_document, result, finished in self._database.read(query, (step,)):
-            return StepRecord(name, key, json.loads(key_document), json.loads(result), finished)
-        return None
+    def memory(self, configuration: Configuration) -> Memory:
+        """What a configuration remembers here."""
+        return Memory(self._database, configuration)
 
-    def steps(self) -> Iterator[StepRecord]:
-        """How every step last ended. Raises StoreError."""
-        for name, key, key_document, result, finished in self._database.read(
-            "SELECT step, action_key, key_document, result, finished FROM steps ORDER BY step"
-        ):
-            yield StepRecord(name, key, json.loads(key_document), json.loads(result), finished)
+    def steps(self) -> list[tuple[Configuration, StepRecord]]:
+        """How every step last ended, in every configuration. Raises StoreError."""
+        return all_steps(self._database)
 
-    def forget_steps(self, steps: Iterable[str]) -> None:
-        """Forget how the steps ended: all of them, or on failure none. Raises StoreError."""
-        self._database.write("DELETE FROM steps WHERE step = ?", ((step,) for step in steps))
-
-    def record_steps(self, records: Iterable[StepRecord]) -> None:
-        """Remember how steps ended, in place of what was known: all of them, or on failure none. Raises StoreError."""
-        self._database.write(
-            "INSERT OR REPLACE INTO steps (step, action_key, key_document, result, finished) VALUES (?, ?, ?, ?, ?)",
-            (
-                (
-                    record.step,
-                    record.action_key,
-                    canonical_json(record.key_document),
-                    canonical_json(record.result),
-                    record.finished,
-                )
-                for record in records
-            ),
-        )
+    def outputs(self) -> list[OutputRecord]:
+        """Every output that was written and not removed, of all configurations. Raises StoreError."""
+        return all_outputs(self._database)
 
     def measurement(self, subject: str) -> Measurement | None:
         """What the action key or step cost the last time, if it is known. Raises StoreError."""
-        rows = self._database.read("SELECT seconds, peak_rss_bytes FROM measurements WHERE subject = ?", (subject,))
-        return Measurement(*rows[0]) if rows else None
+        query = "SELECT subject, seconds, peak_rss_bytes, checksum FROM measurements WHERE subject = ?"
+        rows = self._database.read(query, (subject,))
+        return Measurement(*rows[0][1:]) if rows else None
 
     def record_measurement(self, subject: str, measurement: Measurement) -> None:
         """Remember what the action key or step cost. Raises StoreError."""
         self._database.write(
-            "INSERT OR REPLACE INTO measurements (subject, seconds, peak_rss_bytes) VALUES (?, ?, ?)",
-            [(subject, measurement.seconds, measurement.peak_rss_bytes)],
+            "INSERT OR REPLACE INTO measurements (subject, seconds, peak_rss_bytes, checksum) VALUES (?, ?, ?, ?)",
+            [sealed(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
         )
 
     def fact(self, name: str) -> str | None:
         """The text that was last recorded under `name`. Raises StoreError."""
-        rows = self._database.read("SELECT text FROM facts WHERE name = ?", (name,))
-        return str(rows[0][0]) if rows else None
+        rows = self._database.read("SELECT name, text, checksum FROM facts WHERE name = ?", (name,))
+        return str(rows[0][1]) if rows else None
 
     def record_fact(self, name: str, text: str) -> None:
         """Remember `text` under `name`, for instance what was found of a content by its digest. Raises StoreError."""
-        self._database.write("INSERT OR REPLACE INTO facts (name, text) VALUES (?, ?)", [(name, text)])
+        self._database.write("INSERT OR REPLACE INTO facts (name, text, checksum) VALUES (?, ?, ?)", [sealed(name, text)])
 
     def facts(self, prefix: str) -> dict[str, str]:
         """All texts that are recorded under names that begin with `prefix`, by name. Raises StoreError."""
-        query = "SELECT name, text FROM facts WHERE substr(name, 1, ?) = ? ORDER BY name"
+        query = "SELECT name, text, checksum FROM facts WHERE substr(name, 1, ?) = ? ORDER BY name"
         return dict(self._database.read(query, (len(prefix), prefix)))
 
     def forget_facts(self, names: Iterable[str]) -> None:
@@ -203,6 +173,11 @@ class Workspace:
     def lasting(self) -> bool:
         """Whether this is the workspace on disk, and not one in memory that stands in for it."""
         return self._database.path is not None
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether something is remembered on disk that this user cannot read."""
+        return not self.lasting and not self._database.copied and self.state.exists()
 
     def busy(self) -> bool:
         """Whether a build is at work here: it holds a staging directory or a lease. Raises StoreError."""

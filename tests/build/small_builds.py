@@ -25,6 +25,7 @@ from epbuild.catalog import entry
 from epbuild.errors import Position
 from epbuild.plan import Member, PlannedEp, PlannedTarget, SessionGroup
 from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain
+from epbuild.store import Configuration, Memory, StepRecord, Workspace
 from epbuild.toolchain import Environment, Fingerprint
 
 QNN = "QNNExecutionProvider"
@@ -141,6 +142,17 @@ class Workshop:
 
     def survey(self) -> Survey:
         return survey(self.request)
+
+    def record(self, step: str) -> StepRecord:
+        """What is remembered of a step that was done."""
+        with Workspace.open(self.folder / ".epbuild") as workspace:
+            record = self.memory(workspace).step(step)
+        assert record is not None
+        return record
+
+    def memory(self, workspace: Workspace) -> Memory:
+        """What the recipe, as it is built without settings, remembers in its workspace."""
+        return workspace.memory(Configuration.of(self.request.recipe, (), {}))
 
     def states(self) -> dict[str, str]:
         return {status.step.id: status.state for status in self.survey().steps()}

@@ -29,11 +29,14 @@ def opened(workshop: Workshop) -> tuple[Plan, Workspace]:
     return read_plan(workshop.request)[1], Workspace.open(workshop.folder / ".epbuild")
 
 
+MAIN = Path("epbuild.yaml")
+
+
 @pytest.mark.parametrize(("step", "text"), [(CLASSIFIER, "compiled classifier\n"), (COMPILES[1], "compiled prefill\n")])
 def test_the_log_of_a_step_is_that_of_the_process_it_ran_in(built: Workshop, step: str, text: str) -> None:
     plan, workspace = opened(built)
     with workspace:
-        assert "".join(read_log(plan, step, workspace)) == text
+        assert "".join(read_log(plan, step, workspace, MAIN)) == text
 
 
 def test_the_log_of_a_result_that_was_taken_over_is_that_of_its_compile(
@@ -43,16 +46,16 @@ def test_the_log_of_a_result_that_was_taken_over_is_that_of_its_compile(
     other.build()
     plan, workspace = opened(other)
     with workspace:
-        assert logged_steps(plan, workspace) == [*COMPILES, SHARE, CLASSIFIER]
-        assert list(read_log(plan, CLASSIFIER, workspace)) == ["compiled classifier\n"]
+        assert logged_steps(plan, workspace, MAIN) == [*COMPILES, SHARE, CLASSIFIER]
+        assert list(read_log(plan, CLASSIFIER, workspace, MAIN)) == ["compiled classifier\n"]
 
 
 def test_a_step_that_was_never_compiled_has_no_log_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, workspace = opened(Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch))
     with workspace:
-        assert logged_steps(plan, workspace) == []
+        assert logged_steps(plan, workspace, MAIN) == []
         with pytest.raises(BuildError, match="EPB430") as refused:
-            read_log(plan, SHARE, workspace)
+            read_log(plan, SHARE, workspace, MAIN)
     assert refused.value.problems[0].hint == "`epbuild log` lists the steps that have one."
 
 
@@ -61,7 +64,7 @@ def test_a_log_that_is_no_text_can_still_be_read(built: Workshop, monkeypatch: p
     log_file(built.folder / ".epbuild", CLASSIFIER).write_bytes("größe".encode() + b"\xff" + "→".encode())
     plan, workspace = opened(built)
     with workspace:
-        assert "".join(read_log(plan, CLASSIFIER, workspace)) == "größe\ufffd→"
+        assert "".join(read_log(plan, CLASSIFIER, workspace, MAIN)) == "größe\ufffd→"
 
 
 @settings(deadline=None)

@@ -13,7 +13,7 @@ from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 
 from epbuild.build import Event, StepFinished, executor, run
 from epbuild.build.capacity import estimated_memory
-from epbuild.build.emission import lease_name
+from epbuild.build.orphans import lease_name
 from epbuild.build.supervisor import Ending
 from epbuild.store import Workspace, lease
 
@@ -57,13 +57,13 @@ def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
 ) -> None:
     status = workshop.survey()
     keys = [str(status.groups[group].key) for group in (SHARE, CLASSIFIER)]
-    output = status.plan.emissions[EMIT_CLASSIFIER]
+    place = status.plan.emissions[EMIT_CLASSIFIER].path.relative_to(workshop.folder).as_posix()
     held, free = threading.Event(), threading.Event()
 
     def another_build() -> None:
         folder = workshop.folder / ".epbuild"
         with ExitStack() as stack:
-            for root, key in [*((workshop.cache, key) for key in keys), (folder, lease_name(output))]:
+            for root, key in [*((workshop.cache, key) for key in keys), (folder, lease_name(place))]:
                 stack.enter_context(lease(root, key))
             held.set()
             free.wait(PATIENCE)

@@ -53,10 +53,7 @@ def overwrite(path: Path, data: bytes) -> None:
 
 
 def blob_of(built: Workshop, step: str, name: str) -> Path:
-    with Workspace.open(built.folder / ".epbuild") as workspace:
-        record = workspace.step(step)
-    assert record is not None
-    digest: str = record.result["artifacts"][name]["digest"]
+    digest: str = built.record(step).result["artifacts"][name]["digest"]
     return built.cache / "cas" / "sha256" / digest[:2] / digest
 
 
@@ -120,10 +117,8 @@ def test_an_earlier_recipes_results_stay_for_a_while_and_then_go(built: Workshop
 
 
 def test_results_whose_outputs_were_deleted_are_not_needed_any_more(built: Workshop) -> None:
-    with Workspace.open(built.folder / ".epbuild") as workspace:
-        kept, gone = workspace.step(SHARE), workspace.step(CLASSIFIER)
-    assert kept is not None
-    assert gone is not None
+    kept = built.record(SHARE)
+    assert built.record(CLASSIFIER).action_key != kept.action_key
     for file in built.output("classifier").iterdir():
         file.unlink()
     assert needs([built.folder / ".epbuild"], built.cache).keys == {kept.action_key}
@@ -246,9 +241,7 @@ def test_damage_that_no_workspace_knows_is_told_by_what_the_record_says(built: W
     [(b"{", "it is not a whole record"), (None, "it is not a whole record"), (b"", "it is not a whole record")],
 )
 def test_a_damaged_record_is_told_and_set_aside(built: Workshop, content: bytes | None, why: str) -> None:
-    with Workspace.open(built.folder / ".epbuild") as workspace:
-        record = workspace.step(CLASSIFIER)
-    assert record is not None
+    record = built.record(CLASSIFIER)
     [place] = [path for path in record_files(built.cache) if path.stem == record.action_key]
     if content is None:
         ActionRecords(built.cache).put(place.stem, {"document": {}})

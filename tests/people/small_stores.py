@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from epbuild.store import ActionRecords, Blob, BlobStore, Roots, StepRecord, Workspace
+from epbuild.store import ActionRecords, Blob, BlobStore, Configuration, Roots, StepRecord, Workspace
 
 STEP = "compile:main/phone/relu"
 KEY = "ab" * 32
@@ -23,7 +23,9 @@ def fill(folder: Path) -> Path:
     document = {"members": [{"name": "relu"}]}
     ActionRecords(store.root).put(KEY, {"document": document, "result": result})
     with Workspace.open(folder / ".epbuild") as workspace:
-        workspace.record_steps([StepRecord(STEP, KEY, document, result, 0.0)])
+        workspace.memory(Configuration.of(Path("epbuild.yaml"), (), {})).record_steps(
+            [StepRecord(STEP, KEY, document, result, 0.0)]
+        )
     Roots(store.root).register(folder / ".epbuild")
     return store.root / "cas" / "sha256" / context.digest[:2] / context.digest
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import RECIPE, epbuild, write_model
 
-from epbuild.store import StepRecord, Workspace, lease
+from epbuild.store import Configuration, OutputRecord, StepRecord, Workspace, lease
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 
@@ -32,7 +32,9 @@ def project(tmp_path: Path) -> Path:
         for path in folder.iterdir()
     }
     with Workspace.open(tmp_path / ".epbuild") as workspace:
-        workspace.record_steps([StepRecord(EMIT, "ab" * 32, {}, {"files": files}, time.time())])
+        output = OutputRecord("dist/phone", EMIT, "ab" * 32, (), files)
+        record = StepRecord(EMIT, "ab" * 32, {}, {"place": "dist/phone", "results": []}, time.time())
+        workspace.memory(Configuration.of(tmp_path / "epbuild.yaml", (), {})).record_output(output, record)
     return tmp_path
 
 

@@ -210,7 +210,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
         {"compile:g/t/m": ActionStatus("out of date", ("model m changed: 1 -> 2",), "ab" * 32)},
         {"emit": ActionStatus("new", ("needs compile:g/t/m",))},
         ("compile:g/t/m", "emit"),
-        (Orphan("emit:g/t/old", Path("dist/old"), {"m.onnx": "ab" * 32}),),
+        (Orphan("emit:g/t/old", Path("dist/old"), {"m.onnx": {"digest": "ab" * 32, "size": 1}}),),
     )
     assert plan_document("epbuild.yaml", found) == {
         "format": 1,

@@ -10,17 +10,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from epbuild.errors import StoreError
-from epbuild.store import Digests, Measurement, StatKey, StepRecord, Workspace, lease
+from epbuild.store import Configuration, Digests, Measurement, StatKey, StepRecord, Workspace, lease, state
+from epbuild.store.schema import VERSION
 
 STEP = StepRecord("compile:g/t/m", "ab" * 32, {"ep": "QNN", "members": ["m"]}, {"files": {"größe": 1}}, 1_700_000_000.25)
 KEY = StatKey(size=1 << 40, mtime_ns=1_700_000_000_123_456_789, ctime_ns=5, inode=(1 << 127) + 1)
+
+
+MAIN = Configuration.of(Path("epbuild.yaml"), (), {})
 
 
 @pytest.fixture
@@ -32,13 +36,13 @@ def test_what_one_run_learned_the_next_one_knows(directory: Path) -> None:
     outside = str(directory.parent.parent / "models" / "m.onnx")
     inside = str(directory.parent / "models" / "m.onnx")
     with Workspace.open(directory) as first:
-        first.record_steps([STEP])
+        first.memory(MAIN).record_steps([STEP])
         first.record_measurement("step", Measurement(2.5, 123))
         first.record_measurement("other", Measurement(1.0))
         first.record_fact("recipe", "valid")
         first.files.put_many({inside: (KEY, "d1"), outside: (KEY, "d2")})
     with Workspace.open(directory, create=False) as second:
-        assert second.step(STEP.step) == STEP
+        assert second.memory(MAIN).step(STEP.step) == STEP
         assert second.measurement("step") == Measurement(2.5, 123)
         assert second.measurement("other") == Measurement(1.0)
         assert second.fact("recipe") == "valid"
@@ -48,7 +52,7 @@ def test_what_one_run_learned_the_next_one_knows(directory: Path) -> None:
 
 def test_what_was_never_learned_is_unknown(directory: Path) -> None:
     with Workspace.open(directory) as workspace:
-        assert workspace.step("compile:x") is None
+        assert workspace.memory(MAIN).step("compile:x") is None
         assert workspace.measurement("compile:x") is None
         assert workspace.fact("x") is None
         assert workspace.files.get("/x") is None
@@ -83,8 +87,8 @@ def test_steps_that_cannot_all_be_recorded_are_not_recorded_in_part(directory: P
     broken = StepRecord("share:g/t", "cd" * 32, {}, {"ratio": float("nan")}, 0.0)
     with Workspace.open(directory) as workspace:
         with pytest.raises(ValueError, match="JSON"):
-            workspace.record_steps([STEP, broken])
-        assert workspace.step(STEP.step) is None
+            workspace.memory(MAIN).record_steps([STEP, broken])
+        assert workspace.memory(MAIN).step(STEP.step) is None
 
 
 def test_looking_at_a_project_that_was_never_built_leaves_no_trace_in_it(tmp_path: Path) -> None:
@@ -147,6 +151,73 @@ def test_damage_that_shows_only_deep_in_the_file_heals_when_it_is_met(directory:
         assert (directory / "state.sqlite.damaged").exists()
         workspace.record_fact("name", "text")
         assert workspace.fact("name") == "text"
+
+
+def alter(directory: Path, statement: str) -> None:
+    connection = sqlite3.connect(directory / "state.sqlite")
+    assert connection.execute(statement).rowcount
+    connection.commit()
+    connection.close()
+
+
+USES: dict[str, Callable[[Workspace], object]] = {
+    "files": lambda workspace: workspace.files.get("/models/1"),
+    "steps": lambda workspace: workspace.memory(MAIN).step(STEP.step),
+    "measurements": lambda workspace: workspace.measurement(STEP.step),
+    "facts": lambda workspace: workspace.fact("name"),
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE files SET digest = CAST(x'ff3031' AS TEXT)",
+        "UPDATE files SET inode = 'seven'",
+        "UPDATE files SET digest = replace(digest, '0', '1')",
+        "UPDATE steps SET key_document = '{'",
+        "UPDATE steps SET result = CAST(x'7bff7d' AS TEXT)",
+        "UPDATE steps SET result = '[]'",
+        "UPDATE steps SET action_key = CAST(x'c3' AS TEXT)",
+        "UPDATE steps SET finished = 'long ago'",
+        "UPDATE measurements SET seconds = 'a while'",
+        "UPDATE facts SET text = CAST(x'fe' AS TEXT)",
+    ],
+)
+def test_a_damaged_row_is_met_as_a_damaged_file_is(directory: Path, change: str) -> None:
+    with Workspace.open(directory) as workspace:
+        workspace.files.put_many({"/models/1": (KEY, "0" * 64)})
+        workspace.memory(MAIN).record_steps([STEP])
+        workspace.record_measurement(STEP.step, Measurement(1.5, 10))
+        workspace.record_fact("name", "text")
+    alter(directory, change)
+    with Workspace.open(directory) as workspace:
+        assert USES[change.split()[1]](workspace) is None
+        assert (directory / "state.sqlite.damaged").exists()
+        workspace.memory(MAIN).record_steps([STEP])
+        assert workspace.memory(MAIN).step(STEP.step) == STEP
+
+
+@pytest.mark.parametrize("change", ["DROP TABLE facts", "ALTER TABLE facts RENAME COLUMN text TO words", "PRAGMA user_version=0"])
+def test_a_state_file_with_other_tables_is_set_aside(directory: Path, change: str) -> None:
+    Workspace.open(directory).close()
+    alter(directory, change)
+    with Workspace.open(directory) as workspace:
+        workspace.record_fact("name", "text")
+        assert workspace.fact("name") == "text"
+    assert (directory / "state.sqlite.damaged").exists()
+
+
+def test_the_state_of_an_older_schema_that_no_migration_leads_from_is_set_aside(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Workspace.open(directory) as workspace:
+        workspace.record_fact("name", "text")
+    monkeypatch.setattr(state, "VERSION", VERSION + 1)
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") is None
+        workspace.record_fact("name", "anew")
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") == "anew"
 
 
 def test_of_two_builds_that_meet_the_damage_the_second_keeps_what_the_first_has_learned_since(directory: Path) -> None:
@@ -213,14 +284,15 @@ def test_a_read_only_project_can_be_looked_at_and_a_build_in_it_is_refused(read_
 COUNT_UP = """
 import sys
 from pathlib import Path
-from epbuild.store import StepRecord, Workspace
+from epbuild.store import Configuration, StepRecord, Workspace
+MAIN = Configuration.of(Path("epbuild.yaml"), (), {})
 with Workspace.open(Path(sys.argv[1])) as workspace:
     for n in range(40):
-        workspace.record_steps([StepRecord(f"{sys.argv[2]}-{n}-{part}", "k", {}, {}, 0.0) for part in "ab"])
+        workspace.memory(MAIN).record_steps([StepRecord(f"{sys.argv[2]}-{n}-{part}", "k", {}, {}, 0.0) for part in "ab"])
         for other in range(4):
             # In the order of the writing: who sees the first of two must find the second.
-            seen = workspace.step(f"{other}-{n}-a") is not None
-            assert not seen or workspace.step(f"{other}-{n}-b") is not None, "half a transaction was seen"
+            seen = workspace.memory(MAIN).step(f"{other}-{n}-a") is not None
+            assert not seen or workspace.memory(MAIN).step(f"{other}-{n}-b") is not None, "half a transaction was seen"
 """
 
 
@@ -229,7 +301,7 @@ def test_builds_that_run_at_once_in_one_new_workspace_lose_nothing_of_each_other
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
     with Workspace.open(directory) as workspace:
         names = [f"{process}-{n}-{part}" for process in range(4) for n in range(40) for part in "ab"]
-        assert [name for name in names if workspace.step(name) is None] == []
+        assert [name for name in names if workspace.memory(MAIN).step(name) is None] == []
 
 
 def test_threads_of_one_build_share_a_workspace(directory: Path) -> None:
@@ -252,14 +324,14 @@ def test_threads_of_one_build_share_a_workspace(directory: Path) -> None:
 def test_steps_and_facts_can_be_listed_and_forgotten(directory: Path) -> None:
     steps = [replace(STEP, step=name) for name in ("emit:a", "emit:b", "share:a")]
     with Workspace.open(directory) as workspace:
-        workspace.record_steps(steps)
+        workspace.memory(MAIN).record_steps(steps)
         for name in ("remote b", "remote_c", "remote a", "other"):
             workspace.record_fact(name, name.upper())
-        assert list(workspace.steps()) == steps
+        assert workspace.steps() == [(MAIN, step) for step in steps]
         assert workspace.facts("remote ") == {"remote a": "REMOTE A", "remote b": "REMOTE B"}
-        workspace.forget_steps(["emit:a", "share:a", "never known"])
+        workspace.memory(MAIN).forget_steps(["emit:a", "share:a", "never known"])
         workspace.forget_facts(["remote a"])
-        assert list(workspace.steps()) == [steps[1]]
+        assert workspace.steps() == [(MAIN, steps[1])]
         assert workspace.facts("remote ") == {"remote b": "REMOTE B"}
 
 
