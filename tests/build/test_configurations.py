@@ -14,7 +14,10 @@ from epbuild.store import Workspace
 
 CURRENT = dict.fromkeys(STEPS, "current")
 BY_QUALITY = ('path: "dist/${group}"', 'path: "dist/${vars.quality}/${group}"')
-ZIPPED = ('{layout: directory, path: "dist/${group}"}', '{layout: directory, path: "dist/${vars.quality}/${group}.zip", pack: zip}')
+ZIPPED = (
+    '{layout: directory, path: "dist/${group}"}',
+    '{layout: directory, path: "dist/${vars.quality}/${group}.zip", pack: zip}',
+)
 FAST = ("vars.quality=1",)
 
 
@@ -168,8 +171,12 @@ def test_after_a_build_with_another_setting_an_output_is_cleaned_whole(workshop:
     assert not (workshop.folder / "dist").exists()
 
 
-@pytest.mark.parametrize("change", [('"dist/${group}"', '"dist/${group}"'), (ZIPPED[0], ZIPPED[1].replace("${vars.quality}/", ""))])
-def test_what_was_built_last_with_another_setting_is_cleaned_whole_where_it_lies(workshop: Workshop, change: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "change", [('"dist/${group}"', '"dist/${group}"'), (ZIPPED[0], ZIPPED[1].replace("${vars.quality}/", ""))]
+)
+def test_what_was_built_last_with_another_setting_is_cleaned_whole_where_it_lies(
+    workshop: Workshop, change: tuple[str, str]
+) -> None:
     workshop.write_recipe(change)
     workshop.build()
     workshop.build(settings=FAST)
@@ -193,7 +200,9 @@ def test_cleaning_one_recipe_leaves_what_another_one_has_in_its_place(workshop: 
     assert not (workshop.folder / "dist").exists()
 
 
-def test_an_output_whose_other_recipe_is_gone_can_be_cleaned_and_goes_when_it_is_not_wanted(workshop: Workshop, other: Path) -> None:
+def test_an_output_whose_other_recipe_is_gone_can_be_cleaned_and_goes_when_it_is_not_wanted(
+    workshop: Workshop, other: Path
+) -> None:
     workshop.build(recipe=other)
     workshop.build()
     other.unlink()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small_builds import Workshop
 
-from epbuild.build import OutputRemoved
+from epbuild.build import Cleaned, Event, OutputRemoved, run
+from epbuild.build.orphans import Orphan, Outputs
+from epbuild.build.removal import Emitted
+from epbuild.store import Memory
 
 TARGET = ("targets: [npu]", "targets: [npu, plain]")
 PATH = ('path: "dist/${group}"', 'path: "dist/${group}/${target}"')
@@ -112,3 +120,73 @@ def test_two_recipes_in_one_folder_leave_each_others_outputs_alone(built: Worksh
     built.build(recipe=other)
     assert not removed(built)
     assert folders(built) == before
+
+
+def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = built.folder / "dist" / "decoder" / "plain"
+    own = {f"notes {number}.txt": b"mine" for number in range(50)}
+    for name, content in own.items():
+        (folder / name).write_bytes(content)
+    built.write_recipe(PATH)
+    looked, removals, remove = threading.Barrier(2), list[Path](), Emitted.remove
+    survey_orphans = Outputs.orphans
+
+    def orphans(self: Outputs, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
+        found = survey_orphans(self, wanted)
+        looked.wait(20)  # both have seen it
+        return found
+
+    def slowly(self: Emitted, top: Path) -> Cleaned:
+        removals.append(folder)
+        time.sleep(0.2)
+        return remove(self, top)
+
+    monkeypatch.setattr(Outputs, "orphans", orphans)
+    monkeypatch.setattr(Emitted, "remove", slowly)
+    events: list[Event] = []
+    with ThreadPoolExecutor(2) as pool:
+        codes = list(pool.map(lambda _: run(built.request, events.append), range(2)))
+    assert codes == [0, 0]
+    assert len(removals) == len([event for event in events if isinstance(event, OutputRemoved)]) == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == own
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_an_orphan_that_another_build_has_written_anew_in_the_meantime_stays(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = built.folder / "other.yaml"
+    other.write_bytes((built.folder / "epbuild.yaml").read_bytes())
+    built.write_recipe(PATH)
+    survey_orphans = Outputs.orphans
+
+    def orphans(self: Outputs, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
+        found = survey_orphans(self, wanted)
+        monkeypatch.setattr(Outputs, "orphans", survey_orphans)
+        assert run(replace(built.request, recipe=other), lambda event: None) == 0
+        return found
+
+    monkeypatch.setattr(Outputs, "orphans", orphans)
+    built.build()
+    assert removed(built) == []
+    assert "decoder/plain" in folders(built)
+
+
+def test_an_orphan_that_a_killed_build_had_half_removed_is_mended(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = built.folder / "dist" / "decoder" / "plain"
+    (folder / "notes.txt").write_bytes(b"mine")
+    built.write_recipe(PATH)
+
+    def killed(self: Memory, place: str, owners: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "release", killed)
+        with pytest.raises(KeyboardInterrupt):
+            built.build()
+    folder.rename(folder.with_name(".plain.epbuild-old-12345678"))
+    built.build()
+    assert {path.name for path in folder.parent.iterdir()} >= {"plain"}
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+    assert built.survey().up_to_date

@@ -252,33 +252,90 @@ def test_a_workspace_that_cannot_be_made_is_an_error_and_one_only_looked_at_is_n
 
 
 @pytest.fixture
-def read_only_workspace() -> Iterator[Path]:
-    """A workspace that this user may not write to; as root, another user is put on for the time of the test."""
+def another_user() -> Iterator[Callable[[], None]]:
+    """Gives this process another user's rights, to the end of the test; root is put back then, anybody else stays who they are."""
     if os.name == "nt":
         pytest.skip("needs POSIX permissions")
+    privileged = os.geteuid() == 0
+
+    def become() -> None:
+        if privileged:
+            os.setresuid(65534, 65534, 0)
+
+    try:
+        yield become
+    finally:
+        if privileged:
+            os.setresuid(0, 0, 0)
+
+
+@pytest.fixture
+def read_only_workspace() -> Iterator[Path]:
+    """A workspace that nobody but root may write to; whoever may read files can read it."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name) / ".epbuild"
         with Workspace.open(directory) as workspace:
             workspace.record_fact("name", "text")
-        privileged = os.geteuid() == 0
         for path, mode in ((Path(name), 0o755), (directory, 0o555), (directory / "state.sqlite", 0o444)):
             path.chmod(mode)
-        if privileged:
-            os.setresuid(65534, 65534, 0)
-        try:
-            yield directory
-        finally:
-            if privileged:
-                os.setresuid(0, 0, 0)
-            directory.chmod(0o755)
+        yield directory
+        directory.chmod(0o755)
 
 
-def test_a_read_only_project_can_be_looked_at_and_a_build_in_it_is_refused(read_only_workspace: Path) -> None:
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_who_may_only_read_a_workspace_knows_what_it_remembers(
+    read_only_workspace: Path, another_user: Callable[[], None]
+) -> None:
+    before = contents(read_only_workspace)
+    another_user()
     with Workspace.open(read_only_workspace, create=False) as workspace:
+        assert workspace.fact("name") == "text"
         workspace.record_fact("name", "kept in memory")
         assert workspace.fact("name") == "kept in memory"
+        assert not workspace.lasting
+        assert not workspace.unreadable
+    assert contents(read_only_workspace) == before
     with pytest.raises(StoreError, match=r"state\.sqlite"):
         Workspace.open(read_only_workspace)
+
+
+def test_who_may_only_read_a_workspace_knows_what_a_build_there_has_just_learned(
+    read_only_workspace: Path, another_user: Callable[[], None]
+) -> None:
+    read_only_workspace.chmod(0o755)
+    (read_only_workspace / "state.sqlite").chmod(0o644)
+    with Workspace.open(read_only_workspace) as building:
+        building.record_fact("name", "news")
+        if os.geteuid() != 0:  # who owns the files has to be kept from writing them
+            for path in (*read_only_workspace.iterdir(), read_only_workspace):
+                path.chmod(path.stat().st_mode & 0o555)
+        another_user()
+        with Workspace.open(read_only_workspace, create=False) as workspace:
+            assert not workspace.lasting
+            assert workspace.fact("name") == "news"
+            assert not workspace.unreadable
+
+
+def test_what_may_not_be_read_or_is_damaged_is_not_known_and_that_can_be_told(
+    read_only_workspace: Path, another_user: Callable[[], None]
+) -> None:
+    state_file = read_only_workspace / "state.sqlite"
+    damaged = read_only_workspace.parent / "damaged" / ".epbuild"
+    damaged.mkdir(parents=True)
+    (damaged / "state.sqlite").write_bytes(b"no database" * 1000)
+    (damaged / "state.sqlite").chmod(0o444)
+    damaged.chmod(0o555)
+    state_file.chmod(0o000)
+    another_user()
+    for directory in (read_only_workspace, damaged):
+        with Workspace.open(directory, create=False) as workspace:
+            assert workspace.unreadable
+            assert workspace.fact("name") is None
+            workspace.record_fact("name", "text")
+            assert workspace.fact("name") == "text"
 
 
 COUNT_UP = """
