@@ -252,6 +252,18 @@ def test_a_compile_that_comes_out_as_before_leaves_nothing_of_killed_builds_besi
     assert built.contents() == before
 
 
+def test_who_may_not_read_what_was_built_here_is_told_so_and_who_may_read_it_knows_it(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+    assert (built.states(), built.survey().plan.warnings) == (CURRENT, ())
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    [warning] = built.survey().plan.warnings
+    assert warning.code == "EPB513"
+    assert warning.message.endswith("state.sqlite")
+    assert built.states()[EMIT_DECODER] == "new"
+
+
 def test_a_toolchain_that_is_gone_is_the_reason_that_is_told(built: Workshop) -> None:
     built.toolchain_is_there = False
     assert set(built.states().values()) == {"out of date"}
