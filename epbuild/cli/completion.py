@@ -75,7 +75,7 @@ def answer_shell(command: Any) -> None:
         kept = ""
 
         def get_completion_args(self) -> tuple[list[str], str]:
-            parts, current = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+            parts, current = os.environ.get("COMP_WORDS", "").split("\n"), int(os.environ.get("COMP_CWORD", "0"))
             words, word = joined(parts, current)
             os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(words), str(word)
             arguments, incomplete = super().get_completion_args()
