@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from epbuild.build.capacity import estimated_memory
 from epbuild.build.contents import Made
-from epbuild.build.emission import clear_away, emit
+from epbuild.build.emission import Output, clear_away
 from epbuild.build.events import (
     Listener,
     Outcome,
@@ -283,13 +283,13 @@ class Actions:
         with self.alone(emission.id, emission.id, self._workspace.directory, lease_name(self._outputs.place(emission.path))):
             begin = time.monotonic()  # to wait for another build is no work
             there = self._outputs.last(emission.path)  # of this configuration or of another one, perhaps in another form
-            document = self._document(emission)
-            is_same = there is not None and there.action_key == action_key(document)
+            output = self._output(emission)
+            is_same = there is not None and there.action_key == output.key
             if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
                 # Another build has done it since this one looked, or what was compiled again came out as before.
                 with suppress(OSError):
                     clear_away(emission, self._surveyor.written(emission))
-                self._outputs.adopt([self._emitted(emission, document)])
+                self._outputs.adopt([self._emitted(emission, output.document)])
                 self._stands(emission)
                 return
             last = last_files(emission.path, there.files if there is not None else self._moved(emission))
@@ -297,8 +297,8 @@ class Actions:
             if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # No rename puts a folder in the place of a file, or a file in that of a folder.
                 self._outputs.remove_held(there, self._surveyor.digests, ())
-            files = self._emit(emission, written)
-            self._outputs.record(self._emitted(emission, self._document(emission)), files)
+            output, files = self._publish(output, written)
+            self._outputs.record(self._emitted(emission, output.document), files)
             written.settle()
         for problem in written.problems(emission):
             self._tell(Warned(problem))
@@ -340,11 +340,15 @@ class Actions:
                 if free:
                     clear_away(emission, self._surveyor.written(emission))
 
-    def _document(self, emission: Emission) -> dict[str, Any]:
-        return self._surveyor.emission_document(emission, [self._made[ident] for ident in emission.session_groups])
+    def _output(self, emission: Emission) -> Output:
+        return self._surveyor.output(emission, [self._made[ident] for ident in emission.session_groups])
 
-    def _emit(self, emission: Emission, written: Written) -> dict[str, Any]:
-        """Write the files, where those lie that were `written` before; what the store has lost is made again, once."""
+    def _publish(self, output: Output, written: Written) -> tuple[Output, dict[str, Any]]:
+        """Write the files, where those lie that were `written` before; what the store has lost is made again, once.
+
+        Returns the output that was published, which is another one where something was made again, and its files.
+        """
+        emission = output.emission
 
         def say(text: str) -> None:
             self._tell(StepOutput(emission.steps[0], text))
@@ -353,16 +357,15 @@ class Actions:
             self._push(emission.id, image, reference, pour)
 
         for attempt in range(1, _ATTEMPTS + 1):
-            made = [self._made[ident] for ident in emission.session_groups]
             try:
-                inputs = self._surveyor.inputs(emission)
-                return emit(emission, made, inputs, self._store, written, self._surveyor.digests, say, push)
+                return output, output.publish(self._store, written, self._surveyor.digests, say, push)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
                 self._tell(StepOutput(emission.id, f"{error.problems[0].message} It is made again."))
                 for ident in emission.session_groups:
                     self._make(self._plan.session_groups[ident])
+                output = self._output(emission)
         raise AssertionError("the last attempt returns or raises")
 
     def _push(self, step: str, image: Image, reference: ImageReference, pour: Pour) -> None:

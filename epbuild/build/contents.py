@@ -1,7 +1,7 @@
 """What an output consists of: the artifacts of its parts under the names that the plan gives them, and what is written about them.
 
 Most of it is in the store and stays there for now. What is made for the output alone, such as a model whose references follow a renamed
-binary, is written into a folder to work in.
+binary, comes from a bench: one makes it, in a folder to work in; another only names it (`identities`), which is what keys are made of.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from epbuild.build.merging import MergedModel, draft_names, merge, merged_key
-from epbuild.emit import Content, ManifestModel, Placed, Role, Stored, StoredModel, arrange, render
+from epbuild.emit import Content, JsonFile, ManifestModel, Placed, Role, Stored, StoredModel, arrange, render
 from epbuild.errors import BuildError, Problem, StepId
 from epbuild.onnxfile import relink
 from epbuild.plan import MANIFEST, Emission, Merging, Part, PlannedEp, PlannedTarget, SessionGroup
@@ -54,75 +54,121 @@ class LaidOut:
         return posixpath.join(self.part.folder, name)
 
 
+class Bench(Protocol):
+    """What names the files of an output, or makes those that are made for it alone: the same code asks for both.
+
+    Every path is a POSIX path below the output's root.
+    """
+
+    def written(self, path: str, role: Role, file: JsonFile) -> Content:
+        """A file that is generated."""
+
+    def shipped(self, path: str, role: Role, file: Path, sha256: str) -> Content:
+        """A file of the user's as it is, whose SHA-256 was found before."""
+
+    def stored(self, path: str, role: Role, artifact: Stored) -> Content:
+        """An artifact as it is."""
+
+    def relinked(self, path: str, role: Role, artifact: Stored, renames: Mapping[str, str]) -> Content:
+        """A model whose references to binaries are changed."""
+
+    def merged(self, part: Part, merging: Merging, placed: Sequence[Placed], say: Callable[[str], None]) -> Merged:
+        """The model that those of a part become, and the files that they refer to; `placed` has both under draft names.
+
+        `say` is told what was connected, and what was left out. Raises BuildError where they cannot be merged.
+        """
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merged model as the manifest tells of it, its file, and all others of its part."""
+
+    model: MergedModel
+    file: Content
+    others: tuple[Content, ...]
+
+
 class Workbench:
-    """Where an output's own files are made: `folder` holds them at the paths that they will have below the output's root."""
+    """The bench that makes them: `folder` holds them at the paths that they will have below the output's root.
+
+    Its methods raise MissingBlob or DamagedBlob when an artifact has to be made again.
+    """
 
     def __init__(self, folder: Path, store: BlobStore) -> None:
         self.folder = folder
         self._store = store
 
-    def written(self, path: str, role: Role, data: bytes) -> Content:
+    def written(self, path: str, role: Role, file: JsonFile) -> Content:
+        return self.bytes_written(path, role, file.data)
+
+    def bytes_written(self, path: str, role: Role, data: bytes) -> Content:
         """A file with that content."""
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
         return Content(path, role, len(data), hashlib.sha256(data).hexdigest(), file)
 
-    def made(self, path: str, role: Role) -> Content:
-        """A file that lies here already."""
-        file = self.folder / path
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return Content(path, role, file.stat().st_size, digest, file)
+    def shipped(self, path: str, role: Role, file: Path, sha256: str) -> Content:
+        return Content(path, role, file.stat().st_size, sha256, file)
 
     def stored(self, path: str, role: Role, artifact: Stored) -> Content:
-        """An artifact as it is, which stays in the store."""
         return Content(path, role, artifact.size, artifact.digest)
 
-    def fetched(self, path: str, role: Role, artifact: Stored) -> Content:
-        """An artifact as it is, brought here."""
-        self._store.materialise(artifact.digest, self.folder / path)
-        return Content(path, role, artifact.size, artifact.digest, self.folder / path)
-
     def relinked(self, path: str, role: Role, artifact: Stored, renames: Mapping[str, str]) -> Content:
-        """A model whose references to binaries are changed."""
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         original = self.folder.with_name("original")  # not called as the file is, whose name may be as long as any
         self._store.materialise(artifact.digest, original)
         relink(original, file, renames)
         original.unlink()
-        return self.made(path, role)
+        return self._made(path, role)
+
+    def merged(self, part: Part, merging: Merging, placed: Sequence[Placed], say: Callable[[str], None]) -> Merged:
+        drafts = set(draft_names(part, merging).values())
+        contents = {item.path: self._fetched(posixpath.join(part.folder, item.path), item) for item in placed}
+        model = merge(part, merging, self.folder / part.folder, say)
+        file = self._made(posixpath.join(part.folder, part.models[merging.name]), "model")
+        return Merged(model, file, tuple(content for path, content in contents.items() if path not in drafts))
+
+    def _fetched(self, path: str, item: Placed) -> Content:
+        if item.renames:
+            return self.relinked(path, item.role, item.artifact, item.renames)
+        self._store.materialise(item.artifact.digest, self.folder / path)
+        return Content(path, item.role, item.artifact.size, item.artifact.digest, self.folder / path)
+
+    def _made(self, path: str, role: Role) -> Content:
+        """A file that lies here already."""
+        file = self.folder / path
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return Content(path, role, file.stat().st_size, digest, file)
 
 
-def lay_out(emission: Emission, part: Part, made: Sequence[Made], bench: Workbench, say: Callable[[str], None]) -> LaidOut:
+def lay_out(emission: Emission, part: Part, made: Sequence[Made], bench: Bench, say: Callable[[str], None]) -> LaidOut:
     """The files of a part, less its manifest; `say` is told how models were merged.
 
-    Raises BuildError when two files would get one path, or the models cannot be merged, and MissingBlob or DamagedBlob when an artifact has
-    to be made again.
+    Raises BuildError when two files would get one path, or the models cannot be merged, and what the bench raises.
     """
     merging = part.merging
     stored = [model for item in made for model in _stored_models(item)]
     names = part.models if merging is None else draft_names(part, merging)
     placed = arrange(stored, names, part.binaries, MANIFEST, emission.id)
-    contents = [_content(item, part.folder, bench, here=merging is not None) for item in placed]
     if merging is None:
-        models = tuple(_models(part, made, placed))
-    else:
-        merged = merge(part, merging, bench.folder / part.folder, say)
-        models = (_merged_model(part, merging, made, merged),)
-        drafts = {posixpath.join(part.folder, name) for name in names.values()}
-        contents = [content for content in contents if content.path not in drafts]
-        contents.append(bench.made(posixpath.join(part.folder, part.models[merging.name]), "model"))
-    return LaidOut(part, tuple(made), models, tuple(contents))
+        contents = tuple(_content(item, part.folder, bench) for item in placed)
+        return LaidOut(part, tuple(made), tuple(_models(part, made, placed)), contents)
+    merged = bench.merged(part, merging, placed, say)
+    models = (_merged_model(part, merging, made, merged.model),)
+    return LaidOut(part, tuple(made), models, (*merged.others, merged.file))
 
 
-def base_contents(emission: Emission, laid: LaidOut, folder: str, others: Sequence[Content]) -> list[Content]:
+def base_contents(emission: Emission, laid: LaidOut, folder: str, bench: Bench, others: Sequence[Content]) -> list[Content]:
     """The part's models as they were before compiling, below `folder`, with that of their external data which is not there already.
 
     `others` are the files that are there already: an EP may have left external data in its place. Raises BuildError when one of these
     files would be in the place of another one.
     """
+    if not laid.part.base:
+        return []
     taken = {content.path.casefold(): content for content in others}
     found = []
     for item in laid.made:
@@ -131,10 +177,10 @@ def base_contents(emission: Emission, laid: LaidOut, folder: str, others: Sequen
             if name is None:
                 continue
             path = posixpath.join(folder, name)
-            files = [Content(path, "base-model", member.graph.stat().st_size, listed["graph"], member.graph)]
+            files = [bench.shipped(path, "base-model", member.graph, listed["graph"])]
             for location, source in member.external.items():
                 beside = posixpath.normpath(posixpath.join(posixpath.dirname(path), location))
-                files.append(Content(beside, "base-data", source.stat().st_size, listed["external"][location], source))
+                files.append(bench.shipped(beside, "base-data", source, listed["external"][location]))
             for content in files:
                 other = taken.setdefault(content.path.casefold(), content)
                 if other is content:
@@ -163,13 +209,13 @@ def inference_of(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Infere
 
 def in_order(contents: Sequence[Content]) -> tuple[Content, ...]:
     """The contents by their paths. Raises ValueError when two have one."""
-    ordered = tuple(sorted(contents, key=lambda content: PurePosixPath(content.path).parts))
+    ordered = tuple(sorted(contents, key=lambda content: content.path.split("/")))
     if len({content.path.casefold() for content in ordered}) < len(ordered):
         raise ValueError("two files have one path")
     return ordered
 
 
-def part_manifest(laid: LaidOut, contents: Sequence[Content], recipe: str, provenance: str | None) -> bytes:
+def part_manifest(laid: LaidOut, contents: Sequence[Content], recipe: str, provenance: str | None) -> JsonFile:
     """The manifest of a part; `contents` are all the files of it, and their paths there are relative to the part's folder."""
     prefix = f"{laid.part.folder}/" if laid.part.folder else ""
     toolchain = laid.made[0].document["toolchain"]
@@ -180,16 +226,16 @@ def part_manifest(laid: LaidOut, contents: Sequence[Content], recipe: str, prove
         target=_target(laid.part.target),
         toolchain={name: toolchain[name] for name in ("python", "platform", "distributions")},
         models=laid.models,
-        files=[replace(content, path=content.path.removeprefix(prefix)) for content in in_order(contents)],
+        files=[replace(content, path=content.path.removeprefix(prefix)) if prefix else content for content in in_order(contents)],
         provenance=provenance,
     )
 
 
-def _content(item: Placed, folder: str, bench: Workbench, *, here: bool) -> Content:
-    path = posixpath.join(folder, item.path)
+def _content(item: Placed, folder: str, bench: Bench) -> Content:
+    path = f"{folder}/{item.path}" if folder else item.path
     if item.renames:
         return bench.relinked(path, item.role, item.artifact, item.renames)
-    return bench.fetched(path, item.role, item.artifact) if here else bench.stored(path, item.role, item.artifact)
+    return bench.stored(path, item.role, item.artifact)
 
 
 def _stored_models(made: Made) -> list[StoredModel]:
@@ -212,18 +258,19 @@ def _models(part: Part, made: Sequence[Made], placed: Sequence[Placed]) -> list[
             name=model["member"],
             file=part.models[model["member"]],
             action_key=item.key,
-            source=_source(item.document, model),
+            source=_source(members[model["member"]], model),
             nodes=[_relinked(node, references[part.models[model["member"]]]) for node in model["nodes"]],
             fallback_nodes=model["fallback_nodes"],
             compatibility=model["compatibility"],
         )
-        for item in made
+        for item, members in ((item, _listed_members(item)) for item in made)
         for model in item.result["models"]
     ]
 
 
 def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: MergedModel) -> ManifestModel:
     members = [(item, model) for item in made for model in item.result["models"]]
+    listed = {name: member for item in made for name, member in _listed_members(item).items()}
     return ManifestModel(
         name=merging.name,
         file=part.models[merging.name],
@@ -233,7 +280,8 @@ def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: Me
         fallback_nodes=sum(model["fallback_nodes"] for _, model in members),
         compatibility=merged.compatibility,
         merged=[
-            {"name": model["member"], "action_key": item.key, "source": _source(item.document, model)} for item, model in members
+            {"name": model["member"], "action_key": item.key, "source": _source(listed[model["member"]], model)}
+            for item, model in members
         ],
     )
 
@@ -264,9 +312,13 @@ def _ep(ep: PlannedEp) -> dict[str, Any]:
     }
 
 
-def _source(document: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    found = next(item for item in document["members"] if item["name"] == model["member"])
-    return {"sha256": found["graph"], "external_data": found["external"], **model["source"]}
+def _listed_members(made: Made) -> dict[str, Mapping[str, Any]]:
+    """What the document behind a group's key says of each member, by its name."""
+    return {member["name"]: member for member in made.document["members"]}
+
+
+def _source(listed: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    return {"sha256": listed["graph"], "external_data": listed["external"], **model["source"]}
 
 
 def _relinked(node: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:

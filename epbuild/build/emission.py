@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild import __version__
-from epbuild.build.contents import LaidOut, Made, Workbench, base_contents, in_order, lay_out, part_manifest
+from epbuild.build.contents import Bench, LaidOut, Made, Workbench, base_contents, in_order, lay_out, part_manifest
+from epbuild.build.identities import Identities
 from epbuild.build.merging import settings_of
-from epbuild.build.publishing import Files, Publisher, Push, recorded
+from epbuild.build.publishing import Destination, Files, Publisher, Push
 from epbuild.build.written import Written
-from epbuild.emit import Content, mend, prepare
+from epbuild.emit import Content, JsonFile, mend, prepare
 from epbuild.errors import StepId
 from epbuild.plan import BOM, MANIFEST, PROVENANCE, Emission, Part, action_key
 from epbuild.recipe import Recipe
@@ -22,7 +24,9 @@ from epbuild.store import BlobStore, Digests
 if TYPE_CHECKING:
     from epbuild.emit import EmittedModel
 
-FORMAT = 4
+FORMAT = 5
+"""Raised when other bytes are written for equal identities: when models are relinked or merged otherwise, when archives are packed
+otherwise, or when JSON gets another look. What JSON files say counts by itself, so that a release publishes again only what differs."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,83 @@ class Inputs:
         return {Path(os.path.relpath(path, self.recipe.directory)).as_posix(): self.files[path] for path in self.recipe.files}
 
 
-def emission_document(emission: Emission, made: Sequence[Made], inputs: Inputs) -> dict[str, Any]:
-    """Everything that the emitted bytes depend on; its digest is the emission's key."""
+@dataclass(frozen=True)
+class Output:
+    """One output as it has to be: what is laid out and how, what its session groups came to, and what it is made of beside that."""
+
+    emission: Emission
+    made: Sequence[Made]
+    inputs: Inputs
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """What the output's key is made of: the identity of every file that will be in it, and why it is that, in the recipe's words.
+
+        The identities are told by the very code that publishes, so that nothing can be published that is not in the key. Raises BuildError
+        when the output cannot be as it is asked for, EnvironmentFailure when what compresses it is missing.
+        """
+        identities = Identities(self.emission)
+        # A statement tells the key of the emission that it is about; all else in it counts.
+        _publish(self, identities, identities, "", _ignored)
+        return {
+            "format": FORMAT,
+            **_facts(self.emission, self.made, self.inputs),
+            "files": identities.files,
+            **({"image files": identities.image} if identities.image else {}),
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """The digest of the document. Raises what `document` does."""
+        return action_key(self.document)
+
+    def publish(self, store: BlobStore, written: Written, digests: Digests, say: Callable[[str], None], push: Push) -> Files:
+        """Put the output in its place; returns each file's digest and size by its path below the output's root.
+
+        `written` knows what epbuild wrote here before, and is told what of that is kept; `say` is told how models were merged, and what was
+        left out; `push` brings an image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot
+        be as it is asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be
+        made again, and what `push` raises.
+        """
+        emission, key = self.emission, self.key
+        with prepare(emission.path, written, emission.id) as draft:
+            bench = Workbench(draft / "made", store)
+            bench.folder.mkdir()
+            return _publish(self, bench, Publisher(emission, bench, draft, store, digests, written, push), key, say)
+
+
+def _publish(output: Output, bench: Bench, destination: Destination, key: str, say: Callable[[str], None]) -> Files:
+    emission, made, inputs = output.emission, output.made, output.inputs
+    by_id = {item.group.id: item for item in made}
+    laid = [lay_out(emission, part, [by_id[i] for i in part.session_groups], bench, say) for part in emission.parts]
+    contents = in_order(_contents(emission, laid, bench, inputs, say))
+
+    def stated(subjects: Sequence[Content]) -> JsonFile:
+        from epbuild.build.evidence import statement_of
+
+        return statement_of(emission, key, subjects, made, inputs.recipe, inputs.files)
+
+    if emission.pack in ("zip", "tar.zst"):
+        beside = emission.statement
+        return destination.as_archive(
+            emission.pack, contents, lambda whole: {beside.name: stated([whole, *contents])} if beside else {}
+        )
+    if emission.provenance:
+        contents = in_order([*contents, bench.written(PROVENANCE, "provenance", stated(contents))])
+    if emission.pack == "oci":
+        return destination.as_image(contents, _annotations(emission))
+    return destination.as_folder(contents)
+
+
+def _ignored(text: str) -> None:
+    """What happens while an output is made, nobody asks for before it is."""
+
+
+def _facts(emission: Emission, made: Sequence[Made], inputs: Inputs) -> dict[str, Any]:
+    """Why the files of an output are what they are, in the words of the recipe."""
     files = inputs.files
+    describes_itself = _is_package(emission) or emission.pack == "oci"
     return {
-        "format": FORMAT,
-        "epbuild": __version__,
         "layout": emission.layout,
         "recipe": inputs.recipe.name,
         **(
@@ -53,12 +128,20 @@ def emission_document(emission: Emission, made: Sequence[Made], inputs: Inputs) 
         ),
         "made": {item.group.id: {"key": item.key, "artifacts": _digests(item.result)} for item in made},
         **({"pack": _pack_document(emission)} if emission.pack is not None else {}),
-        **({"package": {"name": emission.title, "description": emission.description}} if _is_package(emission) else {}),
+        **({"package": {"name": emission.title, "description": emission.description}} if describes_itself else {}),
         # A statement names the files of the recipe by their digests.
         **({"provenance": inputs.of_the_recipe} if emission.provenance else {}),
         **({"bom": True} if emission.bom else {}),
+        # Both name what made the output.
+        **({"epbuild": __version__} if emission.provenance or emission.bom else {}),
         **({"named": {item.group.id: _named(item) for item in made}} if emission.provenance or emission.bom else {}),
+        "order": {part.group: ", ".join(_order(part, made)) for part in emission.parts},
     }
+
+
+def _order(part: Part, made: Sequence[Made]) -> list[str]:
+    """The models of a part in the order in which manifests list them."""
+    return [member.name for item in made if item.group.id in part.session_groups for member in item.group.members]
 
 
 def _named(item: Made) -> dict[str, Any]:
@@ -117,52 +200,8 @@ def _pack_document(emission: Emission) -> dict[str, Any]:
     }
 
 
-def emit(
-    emission: Emission,
-    made: Sequence[Made],
-    inputs: Inputs,
-    store: BlobStore,
-    written: Written,
-    digests: Digests,
-    say: Callable[[str], None],
-    push: Push,
-) -> Files:
-    """Make the output; returns each file's digest and size by its path below the output's root.
-
-    `written` knows what epbuild wrote here before, and is told what of that is kept; `say` is told how models were merged, and what was
-    left out; `push` brings an image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as
-    it is asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again,
-    and what `push` raises.
-    """
-    with prepare(emission.path, written, emission.id) as draft:
-        bench = Workbench(draft / "made", store)
-        bench.folder.mkdir()
-        by_id = {item.group.id: item for item in made}
-        laid = [lay_out(emission, part, [by_id[i] for i in part.session_groups], bench, say) for part in emission.parts]
-        contents = in_order(_contents(emission, laid, bench, inputs, say))
-        publisher = Publisher(emission, store, digests, written)
-
-        def stated(subjects: Sequence[Content]) -> bytes:
-            from epbuild.build.evidence import statement_of
-
-            key = action_key(emission_document(emission, made, inputs))
-            return statement_of(emission, key, subjects, made, inputs.recipe, inputs.files)
-
-        if emission.pack in ("zip", "tar.zst"):
-            beside = emission.statement
-            return publisher.as_archive(
-                emission.pack, contents, draft, lambda whole: {beside.name: stated([whole, *contents])} if beside else {}
-            )
-        if emission.provenance:
-            contents = in_order([*contents, bench.written(PROVENANCE, "provenance", stated(contents))])
-        if emission.pack == "oci":
-            return publisher.as_image(contents, draft, bench, _annotations(emission), push)
-        publisher.as_folder(contents, draft)
-    return recorded(contents)
-
-
 def _contents(
-    emission: Emission, laid: Sequence[LaidOut], bench: Workbench, inputs: Inputs, say: Callable[[str], None]
+    emission: Emission, laid: Sequence[LaidOut], bench: Bench, inputs: Inputs, say: Callable[[str], None]
 ) -> list[Content]:
     """The files of an output, less its provenance, which tells of them all."""
     statement = PROVENANCE if emission.provenance and not emission.is_file else None
@@ -177,7 +216,7 @@ def _contents(
         manifest = package.manifest(contents, inputs.recipe.name, statement)
     else:
         (item,), (mine,) = laid, parts
-        contents = [*mine, *base_contents(emission, item, "", mine)]
+        contents = [*mine, *base_contents(emission, item, "", bench, mine)]
         contents += _bill(emission, laid, contents, bench, inputs, item.base_models)
         manifest = part_manifest(item, contents, inputs.recipe.name, statement)
     return [*contents, bench.written(MANIFEST, "manifest", manifest)]
@@ -187,7 +226,7 @@ def _bill(
     emission: Emission,
     laid: Sequence[LaidOut],
     contents: Sequence[Content],
-    bench: Workbench,
+    bench: Bench,
     inputs: Inputs,
     base: Callable[[], Sequence[EmittedModel]],
 ) -> Iterator[Content]:
@@ -197,7 +236,7 @@ def _bill(
         yield bench.written(BOM, "bom", bill_of(emission, laid, contents, base(), inputs.recipe, inputs.files))
 
 
-def _pipeline(emission: Emission, laid: LaidOut, bench: Workbench, inputs: Inputs) -> Iterator[Content]:
+def _pipeline(emission: Emission, laid: LaidOut, bench: Bench, inputs: Inputs) -> Iterator[Content]:
     if laid.part.genai is not None:
         from epbuild.build.pipelines import pipeline_contents
 

@@ -11,6 +11,7 @@ from epbuild.emit import (
     Content,
     EmittedModel,
     InputFile,
+    JsonFile,
     Materials,
     RecipeFiles,
     Subject,
@@ -31,7 +32,7 @@ def bill_of(
     base: Sequence[EmittedModel],
     recipe: Recipe,
     digests: Mapping[Path, str],
-) -> bytes:
+) -> JsonFile:
     """The bill of materials of an output that consists of `contents` and what tells of them.
 
     `base` are the models that were not compiled; `digests` are those of the user's files.
@@ -53,7 +54,7 @@ def statement_of(
     made: Sequence[Made],
     recipe: Recipe,
     digests: Mapping[Path, str],
-) -> bytes:
+) -> JsonFile:
     """The provenance of `contents`, which the emission with that `key` made; `digests` are those of the user's files."""
     materials = _materials(emission, made, recipe, digests)
     output = {

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.build.contents import LaidOut, Workbench, base_contents, inference_of, part_manifest
+from epbuild.build.contents import Bench, LaidOut, base_contents, inference_of, part_manifest
 from epbuild.emit import (
     Content,
     EmittedModel,
+    JsonFile,
     ManifestModel,
     Variant,
     base_models,
@@ -34,7 +35,7 @@ class Package:
     variants: tuple[Variant, ...]
     laid: tuple[LaidOut, ...]
 
-    def manifest(self, contents: Sequence[Content], recipe: str, provenance: str | None) -> bytes:
+    def manifest(self, contents: Sequence[Content], recipe: str, provenance: str | None) -> JsonFile:
         """The manifest, which lists `contents`."""
         return package_manifest(
             name=self.emission.title,
@@ -82,7 +83,7 @@ def package_of(
     emission: Emission,
     laid: Sequence[LaidOut],
     parts: Sequence[Sequence[Content]],
-    bench: Workbench,
+    bench: Bench,
     recipe: str,
     digests: Mapping[Path, str],
 ) -> Package:
@@ -107,7 +108,7 @@ def _base_folder(laid: LaidOut) -> str:
     return posixpath.join(posixpath.dirname(laid.part.folder), BASE)
 
 
-def _bases(emission: Emission, laid: Sequence[LaidOut], bench: Workbench, digests: Mapping[Path, str]) -> list[Content]:
+def _bases(emission: Emission, laid: Sequence[LaidOut], bench: Bench, digests: Mapping[Path, str]) -> list[Content]:
     """The models as they were before compiling, each once, whatever number of targets they were compiled for."""
     found: dict[str, Content] = {}
     for item in {_base_folder(item): item for item in laid if item.part.base}.values():
@@ -116,7 +117,7 @@ def _bases(emission: Emission, laid: Sequence[LaidOut], bench: Workbench, digest
             from epbuild.build.pipelines import base_pipeline_contents
 
             beside = base_pipeline_contents(emission, item, item.part.genai, _base_folder(item), bench, digests)
-        contents = [*beside, *base_contents(emission, item, _base_folder(item), beside)]
+        contents = [*beside, *base_contents(emission, item, _base_folder(item), bench, beside)]
         found |= {content.path: content for content in contents}
     return list(found.values())
 

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from epbuild.atomic import rename, sync_directory, sync_file
 from epbuild.build.contents import Workbench
 from epbuild.build.written import Written
-from epbuild.emit import Content, Pour, Write, free_name, place_all, swap_in
+from epbuild.emit import Content, JsonFile, Pour, Write, free_name, place_all, swap_in
 from epbuild.errors import BuildError, Problem, StepId, StoreError
 from epbuild.plan import Emission
 from epbuild.recipe import DEFAULT_TAG, ImageReference
@@ -34,46 +34,71 @@ def recorded(contents: Iterable[Content]) -> Files:
     return {content.path: {"digest": content.sha256, "size": content.size} for content in contents}
 
 
-class Publisher:
-    """Puts contents in the place of an emission; `written` knows what epbuild wrote there before, and keeps count of what is kept of it."""
+class Destination(Protocol):
+    """Where the files of an output go: in its place, or into the document that names them all."""
 
-    def __init__(self, emission: Emission, store: BlobStore, digests: Digests, written: Written) -> None:
+    def as_folder(self, contents: Sequence[Content]) -> Files:
+        """The output is a folder with these files."""
+
+    def as_archive(self, form: Form, contents: Sequence[Content], beside: Callable[[Content], Mapping[str, JsonFile]]) -> Files:
+        """The output is an archive with these files; `beside` is given the archive, and makes the files that lie beside it."""
+
+    def as_image(self, contents: Sequence[Content], annotations: Mapping[str, str]) -> Files:
+        """The output is an OCI image with these files."""
+
+
+def image_of(emission: Emission, contents: Sequence[Content], annotations: Mapping[str, str]) -> Image:
+    """The image that an emission's files become."""
+    from epbuild.emit import image
+
+    return image(contents, annotations, tag=emission.push.tag if emission.push is not None else DEFAULT_TAG)
+
+
+class Publisher:
+    """Puts contents in the place of an emission, by way of `draft`, a folder beside it where the bench made some of them.
+
+    `written` knows what epbuild wrote there before, and keeps count of what is kept of it. What the methods return is what is remembered of
+    the files that they wrote.
+    """
+
+    def __init__(
+        self, emission: Emission, bench: Workbench, draft: Path, store: BlobStore, digests: Digests, written: Written, push: Push
+    ) -> None:
         self._emission = emission
+        self._bench = bench
+        self._draft = draft
+        self._push = push
         self._store = store
         self._digests = digests
         self._written = written
         self._copier = Copier()
 
-    def as_folder(self, contents: Sequence[Content], draft: Path) -> None:
-        """Lay the contents out in a new folder in `draft`, and swap it in.
+    def as_folder(self, contents: Sequence[Content]) -> Files:
+        """Lay the contents out in a new folder, and swap it in.
 
         A file that is there already as it has to be stays that file: what watches it sees no change, and nothing is copied. Raises
         BuildError when something of the user's is in the way, MissingBlob or DamagedBlob when an artifact has to be made again.
         """
-        tree, place = draft / "tree", self._emission.path
+        tree, place = self._draft / "tree", self._emission.path
         tree.mkdir()
-        place_all(contents, lambda content: self._place(content, tree / content.path, place / content.path, draft))
+        place_all(contents, lambda content: self._place(content, tree / content.path, place / content.path))
         self._written.announce(recorded(contents))
         with self._digests.relinking(_same(contents, tree, place)):
             self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
+        return recorded(contents)
 
-    def as_archive(
-        self, form: Form, contents: Sequence[Content], draft: Path, beside: Callable[[Content], Mapping[str, bytes]]
-    ) -> Files:
-        """Pack the contents into a new archive in `draft`, and rename it to its place.
-
-        `beside` is given the archive, and makes the files that lie beside it. Raises what `as_folder` does.
-        """
+    def as_archive(self, form: Form, contents: Sequence[Content], beside: Callable[[Content], Mapping[str, JsonFile]]) -> Files:
+        """Pack the contents into a new archive, and rename it to its place. Raises what `as_folder` does."""
         from epbuild.emit import is_statement_about, write_archive
 
-        emission = self._emission
+        emission, draft = self._emission, self._draft
         path, packed = emission.path, draft / emission.path.name
         self._refuse_foreign(path, ours=path.name in self._written.wrote(path))
         with packed.open("xb") as file:
             made = write_archive(form, contents, self.pour, file, level=emission.compression, step=StepId(emission.id))
         whole = Content(path.name, "asset", made.size, made.digest, packed)
         files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
-        neighbours = beside(whole)
+        neighbours = {name: file.data for name, file in beside(whole).items()}
         for name in neighbours:
             neighbour = path.with_name(name)
             self._refuse_foreign(neighbour, ours=name in self._written.recorded or is_statement_about(neighbour, path.name))
@@ -94,20 +119,16 @@ class Publisher:
         self._remove_neighbours(path, files, as_written)
         return files
 
-    def as_image(
-        self, contents: Sequence[Content], draft: Path, bench: Workbench, annotations: Mapping[str, str], push: Push
-    ) -> Files:
+    def as_image(self, contents: Sequence[Content], annotations: Mapping[str, str]) -> Files:
         """Lay an OCI image of the contents out, and have it pushed where the emission says so. Raises what `as_folder` and `push` do."""
-        from epbuild.emit import image
-
         reference = self._emission.push
-        made = image(contents, annotations, tag=reference.tag if reference is not None else DEFAULT_TAG)
-        documents = [bench.written(document.path, "asset", document.data) for document in made.documents]
+        made = image_of(self._emission, contents, annotations)
+        documents = [self._bench.bytes_written(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *documents]
-        self.as_folder(files, draft)
+        self.as_folder(files)
         if reference is not None:
             there = (replace(blob, file=self._emission.path / blob.path) for blob in made.blobs)
-            push(replace(made, blobs=tuple(there)), reference, self.pour)
+            self._push(replace(made, blobs=tuple(there)), reference, self.pour)
         return recorded(files)
 
     def pour(self, content: Content, write: Write) -> None:
@@ -120,13 +141,13 @@ class Publisher:
             read(file, reading, write)
         self._check(content, reading.digest)
 
-    def _place(self, content: Content, path: Path, there: Path, draft: Path) -> None:
+    def _place(self, content: Content, path: Path, there: Path) -> None:
         if self._stays(content, path, there):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         if content.file is None:
             self._store.materialise(content.sha256, path)
-        elif content.file.is_relative_to(draft):
+        elif content.file.is_relative_to(self._draft):
             content.file.rename(path)  # it was made here for this
         else:
             reading = Reading()

@@ -8,17 +8,18 @@ new           it was never done here, and nobody's result for it is in the store
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.build.contents import Made
-from epbuild.build.emission import Inputs, emission_document
+from epbuild.build.emission import Inputs, Output
 from epbuild.build.orphans import PLACE, Orphan, Outputs
 from epbuild.build.sharing import shared_bytes, unmeasured
 from epbuild.build.written import Written
-from epbuild.errors import PlanError, Problem
+from epbuild.errors import BuildError, PlanError, Problem
 from epbuild.plan import Emission, Member, Plan, SessionGroup, Step, action_key, differences, key_document
 from epbuild.recipe import Recipe
 from epbuild.store import UNKNOWN, ActionRecords, BlobStore, Configuration, Digests, Workspace
@@ -183,8 +184,11 @@ class Surveyor:
         if pending:
             return ActionStatus("out of date" if before else "new", tuple(f"needs {ident}" for ident in pending))
         made = [found for ident in emission.session_groups if (found := groups[ident].made) is not None]
-        document = self.emission_document(emission, made)
-        key = action_key(document)
+        output = self.output(emission, made)
+        try:
+            document, key = output.document, output.key
+        except BuildError as error:  # which a build tells whole
+            return ActionStatus("out of date" if before else "new", tuple(problem.message for problem in error.problems))
         place, there = self.outputs.place(emission.path), self.outputs.last(emission.path)
         if there is not None and there.action_key == key:
             damage = self.damage(emission.root, there.files)
@@ -215,14 +219,10 @@ class Surveyor:
         known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
         return Written.of(self.workspace, self.outputs.place(emission.path), [known], self.digests)
 
-    def emission_document(self, emission: Emission, made: Sequence[Made]) -> dict[str, Any]:
-        """Everything that an emission of what was `made` depends on. Raises StoreError when a file of the user's cannot be read."""
-        return emission_document(emission, made, self.inputs(emission))
-
-    def inputs(self, emission: Emission) -> Inputs:
-        """What an emission is made of beside results. Raises StoreError when a file of the user's cannot be read."""
+    def output(self, emission: Emission, made: Sequence[Made]) -> Output:
+        """The output of an emission of what was `made`, as it has to be now. Raises StoreError when a file of the user's cannot be read."""
         read = self._recipe.files if emission.provenance else ()
-        return Inputs(self._recipe, self.digests.of_many([*read, *emission.files]))
+        return Output(emission, made, Inputs(self._recipe, self.digests.of_many([*read, *emission.files])))
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What is wrong with emitted files: a sentence for each that is missing or not as it was."""
@@ -230,10 +230,11 @@ class Surveyor:
         there: dict[str, Path] = {}
         for name, file in files.items():
             path = folder / name
-            if path.is_symlink() or not path.is_file():
+            size = _size(path)
+            if size is None:
                 sentences.append(f"{name} is missing")
-            elif path.stat().st_size != file["size"]:
-                sentences.append(f"{name} has {path.stat().st_size} bytes instead of {file['size']}")
+            elif size != file["size"]:
+                sentences.append(f"{name} has {size} bytes instead of {file['size']}")
             else:
                 there[name] = path
         digests = self.digests.of_many(there.values())
@@ -267,6 +268,15 @@ class Surveyor:
             for ident in emission.session_groups
         }
         return pending | (set(plan.session_groups) - emitted)
+
+
+def _size(path: Path) -> int | None:
+    """The size of a file in bytes; None where there is none, or a link to one."""
+    try:
+        found = path.lstat()
+    except OSError:  # whoever writes it again says why it cannot
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _outputs(emission: Emission) -> Iterator[Path]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from epbuild.emit.directory import Owned, mend, prepare, swap_in, unfinished
 from epbuild.emit.entries import free_name
+from epbuild.emit.jsonfile import JsonFile
 from epbuild.emit.layout import Placed, Stored, StoredModel, arrange
 from epbuild.emit.manifest import ManifestModel, render
 from epbuild.emit.placing import place_all
@@ -33,6 +34,7 @@ __all__ = [
     "Image",
     "Inference",
     "InputFile",
+    "JsonFile",
     "ManifestModel",
     "Materials",
     "Owned",

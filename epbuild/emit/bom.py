@@ -12,7 +12,7 @@ from typing import Any
 from epbuild import __version__
 from epbuild.canonical import canonical_json
 from epbuild.emit.emitted import EmittedModel
-from epbuild.emit.manifest import document_bytes
+from epbuild.emit.jsonfile import JsonFile
 from epbuild.emit.materials import InputFile, Materials, Package, SourceModel, Toolchain
 from epbuild.emit.tree import Content
 
@@ -25,8 +25,8 @@ _NOT_SHIPPED = {"scope": "excluded"}
 """What made the output and is not needed to run it."""
 
 
-def bill(materials: Materials, models: Iterable[EmittedModel], contents: Iterable[Content], *, name: str) -> bytes:
-    """The bill's bytes: indented UTF-8 JSON with sorted keys, ending in a newline; the same for equal values in any order.
+def bill(materials: Materials, models: Iterable[EmittedModel], contents: Iterable[Content], *, name: str) -> JsonFile:
+    """The bill, which is the same for equal values in any order.
 
     `contents` are the files of the output, `name` is what it is called. A model that several parts of it have is told of once. Raises
     KeyError when a model names a file, a source or an action that is not there.
@@ -66,7 +66,7 @@ def bill(materials: Materials, models: Iterable[EmittedModel], contents: Iterabl
     }
     # Told from the content, so that an equal bill has an equal number.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, canonical_json(document))
-    return document_bytes({**document, "serialNumber": serial.urn})
+    return JsonFile({**document, "serialNumber": serial.urn})
 
 
 def _emitted(model: EmittedModel, files: Mapping[str, Content], materials: Materials) -> dict[str, Any]:

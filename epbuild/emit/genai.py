@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Literal
 
-from epbuild.emit.manifest import document_bytes
+from epbuild.emit.jsonfile import JsonFile
 
 GenaiRole = Literal["embeddings", "prefill", "decode", "both", "lm_head"]
 """What a model of a decoder does, in the order in which they run. `both`: it takes the prompt, and then each token."""
@@ -84,7 +84,7 @@ class Stage:
     """ONNX Runtime's name of each EP, with its options."""
 
 
-def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> bytes:
+def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
     """The configuration: `base` with the stages as `model.decoder.pipeline`, in the order in which they run.
 
     The model's type becomes `decoder-pipeline`. Each stage gets the session options that `base` has for the decoder, less its EPs, and its
@@ -99,7 +99,7 @@ def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> bytes:
         key: value for key, value in model.get("decoder", {}).get("session_options", {}).items() if key != "provider_options"
     }
     decoder["pipeline"] = [{stage.name: _stage(stage, common)} for stage in _in_order(stages)]
-    return document_bytes({**base, "model": {**model, "type": "decoder-pipeline", "decoder": decoder}})
+    return JsonFile({**base, "model": {**model, "type": "decoder-pipeline", "decoder": decoder}})
 
 
 def check_base(document: Any) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from epbuild.emit.tree import Role
 from epbuild.errors import BuildError, Problem, StepId
@@ -60,14 +59,20 @@ def arrange(
         renames = {}
         for ep, binary in model.binaries:
             target = binaries[model.member][ep]
-            renames[binary.name] = posixpath.relpath(target, folder or ".")
+            renames[binary.name] = _beside(folder, target)
             _place(placed, Placed(target, "context-binary", binary), step)
         for data in model.data:
             _place(placed, Placed(posixpath.join(folder, data.name), "external-data", data), step)
         changed = {old: new for old, new in renames.items() if old != new}
         _place(placed, Placed(path, "model", model.model, changed), step)
     del placed[reserved.casefold()]
-    return tuple(sorted(placed.values(), key=lambda item: PurePosixPath(item.path).parts))
+    return tuple(sorted(placed.values(), key=lambda item: item.path.split("/")))
+
+
+def _beside(folder: str, target: str) -> str:
+    """The path of `target` as seen from `folder`."""
+    above, _, name = target.rpartition("/")
+    return name if above == folder else posixpath.relpath(target, folder or ".")  # which takes its time
 
 
 def _check_one_each(model: StoredModel, step: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from epbuild.emit.jsonfile import JsonFile
 from epbuild.emit.tree import Content
 
 FORMAT = 1
@@ -39,8 +39,8 @@ def render(
     models: Sequence[ManifestModel],
     files: Sequence[Content],
     provenance: str | None = None,
-) -> bytes:
-    """The manifest's bytes: indented UTF-8 JSON with sorted keys, ending in a newline.
+) -> JsonFile:
+    """The manifest.
 
     `provenance` is the path of the statement about these files and the manifest, which it therefore cannot list.
     """
@@ -67,9 +67,4 @@ def render(
         "files": [{"path": file.path, "role": file.role, "size": file.size, "sha256": file.sha256} for file in files],
         **({"provenance": provenance} if provenance is not None else {}),
     }
-    return document_bytes(document)
-
-
-def document_bytes(document: Mapping[str, Any]) -> bytes:
-    """A document as every file that epbuild emits has it: indented UTF-8 JSON with sorted keys, ending in a newline."""
-    return (json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    return JsonFile(document)

@@ -7,7 +7,6 @@ A component is what an application opens one session for, and a variant is it co
 from __future__ import annotations
 
 import hashlib
-import json
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
+from epbuild.emit.jsonfile import JsonFile
 from epbuild.emit.manifest import FORMAT
 from epbuild.emit.tree import Content
 
@@ -119,8 +119,8 @@ def package_manifest(
     contents: Sequence[Content],
     version: str | None = None,
     provenance: str | None = None,
-) -> bytes:
-    """The `manifest.json` of a package: indented UTF-8 JSON, ending in a newline.
+) -> JsonFile:
+    """The `manifest.json` of a package.
 
     `contents` are all files of the package but this one, and the statement at `provenance`, which is about both. The order of `variants` is
     kept, since ONNX Runtime takes the first of those that fit equally well.
@@ -144,7 +144,7 @@ def package_manifest(
         **({"package_version": version} if version is not None else {}),
         "schema_version": _SCHEMA_VERSION,
     }
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    return JsonFile(document, sort_keys=False)
 
 
 def check_package(contents: Sequence[Content], variants: Sequence[Variant]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild import __version__
-from epbuild.emit.manifest import document_bytes
+from epbuild.emit.jsonfile import JsonFile
 from epbuild.emit.materials import Built, InputFile, Materials, Package
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -35,8 +35,8 @@ class Subject:
 
 def statement(
     materials: Materials, subjects: Iterable[Subject], *, invocation: str, output: Mapping[str, Any] | None = None
-) -> bytes:
-    """The statement's bytes: indented UTF-8 JSON with sorted keys, ending in a newline; the same for equal values in any order.
+) -> JsonFile:
+    """The statement, which is the same for equal values in any order.
 
     `invocation` is the key of the emission, `output` what the recipe says of the output, such as its layout, as plain data. The format
     wants one subject at least.
@@ -70,7 +70,7 @@ def statement(
             },
         },
     }
-    return document_bytes(document)
+    return JsonFile(document)
 
 
 def is_statement_about(file: Path, name: str) -> bool:

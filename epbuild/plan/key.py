@@ -7,7 +7,7 @@ never holds an absolute path, a time, a host name, or the order of the recipe's 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ CONTRACT = 3
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
 """The lists whose items go by their names, and what their order is called."""
+_CONSEQUENCES: Sequence[Set[str]] = ({"order"}, {"files", "image files"})
+"""The parts of an output's document that follow from others: each is told only where nothing before it has changed."""
 _WHOLE = {*_ORDERS, "made"}
 """The parts whose items are told as one when they come or go."""
 
@@ -134,6 +136,8 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
         common = set(orders[0]) & set(orders[1])
         if len({tuple(name for name in order if name in common) for order in orders}) > 1:
             found.append(Change("changed", (part,), *orders))
+    for parts in _CONSEQUENCES[::-1]:
+        found = [change for change in found if change.place[0] not in parts] or found
     return found
 
 
@@ -184,6 +188,12 @@ def _subject(place: Place) -> str:
             return "epbuild's version"
         case ("recipe",):
             return "the recipe's name"
+        case ("order", group):
+            return f"the order of the models of {group}"
+        case ("image files", name):
+            return f"the image's {name}"
+        case ("files", path):
+            return path
         case ("models", model):
             return f"the file name of model {model}"
         case ("context binaries", model, ep):

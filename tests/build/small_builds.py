@@ -90,13 +90,13 @@ def source_model(weight: float) -> bytes:
     return bytes(helper.make_model(graph).SerializeToString())
 
 
-def context_model(contexts: Mapping[str, str | bytes]) -> Any:
+def context_model(contexts: Mapping[str, str | bytes], takes: str = "x", gives: str = "y") -> Any:
     """An EPContext model with one node for each EP: the name of its context binary, or the context itself."""
-    values = {name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in ("x", "y")}
+    values = {name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in (takes, gives)}
     nodes = [
         helper.make_node(
             "EPContext",
-            ["x"],
+            [takes],
             ["z"],
             domain="com.microsoft",
             name="context",
@@ -107,8 +107,8 @@ def context_model(contexts: Mapping[str, str | bytes]) -> Any:
         )
         for ep, context in contexts.items()
     ]
-    nodes.append(helper.make_node("Relu", ["z"], ["y"]))
-    return helper.make_model(helper.make_graph(nodes, "graph", values["x"], values["y"]))
+    nodes.append(helper.make_node("Relu", ["z"], [gives]))
+    return helper.make_model(helper.make_graph(nodes, "graph", values[takes], values[gives]))
 
 
 class Workshop:

@@ -351,6 +351,43 @@ def test_external_data_that_is_not_what_is_pinned_is_refused(workshop: Workshop,
     assert problem.message.startswith(told)
 
 
+def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = '  - {layout: directory, path: "dist/told/${group}", bom: true}\n'
+    workshop.write_recipe(("outputs:\n", f"outputs:\n{told}"))
+    workshop.build()
+    for module in ("build.emission", "emit.bom", "emit.provenance"):
+        monkeypatch.setattr(f"epbuild.{module}.__version__", "1000.0")
+    emissions = {step: state for step, state in workshop.states().items() if step.startswith("emit:")}
+    assert {step for step, state in emissions.items() if state == "current"} == {
+        step for step in emissions if "bom" not in workshop.survey().emissions[step].document
+    }
+    assert len(emissions) == 4
+    [step] = [step for step, state in emissions.items() if state != "current" and "decoder" in step]
+    [reason] = workshop.reasons(step)
+    assert reason.startswith("epbuild's version changed: ")
+    assert workshop.build().exit_code == 0
+    assert set(workshop.states().values()) == {"current"}
+
+
+def test_an_output_that_cannot_be_as_it_is_asked_for_says_so_before_it_is_made_and_fails_alone(built: Workshop) -> None:
+    model = onnx.load_from_string(source_model(2.0))
+    (tensor,) = model.graph.initializer
+    tensor.CopyFrom(numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    onnx.external_data_helper.set_external_data(tensor, "weights.bin")
+    (built.folder / "weights.bin").write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    (built.folder / "classifier.onnx").write_bytes(model.SerializeToString())
+    names = 'base: "${model}.base.onnx", context_binary: weights.bin, groups: [classifier]'
+    built.write_recipe(
+        ('  - {layout: directory, path: "dist/${group}"}', f'  - {{layout: directory, path: "dist/${{group}}", {names}}}')
+    )
+    assert built.build().exit_code == 1
+    assert built.failures == ["EPB422"]
+    assert built.reasons(EMIT_CLASSIFIER) == (
+        "with the models as they were before compiling, two different files would be written to 'weights.bin'",
+    )
+
+
 def test_a_build_tells_the_end_of_every_step_once(workshop: Workshop) -> None:
     workshop.build()
     ended = [event.step for event in workshop.events if isinstance(event, StepFinished)]

@@ -154,11 +154,15 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
             with prepare(path, written, "emit:decoder/npu/directory") as draft:
                 bench = Workbench(draft / "made", store)
                 bench.folder.mkdir()
-                contents = [bench.written(name, "asset", data) for name, data in wanted.items()]
-                Publisher(emission(path), store, digests, written).as_folder(contents, draft)
+                contents = [bench.bytes_written(name, "asset", data) for name, data in wanted.items()]
+                Publisher(emission(path), bench, draft, store, digests, written, never_pushed).as_folder(contents)
             return written
 
         yield publish
+
+
+def never_pushed(*arguments: object) -> None:
+    raise AssertionError("a folder is not pushed")
 
 
 def known(digests: Digests, *recorded: Mapping[str, bytes]) -> Written:

@@ -119,7 +119,7 @@ def compiled(project: Path, place: Path) -> Path:
 def uncompiled(project: Path, place: Path) -> Path:
     """The decoder as it was before compiling, likewise."""
     shutil.copytree(project / "models/tiny-llm", place)
-    (place / "genai_config.json").write_bytes(genai_config(BASE, base_stages(project)))
+    (place / "genai_config.json").write_bytes(genai_config(BASE, base_stages(project)).data)
     return place
 
 

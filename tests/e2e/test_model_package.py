@@ -119,7 +119,7 @@ def test_a_model_that_two_components_have_in_common_is_in_the_package_once_and_o
     (tmp_path / content.path).parent.mkdir(parents=True)
     shutil.copyfile(source, tmp_path / content.path)
     manifest = package_manifest(name="two", description="", variants=said, recipe="two", contents=contents)
-    (tmp_path / "manifest.json").write_bytes(manifest)
+    (tmp_path / "manifest.json").write_bytes(manifest.data)
     components = open_package(tmp_path)["components"]
     assert [component["inputs"] for component in components.values()] == [["image"], ["image"]]
 

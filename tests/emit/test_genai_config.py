@@ -46,7 +46,7 @@ LM_HEAD = Stage("lm_head", "lm_head", "lm_head.onnx", ("output_hidden_states",),
 
 
 def written(base: dict[str, Any], *stages: Stage) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(genai_config(base, stages))
+    document: dict[str, Any] = json.loads(genai_config(base, stages).data)
     return document
 
 
@@ -101,11 +101,11 @@ def test_embeddings_run_first_and_the_head_last_whatever_the_order_of_the_roles(
 def test_a_configuration_that_is_made_again_has_the_same_bytes() -> None:
     options = {"backend_type": "htp", "soc_model": "SM8750"}
     other = replace(PREFILL, provider_options=[("QNNExecutionProvider", options), ("CPUExecutionProvider", {})])
-    assert genai_config(BASE, [PREFILL, DECODE]) == genai_config(copy.deepcopy(BASE), [DECODE, other])
+    assert genai_config(BASE, [PREFILL, DECODE]).data == genai_config(copy.deepcopy(BASE), [DECODE, other]).data
 
 
 def test_letters_beyond_ascii_are_written_as_they_are_since_genai_reads_no_escapes() -> None:
-    assert "ü".encode() in genai_config(changed(lambda model: model.update(tokenizer_dir="ü")), [PREFILL, DECODE])
+    assert "ü".encode() in genai_config(changed(lambda model: model.update(tokenizer_dir="ü")), [PREFILL, DECODE]).data
 
 
 def test_eps_are_named_as_genai_names_them() -> None:

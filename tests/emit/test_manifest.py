@@ -93,7 +93,7 @@ def rendered(*, reverse: bool = False) -> bytes:
             for name, nodes in {"prefill": [NODE], "decode": [NODE, EMBEDDED]}.items()
         ],
         files=[Content("llm.bin", "context-binary", 12, DIGEST), Content("prefill.onnx", "model", 0, DIGEST)],
-    )
+    ).data
 
 
 def test_equal_builds_have_equal_manifests_byte_for_byte() -> None:

@@ -48,7 +48,7 @@ FILES = [content(f"{FOLDER}/{name}") for name in ("prefill_ctx.onnx", "decode_ct
 
 def written(*variants: Variant, contents: list[Content] | None = None, **more: Any) -> dict[str, Any]:
     whole = FILES if contents is None else contents
-    data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", contents=whole, **more)
+    data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", contents=whole, **more).data
     assert data.endswith(b"}\n")
     document: dict[str, Any] = json.loads(data)
     return document
@@ -109,8 +109,8 @@ def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
     one = compiled("prefill")
     other = replace(one, provider_options=reordered(dict(one.provider_options)))
     arguments: dict[str, Any] = {"name": "tiny", "description": "ü", "recipe": "tiny"}
-    first = package_manifest(variants=[one], contents=FILES, **arguments)
-    assert first == package_manifest(variants=[other], contents=FILES[::-1], **arguments)
+    first = package_manifest(variants=[one], contents=FILES, **arguments).data
+    assert first == package_manifest(variants=[other], contents=FILES[::-1], **arguments).data
     assert "ü".encode() in first
 
 

@@ -43,7 +43,7 @@ def materials() -> Materials:
 
 
 def document(found: Materials | None = None, **more: Any) -> dict[str, Any]:
-    text = statement(found or materials(), SUBJECTS, invocation=INVOCATION, **more)
+    text = statement(found or materials(), SUBJECTS, invocation=INVOCATION, **more).data
     read: dict[str, Any] = json.loads(text)
     return read
 
@@ -86,7 +86,7 @@ def assert_official(text: bytes) -> None:
 
 def test_the_official_reader_takes_it_whole() -> None:
     found = gather(quickstart().recipe, quickstart().built, [InputFile("tokenizer.json", "aa" * 32)])
-    assert_official(statement(found, SUBJECTS, invocation=INVOCATION, output={"layout": "directory"}))
+    assert_official(statement(found, SUBJECTS, invocation=INVOCATION, output={"layout": "directory"}).data)
 
 
 def test_it_is_about_the_files_that_were_made() -> None:
@@ -159,7 +159,7 @@ def test_it_leads_to_the_actions_and_to_the_builder() -> None:
 def test_what_has_no_order_does_not_change_it(built: list[Built], subjects: list[Subject], reverse: bool) -> None:
     turned = [replace(item, document=_turned(item.document) if reverse else item.document) for item in built]
     found = gather(quickstart().recipe, turned)
-    assert statement(found, subjects, invocation=INVOCATION) == statement(materials(), SUBJECTS, invocation=INVOCATION)
+    assert statement(found, subjects, invocation=INVOCATION).data == statement(materials(), SUBJECTS, invocation=INVOCATION).data
 
 
 def _turned(value: Any) -> Any:
@@ -186,13 +186,13 @@ def test_what_differs_shows(part: str) -> None:
         item = replace(item, document={**item.document, "toolchain": {**toolchain, "libraries": {LIBRARY: "ee" * 32}}})
     else:
         subjects = (SUBJECTS[0], Subject("prefill_qnn.bin", "ee" * 32))
-    before = statement(gather(output.recipe, [built(CLASSIFIER)]), SUBJECTS, invocation=INVOCATION)
-    assert statement(gather(recipe, [item]), subjects, invocation=INVOCATION) != before
+    before = statement(gather(output.recipe, [built(CLASSIFIER)]), SUBJECTS, invocation=INVOCATION).data
+    assert statement(gather(recipe, [item]), subjects, invocation=INVOCATION).data != before
 
 
 def test_the_cpu_of_the_host_is_not_told_though_a_key_may_depend_on_it() -> None:
     assert CPU in json.dumps(dict(built(DECODER).document))
-    assert CPU.encode() not in statement(materials(), SUBJECTS, invocation=INVOCATION)
+    assert CPU.encode() not in statement(materials(), SUBJECTS, invocation=INVOCATION).data
 
 
 @pytest.mark.parametrize("path", ["/home/someone/models/net.onnx", r"C:\Users\someone\models\net.onnx"])
@@ -200,7 +200,7 @@ def test_where_a_folder_lies_on_one_machine_is_not_told(path: str) -> None:
     item = replace(with_member(built(CLASSIFIER), 0, external={"net.bin": "0b" * 32}), models={"classifier": path})
     found = gather(quickstart().recipe, [item])
     assert {("model", "net.onnx"), ("external-data", "net.bin")} <= dependencies(found).keys()
-    assert b"someone" not in statement(found, SUBJECTS, invocation=INVOCATION)
+    assert b"someone" not in statement(found, SUBJECTS, invocation=INVOCATION).data
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_remote_model_is_named_by_its_address_without_what_may_be_secret(path:
     found = gather(quickstart().recipe, [item])
     assert dependencies(found)["model", "net.onnx"]["uri"] == graph
     assert dependencies(found)["external-data", "parts/net.bin"]["uri"] == data
-    assert b"secret" not in statement(found, SUBJECTS, invocation=INVOCATION)
+    assert b"secret" not in statement(found, SUBJECTS, invocation=INVOCATION).data
     assert definition(found)["externalParameters"]["builds"][0]["models"][0]["source"] == graph
 
 
@@ -303,4 +303,4 @@ def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> byt
     (output,) = {path.parent for path in folder.rglob("dist/**/*") if path.is_file()}
     subjects = [Subject(path.name, sha256(path)) for path in output.iterdir()]
     found = gather(RecipeFiles("quickstart", (recipe_file(recipe, folder, sha256(recipe)),)), built)
-    return statement(found, subjects, invocation=made[0].key)
+    return statement(found, subjects, invocation=made[0].key).data

@@ -65,7 +65,7 @@ def write(folder: Path, *, soc: str = "SM8750", embed: bool = False) -> Path:
             for name, role in roles.items()
         ],
     )
-    (folder / "manifest.json").write_bytes(content)
+    (folder / "manifest.json").write_bytes(content.data)
     return folder
 
 

@@ -408,6 +408,17 @@ def test_what_an_output_is_made_of_is_told_in_the_words_of_the_recipe() -> None:
     ]
 
 
+def test_what_follows_from_another_change_is_told_only_where_nothing_else_is() -> None:
+    old = {"format": 5, "recipe": "llm", "order": {"llm": "a, b"}, "files": {"manifest.json": "a" * 64}}
+    other_bytes = {**old, "files": {"manifest.json": "b" * 64, "x.bin": "c" * 64}}
+    assert differences(old, other_bytes) == ["manifest.json changed: aaaaaaaa -> bbbbbbbb", "x.bin added: cccccccc"]
+    other_order = {**other_bytes, "order": {"llm": "b, a"}}
+    assert differences(old, other_order) == ["the order of the models of llm changed: a, b -> b, a"]
+    assert differences(old, {**other_order, "recipe": "llms"}) == ["the recipe's name changed: llm -> llms"]
+    image = {**old, "image files": {"index": "d" * 64}}
+    assert differences(old, image) == ["the image's index added: dddddddd"]
+
+
 # -- What holds for all documents --------------------------------------------------------------------------------------
 
 

@@ -121,4 +121,4 @@ def list_files(
         ],
         files=files,
     )
-    (folder / "manifest.json").write_bytes(content)
+    (folder / "manifest.json").write_bytes(content.data)
