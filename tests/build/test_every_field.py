@@ -119,6 +119,7 @@ GENAI: Edits = {
     "groups.pair.genai": {"config": "genai.json", "roles": {"prefill": "left", "decode": "right"}, "files": ["tokenizer.json"]},
     **every("base", "${model}.base.onnx"),
 }
+ELSEWHERE: Edits = {"models.right": {"path": "external.onnx", "external_data": "one"}}
 LISTED: Edits = {"groups.pair.models": [{"model": "left"}, {"model": "right"}]}
 EXTERNAL: Edits = {"groups.pair.compile": {"initializers": {"store": "external", "file": "${model}.w", "threshold": 64}}}
 
@@ -136,6 +137,15 @@ def model(seed: int, denotation: str = "") -> bytes:
     return bytes(made.SerializeToString(deterministic=True))
 
 
+def with_external_data() -> bytes:
+    """The same with its weights in `w.bin`."""
+    made = onnx.load_from_string(model(5))
+    (tensor,) = made.graph.initializer
+    onnx.external_data_helper.set_external_data(tensor, "w.bin")
+    tensor.ClearField("raw_data")
+    return bytes(made.SerializeToString(deterministic=True))
+
+
 def genai(**more: int) -> bytes:
     return json.dumps({"model": {"context_length": 128, "vocab_size": 256, **more}}).encode()
 
@@ -144,6 +154,9 @@ FILES = {
     "left.onnx": model(1, "DATA_BATCH"),
     "right.onnx": model(2),
     "other.onnx": model(3),
+    "external.onnx": with_external_data(),
+    "one/w.bin": bytes(256),
+    "two/w.bin": bytes(range(256)),
     "genai.json": genai(),
     "genai2.json": genai(eos_token_id=3),
     "tokenizer.json": b"{}",
@@ -176,7 +189,8 @@ CASES: dict[str, Case | str] = {
     "models.*": Case({"models.left": "other.onnx"}),
     "models.*.path": Case({"models.right.path": "other.onnx"}),
     "models.*.sha256": Case({"models.right.sha256": DIGESTS["right.onnx"]}, counts=False),
-    "models.*.data_sha256.*": "a pin of external data, checked like that of the graph",
+    "models.*.data_sha256.*": Case({"models.right.data_sha256": {"w.bin": DIGESTS["one/w.bin"]}}, given=ELSEWHERE, counts=False),
+    "models.*.external_data": Case({"models.right.external_data": "two"}, given=ELSEWHERE),
     "models.*.free_dimensions.by_name.*": Case({"models.right.free_dimensions": {"by_name": {"n": 2}}}),
     "models.*.free_dimensions.by_denotation.*": Case(
         {"models.left": {"path": "left.onnx", "free_dimensions": {"by_denotation": {"DATA_BATCH": 2}}}}
@@ -341,6 +355,7 @@ class Checkout(Workshop):
 
     def write_files(self, files: Mapping[str, bytes]) -> None:
         for name, data in files.items():
+            (self.folder / name).parent.mkdir(exist_ok=True)
             (self.folder / name).write_bytes(data)
 
     def made(self, recipe: Document) -> dict[str, bytes]:
