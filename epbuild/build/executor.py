@@ -119,9 +119,14 @@ def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledMode
     if error is not None:
         raise error
     execution.compiled()
-    for member in group.members:
-        prefix_nodes(group, member, execution.staging / member.output)
-    needed = {member.name: _source_data(group, member, execution.staging) for member in group.members}
+    try:
+        for member in group.members:
+            prefix_nodes(group, member, execution.staging / member.output)
+        needed = {member.name: _source_data(group, member, execution.staging) for member in group.members}
+    except OSError as failure:
+        message = f"what was compiled could not be written as it is to be: {failure.strerror or failure}"
+        hint = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
+        raise EnvironmentFailure(Problem("EPB405", message, StepId(group.id), hint)) from failure
     models = tuple(
         replace(model, data=tuple(dict.fromkeys((*model.data, *needed[model.member]))))
         for model in _verify(group, execution.staging / _OUTPUT, ending)
@@ -147,9 +152,9 @@ def _staged(group: SessionGroup) -> Iterator[_Staged]:
         yield _Staged(member.graph, member.source)
         folder = member.source.rpartition("/")[0]
         # Two locations can be spellings of one file: what one of them needs is then so for both.
-        apart = {posixpath.normpath(location) for location in member.subgraph_data}
+        apart = {posixpath.normpath(location).casefold() for location in member.subgraph_data}
         for location, path in member.external.items():
-            yield _Staged(path, f"{folder}/{location}", posixpath.normpath(location) in apart)
+            yield _Staged(path, f"{folder}/{location}", posixpath.normpath(location).casefold() in apart)
     for file in group.target.option_files:
         yield _Staged(file.path, file.staged)
 
@@ -203,6 +208,7 @@ def _stage_file(file: _Staged, execution: Execution) -> None:
     real = file.path.resolve()
     if staged.exists() and staged.samefile(real):
         return  # one file under two spellings of its name
+    staged.unlink(missing_ok=True)  # the same under another spelling; never written through, as it may be a link
     if file.apart:
         copy_file(real, staged)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -168,6 +169,15 @@ def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(w
     keys = ("read", "free_dimensions", "denoted_dimensions", "embed", "graph_optimization_level", "node_name_prefix")
     assert [classifier[key] for key in keys] == ["bytes", {"n": 4}, {}, True, "basic", "classifier_"]
     assert [decode[key] for key in keys] == ["file", {}, {}, False, "basic", None]
+
+
+def test_a_full_disk_after_the_compile_is_told_as_that(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(executor, "prefix_nodes", full)
+    assert workshop.build("compile:classifier/plain/classifier").exit_code == 3
+    assert workshop.failures == ["EPB405"]
 
 
 def test_an_expectation_of_one_member_is_not_asked_of_another(workshop: Workshop) -> None:
