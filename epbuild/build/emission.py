@@ -117,7 +117,7 @@ def _ignored(text: str) -> None:
 def _facts(emission: Emission, made: Sequence[Made], inputs: Inputs) -> dict[str, Any]:
     """Why the files of an output are what they are, in the words of the recipe."""
     files = inputs.files
-    describes_itself = _is_package(emission) or emission.pack == "oci"
+    describes_itself = "package" if _is_package(emission) else "image" if emission.pack == "oci" else None
     return {
         "layout": emission.layout,
         "recipe": inputs.recipe.name,
@@ -128,7 +128,7 @@ def _facts(emission: Emission, made: Sequence[Made], inputs: Inputs) -> dict[str
         ),
         "made": {item.group.id: {"key": item.key, "artifacts": _digests(item.result)} for item in made},
         **({"pack": _pack_document(emission)} if emission.pack is not None else {}),
-        **({"package": {"name": emission.title, "description": emission.description}} if describes_itself else {}),
+        **({describes_itself: {"name": emission.title, "description": emission.description}} if describes_itself else {}),
         # A statement names the files of the recipe by their digests.
         **({"provenance": inputs.of_the_recipe} if emission.provenance else {}),
         **({"bom": True} if emission.bom else {}),

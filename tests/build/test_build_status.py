@@ -369,6 +369,18 @@ def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Works
     assert set(workshop.states().values()) == {"current"}
 
 
+def test_an_image_whose_description_is_another_one_is_published_again_and_says_why(workshop: Workshop) -> None:
+    image = ('path: "dist/${group}"}', 'pack: oci, path: "dist/${group}"}')
+    workshop.write_recipe(("name: small\n", "name: small\ndescription: First.\n"), image)
+    workshop.build()
+    workshop.write_recipe(("name: small\n", "name: small\ndescription: Second.\n"), image)
+    assert workshop.reasons(EMIT_DECODER) == ("image description changed: First. -> Second.",)
+    workshop.build()
+    manifests = [data for path, data in workshop.contents().items() if b"org.opencontainers.image.description" in data]
+    assert len(manifests) == 1
+    assert b"Second." in manifests[0]
+
+
 def test_an_output_that_cannot_be_as_it_is_asked_for_says_so_before_it_is_made_and_fails_alone(built: Workshop) -> None:
     model = onnx.load_from_string(source_model(2.0))
     (tensor,) = model.graph.initializer
