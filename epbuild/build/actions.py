@@ -95,13 +95,12 @@ class Actions:
 
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
-        known = []
+        known, recorded = [], self._memory.keys()
         for ident, status in self._found.groups.items():
             if status.made is None or ident in self._found.todo:
                 continue
             self._made[ident] = status.made
-            before = self._memory.step(ident)
-            if before is None or before.action_key != status.made.key:  # the store has it, or another configuration made it here
+            if recorded.get(ident) != status.made.key:  # the store has it, or another configuration made it here
                 known.append(_record(ident, status.made.key, status.document, status.made.result))
             for step in self._steps[ident]:
                 self._ended(StepFinished(step, "restored" if status.state == "restorable" else "current", 0.0))

@@ -57,12 +57,13 @@ class Outputs:
     def adopt(self, records: Iterable[StepRecord]) -> None:
         """Remember that what these emissions would have written is in its place, whoever wrote it. Raises StoreError."""
         mine = self._memory.configuration
-        known = {output.place: output.action_key for output in self._workspace.outputs() if mine in output.owners}
-        new = {}
-        for record in records:
-            place, before = record.result[PLACE], self._memory.step(record.step)
-            if known.get(place) != record.action_key or before is None or before.action_key != record.action_key:
-                new[place] = record
+        owned = {output.place: output.action_key for output in self._workspace.outputs() if mine in output.owners}
+        recorded = self._memory.keys()
+        new = {
+            record.result[PLACE]: record
+            for record in records
+            if not owned.get(record.result[PLACE]) == recorded.get(record.step) == record.action_key
+        }
         if new:
             self._memory.adopt(new)
 

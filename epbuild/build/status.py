@@ -164,7 +164,7 @@ class Surveyor:
         key = action_key(document)
         result = self.result(key)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
-        here = self.memory.result(key)
+        here = before.result if before is not None and before.action_key == key else self.memory.result(key)
         known = result or here
         if known is not None and (lacks := self._lacks(group, known)):
             return ActionStatus("out of date", lacks if result else (*lacks, _LOST), key, document)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MEMORY_TABLES = (
     """CREATE TABLE steps (step TEXT, action_key TEXT NOT NULL, key_document TEXT NOT NULL, result TEXT NOT NULL, finished REAL NOT NULL,
-       configuration TEXT, recipe TEXT NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (configuration, step)) WITHOUT ROWID""",
+       configuration TEXT, recipe TEXT NOT NULL, checksum INTEGER NOT NULL, PRIMARY KEY (step, configuration)) WITHOUT ROWID""",
     "CREATE INDEX steps_by_key ON steps (action_key)",
     """CREATE TABLE outputs (place TEXT PRIMARY KEY, step TEXT NOT NULL, action_key TEXT NOT NULL, results TEXT NOT NULL,
        files TEXT NOT NULL, owners TEXT NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID""",
@@ -103,6 +103,11 @@ class Memory:
         query = f"{_STEPS} WHERE step = ? AND recipe IN (?, '') ORDER BY configuration != ?, finished DESC LIMIT 1"
         found = self._database.read(query, (step, _ascii(self.configuration.recipe), self.configuration.ident))
         return _step(found[0])[1] if found else None
+
+    def keys(self) -> dict[str, str]:
+        """The action key with which each step last ended in this configuration. Raises StoreError."""
+        query = f"{_STEPS} WHERE configuration = ?"
+        return {row[0]: row[1] for row in self._database.read(query, (self.configuration.ident,))}
 
     def result(self, action_key: str) -> Mapping[str, Any] | None:
         """What the action came to, in whatever configuration it was last done here. Raises StoreError."""
@@ -202,7 +207,7 @@ def all_steps(database: Database) -> list[tuple[Configuration, StepRecord]]:
 
 def all_outputs(database: Database) -> list[OutputRecord]:
     """Every output that was written and not removed. Raises StoreError."""
-    return database.change(_outputs)
+    return [_output(row) for row in database.read(f"{_OUTPUTS} ORDER BY place")]
 
 
 def step_row(record: StepRecord, configuration: Configuration) -> tuple[object, ...]:
