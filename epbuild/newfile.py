@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ from pathlib import Path
 def new_file(path: Path, text: str, *, overwrite: bool) -> Iterator[Path]:
     """Write `text` beside `path`, hand that draft out to be looked at, and put it in place if nothing was raised meanwhile.
 
-    Raises FileExistsError, without `overwrite`, where there is something at `path` by then.
+    A link stays one: what it leads to is written. Raises FileExistsError, without `overwrite`, where there is something at `path` by then.
     """
+    path = Path(os.path.realpath(path))
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
         draft.write_text(text, encoding="utf-8", newline="\n")

@@ -166,7 +166,8 @@ def take(
     head = marshal.dumps(facts)
     draft = f"{place}.{os.getpid()}"
     try:
-        with open(draft, "wb") as draft_file:  # noqa: PTH123
+        # For its owner alone: it has the values of the variables that the recipe reads, which may be secrets.
+        with open(draft, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as draft_file:
             draft_file.writelines([len(head).to_bytes(_LENGTH, "big"), head, *parts])
         os.replace(draft, place)  # noqa: PTH105
     except OSError:

@@ -28,6 +28,7 @@ from epbuild.clone import copy_file
 from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.onnxfile import EPContextNode, MalformedModel, SharedInitializers, read_header, share_initializers
 from epbuild.plan import Member, PlannedEp, SessionGroup
+from epbuild.portable import real_path
 from epbuild.store import BlobStore, Cancelled
 from epbuild.toolchain import Environment
 from epbuild.verify import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled, source_signature
@@ -205,7 +206,7 @@ def _unstage(group: SessionGroup, execution: Execution) -> None:
 def _stage_file(file: _Staged, execution: Execution) -> None:
     staged = execution.staging / file.name
     staged.parent.mkdir(parents=True, exist_ok=True)
-    real = file.path.resolve()
+    real = real_path(file.path)
     if staged.exists() and staged.samefile(real):
         return  # one file under two spellings of its name
     staged.unlink(missing_ok=True)  # the same under another spelling; never written through, as it may be a link
@@ -236,7 +237,7 @@ def ep_request(ep: PlannedEp) -> dict[str, Any]:
         "name": ep.entry.ep,
         "kind": ep.entry.kind,
         "module": ep.entry.module,
-        "library": str(ep.library.resolve()) if ep.library else None,
+        "library": str(real_path(ep.library)) if ep.library else None,
         "registration": f"{ep.entry.ep}.virtual" if ep.device.virtual else ep.entry.ep,
         "device": {
             "type": ep.device.type,
@@ -325,7 +326,7 @@ def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[st
             message = f"the external data {location} of '{member.name}' has the name of something that the EP wrote"
             raise BuildError(Problem("EPB417", message, StepId(group.id), "Give the data, or the model, another name."))
         target.parent.mkdir(parents=True, exist_ok=True)
-        copy_file(path.resolve(), target)
+        copy_file(real_path(path), target)
     return tuple(external) if shared else ()
 
 
@@ -360,9 +361,9 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
 def _result(
     models: tuple[CompiledModel, ...], signatures: Mapping[str, Any], execution: Execution, ending: Ending, seconds: float
 ) -> dict[str, Any]:
-    folder, store = (execution.staging / _OUTPUT).resolve(), execution.store
+    folder, store = real_path(execution.staging / _OUTPUT), execution.store
     # Several names may lead to one file, which can be taken once; and what a link leads to elsewhere is not ours to take.
-    files = {name: (folder / name).resolve() for name in _artifacts(models)}
+    files = {name: real_path(folder / name) for name in _artifacts(models)}
     blobs = {file: store.take(file) if file.is_relative_to(folder) else store.add(file) for file in dict.fromkeys(files.values())}
     log = store.add(execution.log)
     members = {report["member"]: report["seconds"] for report in ending.reports if report.get("event") == "member_finished"}

@@ -167,9 +167,9 @@ def _read(recipe: Recipe) -> Lock | None:
         raise PlanError(
             Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
         ) from error
-    from epbuild.lock import read_lock
+    from epbuild.lock import decoded, read_lock
 
-    return read_lock(content.decode("utf-8", errors="replace"), str(path))
+    return read_lock(decoded(content), str(path))
 
 
 def _folder(environment: Environment) -> Path:

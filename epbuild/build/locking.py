@@ -15,7 +15,7 @@ from epbuild.build.locked import lock_path
 from epbuild.build.remote import RemoteModels
 from epbuild.build.session import Request, lasting_workspace
 from epbuild.catalog import BadCatalog
-from epbuild.errors import PlanError, Position, Problem, ToolchainError, nearest
+from epbuild.errors import EnvironmentFailure, PlanError, Position, Problem, ToolchainError, nearest
 from epbuild.lock import (
     Lock,
     LockChange,
@@ -24,6 +24,7 @@ from epbuild.lock import (
     LockedToolchain,
     Package,
     changes,
+    decoded,
     plain_name,
     render,
     salvage,
@@ -89,17 +90,23 @@ def make_lock(
 
 
 def write_lock(locking: Locking) -> None:
-    """Put a lock beside its recipe, whole, unless the file says just that already. Raises OSError."""
-    if not locking.is_written:
+    """Put a lock beside its recipe, whole, unless the file says just that already. Raises EnvironmentFailure (EPB518)."""
+    if locking.is_written:
+        return
+    try:
         with new_file(locking.path, render(locking.lock), overwrite=True):
             pass
+    except OSError as error:
+        message = f"the lock {locking.path} cannot be written: {error.strerror or error}"
+        hint = "Check the permissions and the space of its folder."
+        raise EnvironmentFailure(Problem("EPB518", message, hint=hint)) from error
 
 
 def _there(path: Path, tell: Listener) -> tuple[str | None, Lock | None]:
     """The text of the lock that is there, and what of it can be read; Nones where there is none."""
     try:
         # Git may give the lines other ends on Windows.
-        text = read_regular(path).decode("utf-8", errors="replace").replace("\r\n", "\n")
+        text = decoded(read_regular(path)).replace("\r\n", "\n")
     except FileNotFoundError:
         return None, None
     except OSError as error:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epbuild.build.events import Fetched, Fetching, Listener
+from epbuild.canonical import canonical_json
 from epbuild.errors import PlanError, StoreError
 from epbuild.recipe import ModelSource
 from epbuild.store import BlobStore, Workspace
@@ -55,5 +57,6 @@ class RemoteModels:
 
 
 def _fact(model: ModelSource) -> str:
-    pins = ",".join(f"{name}={digest}" for name, digest in sorted(model.data_sha256.items()))
-    return f"remote {model.path} {model.sha256} {pins}"
+    """What a model's place is remembered under: a digest, since the query of an address may hold a secret."""
+    asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
+    return f"remote {hashlib.sha256(canonical_json(asked).encode()).hexdigest()}"

@@ -12,6 +12,7 @@ from epbuild.build.trial_toolchain import entries_of, toolchain_at, toolchain_of
 from epbuild.build.trial_worker import Session
 from epbuild.catalog import BUILT_IN, Entry, Option, UnknownName, entries_for, find_option, find_session_key, known_eps
 from epbuild.plan import OptionFile, PlannedEp
+from epbuild.portable import real_path
 from epbuild.recipe import DeviceChoice
 from epbuild.store import toolchain_directory
 from epbuild.verify import Artifact
@@ -117,7 +118,7 @@ def _with_files(
 
     A manifest names files as they were staged for the compile.
     """
-    places = {file.staged: str(file.path.resolve()) for file in files.values()}
+    places = {file.staged: str(real_path(file.path)) for file in files.values()}
     kept, lacking = {}, []
     for name, value in options.items():
         try:

@@ -134,6 +134,9 @@ def execute(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return abandon_output()
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and _folder_is_gone():
+            _say("error: the folder that epbuild was started in is no longer there. Change to one that is.")
+            return _failed(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
         _say(f"error: {place}{error.strerror or error}")
         return _failed(_ENVIRONMENT, arguments)
@@ -147,6 +150,15 @@ def execute(arguments: Sequence[str]) -> int:
         _say(f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows.")
         return _failed(1, arguments)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _folder_is_gone() -> bool:
+    """Whether somebody has removed the current directory: whatever is relative to it fails, and says no name."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _interrupt_once(number: int, frame: object) -> None:

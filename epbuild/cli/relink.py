@@ -13,6 +13,7 @@ from epbuild.emit import emitted_files
 from epbuild.errors import Problem
 from epbuild.onnxfile import ChangeRefused, Packaging, repackage
 from epbuild.plan import MANIFEST
+from epbuild.portable import real_path
 from epbuild.report import print_line
 
 app = arguments.application()
@@ -84,7 +85,7 @@ def _models(path: Path) -> list[Path]:
 
 
 def _refuse_output(model: Path) -> None:
-    place = model.resolve()
+    place = real_path(model)
     for folder in place.parents:
         if place.relative_to(folder).as_posix() in emitted_files(folder):
             message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"

@@ -92,10 +92,12 @@ def prepare(destination: Path, owned: Owned, step: str) -> Iterator[Path]:
         staged.mkdir()
         yield staged
     except OSError as error:
-        message = f"the output {destination.name} cannot be written: {error.strerror or error}"
-        raise EnvironmentFailure(
-            Problem("EPB424", message, StepId(step), "Check the space and the permissions of its folder.")
-        ) from error
+        why, hint = error.strerror or str(error), "Check the space and the permissions of its folder."
+        if isinstance(error, FileExistsError | NotADirectoryError) and error.filename:
+            # Such as a link that leads to itself, or nowhere.
+            why, hint = f"{Path(error.filename).name} is there, and no folder", "Move it away, or change the output's path."
+        message = f"the output {destination.name} cannot be written: {why}"
+        raise EnvironmentFailure(Problem("EPB424", message, StepId(step), hint)) from error
     finally:
         remove_tree(staged)
 

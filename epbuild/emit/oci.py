@@ -17,6 +17,7 @@ from typing import Any
 
 from epbuild.canonical import canonical_json
 from epbuild.emit.tree import Content, Role
+from epbuild.portable import real_path
 from epbuild.recipe import DEFAULT_TAG
 
 ARTIFACT_TYPE = "application/vnd.epbuild.output.v1"
@@ -193,7 +194,7 @@ def _hex(digest: str) -> str:
 def _read(folder: Path, path: str) -> bytes:
     """A file below `folder`. Raises OSError, and ValueError where it is too large, no file, or reached through a link."""
     place = folder / path
-    if place.resolve() != folder.resolve() / path or not place.is_file():
+    if real_path(place) != real_path(folder) / path or not place.is_file():
         raise ValueError(path)
     with place.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)

@@ -76,7 +76,7 @@ def download(
             store.adopt(partial.path, blob)
             partial.forget()
         if pin is None:
-            memory.put(name, {"address": address.text, "sha256": blob.digest})
+            memory.put(name, {"address": str(address), "sha256": blob.digest})
         return blob
 
 

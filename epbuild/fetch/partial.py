@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ from epbuild.fetch.failures import unwritable
 from epbuild.store import Blob
 
 _BUFFER_BYTES = 1 << 20
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]+")
 
 
 class Partial:
@@ -86,7 +88,8 @@ class Partial:
     def _take_up(self) -> None:
         with suppress(FileNotFoundError, ValueError):
             match json.loads(self._note.read_text(encoding="utf-8")):
-                case {"validator": str(validator)}:
+                # What no header may hold is no validator that a server gave.
+                case {"validator": str(validator)} if _HEADER_VALUE.fullmatch(validator):
                     self.validator = validator
         self._file.seek(0)
         while chunk := self._file.read(_BUFFER_BYTES):

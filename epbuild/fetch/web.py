@@ -77,6 +77,8 @@ class WebSource:
                 if error.code == 416 and resuming:  # there is no such part: the file has become smaller
                     return self.open(0, None)
                 raise _answered(error) from error
+        except ValueError as error:  # urllib reads where a redirect leads before `redirect_request` is asked
+            raise Refused("the server redirects to an address that cannot be read", _CHECK_ADDRESS) from error
         except (OSError, http.client.HTTPException) as error:
             raise _failed(error) from error
         begins, total = _extent(response)
@@ -102,7 +104,8 @@ def _extent(response: Any) -> tuple[int, int | None]:
 def _validator(headers: Message) -> str | None:
     etag = headers.get("ETag")
     # A weak ETag says that two versions mean the same, not that they are the same bytes.
-    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+    found = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+    return found if found and found.isascii() and found.isprintable() else None  # it is sent back, as a header
 
 
 def _chunks(response: Any, at: int, total: int | None) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from epbuild.lock.compare import LockChange, changes
 from epbuild.lock.facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package, plain_name
-from epbuild.lock.text import read_lock, render, salvage
+from epbuild.lock.text import decoded, read_lock, render, salvage
 
 __all__ = [
     "Lock",
@@ -12,6 +12,7 @@ __all__ = [
     "LockedToolchain",
     "Package",
     "changes",
+    "decoded",
     "plain_name",
     "read_lock",
     "render",

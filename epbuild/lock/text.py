@@ -52,6 +52,11 @@ _FACTS = {
 _Key = TypeVar("_Key", bound=Hashable)
 
 
+def decoded(content: bytes) -> str:
+    """A lock's bytes as text: without the mark that editors of Windows begin UTF-8 with; what is no UTF-8 is no fact either."""
+    return content.decode("utf-8-sig", errors="replace")
+
+
 def render(lock: Lock) -> str:
     """The text of a lock: the same for equal locks."""
     return "\n".join([_COMMENT, f"{_HEAD} {FORMAT}", *sorted(_lines(lock))]) + "\n"

@@ -18,6 +18,7 @@ from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.relink import relink
 from epbuild.onnxfile.staging import drafts, in_the_way, overwrite, publish, stage
 from epbuild.onnxfile.wire import MalformedModel
+from epbuild.portable import real_path
 
 Packaging = Literal["embed", "extract", "rename"]
 """`embed` an external context; `extract` an embedded one; `rename` a context binary, or move it into a subfolder."""
@@ -96,7 +97,7 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
             _check(draft, drafts_folder)
         references = list(dict.fromkeys(draft.reference for draft in drafted if draft.reference is not None))
         if destination is not None:
-            data = _stage_data(drafted, folder, drafts_folder) if target.resolve() != folder.resolve() else []
+            data = _stage_data(drafted, folder, drafts_folder) if real_path(target) != real_path(folder) else []
             publish(drafts_folder, target, [*references, *data, *(draft.name for draft in drafted)])
         else:
             publish(drafts_folder, target, references)
@@ -195,7 +196,7 @@ def _open(path: Path, packaging: Packaging) -> _Model:
 
 
 def _folder_of(models: Sequence[_Model]) -> Path:
-    folders = list(dict.fromkeys(model.path.parent.resolve() for model in models))
+    folders = list(dict.fromkeys(real_path(model.path.parent) for model in models))
     if len(folders) > 1:
         named = ", ".join(str(folder) for folder in folders)
         raise ChangeRefused(

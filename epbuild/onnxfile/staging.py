@@ -12,6 +12,7 @@ from uuid import uuid4
 from epbuild.clone import copy_file
 from epbuild.errors import Problem
 from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.portable import real_path
 
 
 @contextlib.contextmanager
@@ -35,7 +36,7 @@ def stage(file: Path, draft: Path, *, link: bool) -> None:
     draft.parent.mkdir(parents=True, exist_ok=True)
     if link:
         with contextlib.suppress(OSError):
-            os.link(file.resolve(), draft)
+            os.link(real_path(file), draft)
             return
     copy_file(file, draft)
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from epbuild.errors import PlanError, Problem
 from epbuild.onnxfile import MalformedModel, ModelHeader, read_header
+from epbuild.portable import real_path
 from epbuild.recipe import ModelSource
 
 
@@ -106,7 +107,7 @@ def _location_problem(model: ModelSource, graph: Path, folder: Path, location: s
         hint = f"Put it into {folder}" + (", or name the folder that it is in with 'external_data'." if named is None else ".")
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
-    inside = data.resolve().is_relative_to(folder.resolve()) or (named is None and _beside_link(graph, location))
+    inside = real_path(data).is_relative_to(real_path(folder)) or (named is None and _beside_link(graph, location))
     if outside or not inside:
         own = "its own folder" if named is None else f"the folder {named.name}"
         message = f"the model '{model.name}' keeps external data outside {own}: {location}"
@@ -142,7 +143,7 @@ def _leaves(location: str) -> bool:
 
 def _beside_link(graph: Path, location: str) -> bool:
     """Whether graph and data are links into one other folder, as content stores lay them out: staging puts them together again."""
-    return (graph.parent / location).resolve().parent == graph.resolve().parent
+    return real_path(graph.parent / location).parent == real_path(graph).parent
 
 
 def _error(code: str, model: ModelSource, message: str, hint: str | None) -> PlanError:

@@ -1,6 +1,15 @@
 """The recipe: YAML text in, a `Recipe` out, and every mistake told with its file, line and column."""
 
-from epbuild.recipe.address import Address, BadAddress, HubAddress, ObjectAddress, WebAddress, is_immutable, parse_address
+from epbuild.recipe.address import (
+    Address,
+    BadAddress,
+    HubAddress,
+    ObjectAddress,
+    WebAddress,
+    is_immutable,
+    parse_address,
+    without_secrets,
+)
 from epbuild.recipe.image_reference import DEFAULT_TAG, BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import (
@@ -65,4 +74,5 @@ __all__ = [
     "parse_image_reference",
     "read_requirement",
     "substitute",
+    "without_secrets",
 ]

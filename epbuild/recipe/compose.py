@@ -13,6 +13,7 @@ from pathlib import Path
 
 from epbuild.errors import Position, Problem, RecipeError
 from epbuild.links import links_on_the_way
+from epbuild.portable import real_path
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.source import MAX_BYTES, MAX_NODES, MappingNode, ScalarNode, merged, read, without
@@ -90,7 +91,7 @@ class _Composer:
             if self._is_full:
                 break
             try:
-                part = self._part(path, name, where, (*above, path.resolve()))
+                part = self._part(path, name, where, (*above, real_path(path)))
             except RecipeError as error:
                 self.stopped += error.problems
             else:
@@ -114,7 +115,7 @@ class _Composer:
         """The tree of a file that the one at `path` names; raises RecipeError when there is a reason that it has none."""
         part = _beside(path, name)
         self.names[part] = None
-        place = part.resolve()
+        place = real_path(part)
         if place in above:
             circle = " → ".join(file.name for file in (*above[above.index(place) :], place))
             raise _refused(WRONG_VALUE, f"The file {quoted(name)} stands on itself: {circle}.", where)
@@ -149,7 +150,7 @@ def _beside(file: Path, name: str) -> Path:
 def _is_same(one: Path, other: Path) -> bool:
     """Whether two paths name one file, and by the same links: where one goes through another link, it may lead elsewhere tomorrow."""
     links = [set(links_on_the_way([str(path.absolute())]).items()) for path in (one, other)]
-    return links[0] == links[1] and one.resolve() == other.resolve()
+    return links[0] == links[1] and real_path(one) == real_path(other)
 
 
 def _content(path: Path) -> bytes:

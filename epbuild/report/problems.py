@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.errors import Position, Problem, printable
+from epbuild.recipe.address import without_secrets
 
 Kind = Literal["error", "warning", "note"]
 
@@ -119,7 +120,7 @@ class _Files:
         if where.file not in self._lines:
             self._lines[where.file] = _read_lines(Path(where.file))
         lines = self._lines[where.file]
-        return lines[where.line - 1] if 0 < where.line <= len(lines) and where.column > 0 else None
+        return without_secrets(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -28,7 +28,7 @@ class Roots:
     def register(self, workspace: Path) -> None:
         """Make the workspace at the absolute path `workspace`, which is there, known. Raises StoreError."""
         place = self._place(workspace)
-        data = f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n".encode()
+        data = _encoded(f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n")
         with explained(f"write {place}"):
             with suppress(FileNotFoundError):
                 if place.read_bytes() == data:
@@ -61,9 +61,20 @@ class Roots:
             return
         for path in files:
             with suppress(FileNotFoundError, ValueError):
-                match json.loads(path.read_bytes()):
+                match json.loads(_decoded(path.read_bytes())):
                     case {"format": int(), "workspace": str(workspace)}:
                         yield Path(workspace)
 
     def _place(self, workspace: Path) -> Path:
-        return self._roots / f"{hashlib.sha256(str(workspace).encode()).hexdigest()}.json"
+        return self._roots / f"{hashlib.sha256(_encoded(str(workspace))).hexdigest()}.json"
+
+
+# A path that is no text, as Python holds it: bytes of POSIX stand as lone surrogates (PEP 383), and so do those that Windows allows.
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")

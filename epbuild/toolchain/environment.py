@@ -94,7 +94,7 @@ class Environment:
 def ready(toolchain: Toolchain, base: Path, home: Path, locked: LockedEnvironment | None = None) -> bool:
     """Whether the environment is there, so that `prepare` has nothing to make."""
     if toolchain.interpreter is not None:
-        return _existing(toolchain, base).exists()
+        return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - which is false, too, where nobody may look
     return provisioned(_requirements(toolchain, locked), home) is not None
 
 
@@ -109,10 +109,13 @@ def prepare(
     """
     if toolchain.interpreter is not None:
         interpreter = _existing(toolchain, base)
-        if not interpreter.exists():
-            message = f"toolchain '{toolchain.name}' names an interpreter that does not exist: {toolchain.interpreter}"
-            raise ToolchainError(Problem("EPB304", message, toolchain.where, "Give the path of a python executable."))
-        memory = home / "interpreters" / f"{hashlib.sha256(str(interpreter).encode()).hexdigest()[:20]}.json"
+        try:
+            interpreter.stat()
+        except OSError as error:
+            why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be looked at ({error.strerror})"
+            message = f"toolchain '{toolchain.name}' names an interpreter that {why}: {toolchain.interpreter}"
+            raise ToolchainError(Problem("EPB304", message, toolchain.where, "Give the path of a python executable.")) from error
+        memory = home / "interpreters" / f"{hashlib.sha256(os.fsencode(interpreter)).hexdigest()[:20]}.json"
     else:
         requirements = _requirements(toolchain, locked)
         interpreter = provision(requirements, home, name=toolchain.name, where=toolchain.where)

@@ -124,7 +124,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         done = run_uv(arguments, changes)
         if done.returncode != 0:
             shutil.rmtree(folder, ignore_errors=True)
-            raise _failure(requirements, name, where, done.stderr)
+            raise _failure(requirements, name, where, done.stderr, lacks_python=arguments[0] == "venv")
 
     install = ["pip", "install", "--no-config", "--python", str(interpreter)]
     uv("venv", "--no-project", "--python", _python(requirements), str(folder / "env"))
@@ -166,11 +166,14 @@ def _pins(locked: LockedEnvironment) -> Iterator[str]:
         yield " ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{digest}" for digest in package.files)]) + "\n"
 
 
-def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str) -> ToolchainError:
+def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str, *, lacks_python: bool) -> ToolchainError:
     text, quote = said(stderr)
     if requirements.locked is not None:
         message = f"toolchain '{name}' could not be made as the lock says; uv said: {quote}"
         hint = "Check the network." if is_network(text) else "Where the lock is wrong, write it anew with `epbuild lock`."
+        if lacks_python:
+            # What is locked stays as it is, its Python too, until somebody asks for newer versions.
+            hint = f"It is locked for {requirements.locked.python}: install that, or lock it anew with `epbuild lock --upgrade`."
         return ToolchainError(Problem("EPB307", message, where, hint))
     blamed = [package for package in requirements.packages if _names(package, text)]
     subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not make its environment"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from epbuild.emit import MANIFEST_TYPE, TITLE
+from epbuild.portable import real_path
 from epbuild.unpack.members import MANIFEST, Members
 from epbuild.unpack.refusal import damaged, nothing
 
@@ -109,7 +110,7 @@ def _blob(descriptor: Mapping[str, Any]) -> _Blob:
 def _file(folder: Path, path: str, title: str) -> Path:
     """A file below the folder, which is there, and to which no link leads. Raises UnsoundArchive."""
     place = folder / path
-    if place.resolve() != folder.resolve() / path:
+    if real_path(place) != real_path(folder) / path:
         raise damaged(title, f"its {path} is a link, which is not followed")
     if not place.is_file():
         raise damaged(title, f"its {path} is missing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import threading
 import tracemalloc
@@ -213,6 +214,24 @@ def test_a_redirect_never_leads_away_from_https(server: FileServer, store: BlobS
     address = server.serve("/m.onnx", File(b"", redirect=target))
     refused("EPB510", FetchError, lambda: fetched(address, store))
     assert [request.path for request in server.requests] == ["/m.onnx"]
+
+
+@pytest.mark.parametrize("target", ["https://[::1", "https://[/", "https://h:port/", "//["])
+def test_a_redirect_to_what_is_no_address_is_told_in_a_sentence(server: FileServer, store: BlobStore, target: str) -> None:
+    address = server.serve("/m.onnx", File(b"", redirect=target))
+    assert str(address) in refused("EPB510", FetchError, lambda: fetched(address, store))
+
+
+@pytest.mark.parametrize("validator", ['"a"\r\nX: y', '"a\x00"', '"ä"', ""])
+def test_a_validator_that_no_header_can_hold_is_not_sent(server: FileServer, store: BlobStore, validator: str) -> None:
+    file = File(BODY, cut_after=[KIB, 0, 0, 0, 0])
+    address = server.serve("/m.onnx", file)
+    refused("EPB510", FetchError, lambda: fetched(address, store))
+    file.cut_after.clear()
+    (note,) = store.partials.glob("*.json")
+    note.write_text(json.dumps({"validator": validator}), encoding="utf-8")
+    fetched(address, store)
+    assert store.read_bytes(DIGEST) == BODY
 
 
 def test_a_circle_of_redirects_ends(server: FileServer, store: BlobStore) -> None:

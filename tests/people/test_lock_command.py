@@ -307,3 +307,28 @@ def test_locked_without_a_lock_is_one_sentence_and_exit_code_2(checkout: Checkou
     assert "there is no epbuild.lock beside the recipe, and --locked builds only what it says." in done.stderr
     assert "[EPB241]" in done.stderr
     assert not (checkout.folder / ".epbuild").exists()
+
+
+def test_a_lock_that_an_editor_of_windows_saved_is_read(checkout: Checkout) -> None:
+    checkout.lock()
+    text = checkout.place.read_bytes()
+    checkout.place.write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))
+    assert checkout.lock() == ["epbuild.lock is up to date: 1 toolchain, 3 packages, 1 platform"]
+    checkout.epbuild("plan", "--locked")
+    assert "EPB242" not in checkout.epbuild("run", "--locked", "--dry-run").stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
+def test_a_lock_that_is_a_link_stays_one(checkout: Checkout) -> None:
+    elsewhere = checkout.folder / "locks" / "shared.lock"
+    elsewhere.parent.mkdir()
+    checkout.place.symlink_to("locks/shared.lock")
+    checkout.lock()
+    assert checkout.place.is_symlink()
+    assert elsewhere.read_text(encoding="utf-8").startswith("# What this recipe's toolchains")
+    assert [path.name for path in elsewhere.parent.iterdir()] == ["shared.lock"]
+
+
+def test_a_lock_that_cannot_be_written_is_told_with_its_code(checkout: Checkout) -> None:
+    checkout.place.symlink_to("nowhere/epbuild.lock")  # as in a folder that may not be written, for every user
+    assert "EPB518" in checkout.refusal(3)

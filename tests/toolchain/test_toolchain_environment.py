@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -75,6 +76,18 @@ def test_an_interpreter_that_does_not_exist_is_told_at_its_toolchain(tmp_path: P
     (problem,) = refusals(existing(path), tmp_path)
     assert (problem.code, problem.where) == ("EPB304", WHERE)
     assert problem.message == f"toolchain 'npu' names an interpreter that does not exist: {path}"
+
+
+def test_an_interpreter_that_nobody_may_look_at_is_told_at_its_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "stat", refuse)  # as for a folder of another user, which root may always look into
+    assert not ready(existing("their/python"), tmp_path, tmp_path / "home")
+    monkeypatch.setattr(Path, "stat", refuse)
+    (problem,) = refusals(existing("their/python"), tmp_path)
+    assert (problem.code, problem.where) == ("EPB304", WHERE)
+    assert "cannot be looked at (Permission denied)" in problem.message
 
 
 def test_an_interpreter_that_does_not_run_is_told_at_its_toolchain(tmp_path: Path) -> None:

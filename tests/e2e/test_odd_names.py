@@ -1,0 +1,68 @@
+"""Names and links that few folders have, by the real command: each is built in, or told in a sentence; nothing ends in a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Project
+from quick_builds import write_project
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows and macOS have no such names, or no such links")
+
+NO_TEXT = os.fsdecode(b"no-\xff-text")
+
+
+def test_a_folder_and_a_recipe_whose_names_are_no_utf8_are_built_remembered_and_cleaned(tmp_path: Path) -> None:
+    project = write_project(Project(tmp_path / NO_TEXT, tmp_path / "cache"))
+    recipe = f"{NO_TEXT}.yaml"
+    project.recipe.rename(project.folder / recipe)
+    project.build(recipe)
+    made = project.files()
+    assert "left/left_ctx.onnx" in made
+    for command in (["run", recipe, "--check"], ["plan", recipe], ["explain", recipe, "emit:*"], ["cache"], ["gc"]):
+        done = project.epbuild(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert project.files() == made, "what a known workspace needs is no garbage"
+    project.build(recipe, "--set", "vars.quality=2")
+    project.build(recipe)
+    assert project.files() == made
+    assert project.epbuild("clean", recipe).returncode == 0
+    assert project.files() == {}
+
+
+def test_links_that_lead_to_themselves_are_told_where_they_are_in_the_way(project: Project) -> None:
+    write_project(project)
+    (project.folder / "dist").symlink_to("dist")
+    done = project.epbuild("run")
+    assert done.returncode == 3
+    assert "cannot be written: dist is there, and no folder. Move it away" in done.stderr
+    assert "EPB424" in done.stderr
+    (project.folder / "loop.yaml").symlink_to("loop.yaml")
+    project.edit("name: quick", "name: quick\nextends: loop.yaml")
+    for recipe in ("epbuild.yaml", "loop.yaml"):
+        done = project.epbuild("validate", recipe)
+        assert done.returncode == 2
+        assert "EPB100" in done.stderr
+
+
+def test_a_folder_that_is_gone_is_told_as_that(project: Project) -> None:
+    gone = project.folder / "gone"
+    gone.mkdir()
+    command, environment = project.command("run")
+    script = "import os, sys; os.rmdir(os.getcwd()); os.execvp(sys.argv[1], sys.argv[1:])"
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command],
+        cwd=gone,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stderr == "epbuild: error: the folder that epbuild was started in is no longer there. Change to one that is.\n"
