@@ -374,7 +374,7 @@ def test_an_image_whose_description_is_another_one_is_published_again_and_says_w
     workshop.write_recipe(("name: small\n", "name: small\ndescription: First.\n"), image)
     workshop.build()
     workshop.write_recipe(("name: small\n", "name: small\ndescription: Second.\n"), image)
-    assert workshop.reasons(EMIT_DECODER) == ("image description changed: First. -> Second.",)
+    assert workshop.reasons("emit:decoder/npu/oci") == ("image description changed: First. -> Second.",)
     workshop.build()
     manifests = [data for path, data in workshop.contents().items() if b"org.opencontainers.image.description" in data]
     assert len(manifests) == 1
