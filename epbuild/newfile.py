@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from epbuild.atomic import rename
+
 
 @contextmanager
 def new_file(path: Path, text: str, *, overwrite: bool) -> Iterator[Path]:
@@ -22,6 +24,6 @@ def new_file(path: Path, text: str, *, overwrite: bool) -> Iterator[Path]:
         yield draft
         if not overwrite:
             path.open("x").close()
-        draft.replace(path)
+        rename(draft, path)
     finally:
         draft.unlink(missing_ok=True)

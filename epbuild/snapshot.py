@@ -16,7 +16,8 @@ import marshal
 import os
 import sys
 
-from epbuild import __version__
+from epbuild import __version__, changetime
+from epbuild.changetime import changed_ns
 from epbuild.host import cpu_name
 
 TYPE_CHECKING = False  # as type checkers read it, without the import that would take longer than what is done here
@@ -150,10 +151,11 @@ def take(
             seen = os.stat(path)  # noqa: PTH116
         except OSError:
             return
-        fine = seen.st_dev == device and seen.st_ctime_ns % _FINE_UNIT_NS
-        if max(seen.st_mtime_ns, seen.st_ctime_ns) >= began_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS):
+        ctime_ns = changed_ns(path, seen)
+        fine = seen.st_dev == device and ctime_ns % _FINE_UNIT_NS
+        if max(seen.st_mtime_ns, ctime_ns) >= began_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS):
             return
-        entries.append((path.removeprefix(below), seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino))
+        entries.append((path.removeprefix(below), seen.st_size, seen.st_mtime_ns, ctime_ns, seen.st_ino))
     if any(map(os.path.lexists, missing)):
         return
     gone = tuple(path.removeprefix(below) for path in missing)
@@ -257,11 +259,13 @@ def _are_unchanged(parts: list[memoryview]) -> bool:
 
 
 def _is_unchanged(part: memoryview) -> bool:
-    stat = os.stat
+    stat, windows = os.stat, changetime.WINDOWS
     try:
         for path, size, mtime_ns, ctime_ns, inode in marshal.loads(part):  # noqa: S302
             seen = stat(path)
-            if seen.st_mtime_ns != mtime_ns or seen.st_size != size or seen.st_ctime_ns != ctime_ns or seen.st_ino != inode:
+            if seen.st_mtime_ns != mtime_ns or seen.st_size != size or seen.st_ino != inode:
+                return False
+            if (changed_ns(path, seen) if windows else seen.st_ctime_ns) != ctime_ns:  # a call takes longer than to compare
                 return False
     except (OSError, ValueError, EOFError, TypeError):
         return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
+
+from epbuild.atomic import WINDOWS
 
 _CGROUP = Path("/sys/fs/cgroup")
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2, and of version 1
@@ -26,8 +27,10 @@ def memory_here() -> int | None:
 
 
 def _physical() -> int | None:
-    if sys.platform == "win32":
-        return _physical_on_windows()
+    if WINDOWS:
+        from epbuild.windows import physical_memory
+
+        return physical_memory()
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -39,21 +42,3 @@ def _limit(name: str) -> int | None:
         return int((_CGROUP / name).read_text(encoding="ascii"))
     except (OSError, ValueError):  # no such limit: version 2 says "max"
         return None
-
-
-def _physical_on_windows() -> int | None:
-    import ctypes
-
-    class MemoryStatus(ctypes.Structure):
-        """MEMORYSTATUSEX of the Windows API."""
-
-        _fields_ = (
-            ("length", ctypes.c_ulong),
-            ("load", ctypes.c_ulong),
-            ("physical", ctypes.c_ulonglong),
-            ("others", ctypes.c_ulonglong * 6),
-        )
-
-    status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
-    kernel = ctypes.CDLL("kernel32")
-    return int(status.physical) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else None

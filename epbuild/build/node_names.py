@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from epbuild.atomic import rename
 from epbuild.errors import BuildError, Problem, StepId, VerifyError
 from epbuild.onnxfile import MalformedModel, ModelHeader, read_header, rename_nodes
 from epbuild.plan import Member, PlannedEp, SessionGroup
@@ -31,7 +32,7 @@ def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
     draft = model.with_name(f".{model.name}.renamed")
     rename_nodes(model, draft, names)
     _check(group, member, header, read_header(draft), prefix)
-    draft.replace(model)
+    rename(draft, model)
 
 
 def _names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:

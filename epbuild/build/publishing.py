@@ -148,7 +148,7 @@ class Publisher:
         if content.file is None:
             self._store.materialise(content.sha256, path)
         elif content.file.is_relative_to(self._draft):
-            content.file.rename(path)  # it was made here for this
+            rename(content.file, path)  # it was made here for this
         else:
             reading = Reading()
             with content.file.open("rb", buffering=0) as source, path.open("x+b") as copy:

@@ -101,7 +101,7 @@ class Emitted(Owned):
         if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
             return Cleaned(self._step, self._directory, directory, (), 0, {"": "not made by epbuild"})
         wrote = self._written.wrote(self._directory)
-        keys = {name: StatKey.of((directory / name).lstat()) for name in wrote if (directory / name).is_file()}
+        keys = {name: StatKey.of(path, path.lstat()) for name in wrote if (path := directory / name).is_file()}
         judged = self._written.archive_as_written if self._archive else self._written.as_written
         as_written = judged(self._directory)
         there = [directory / name for name in keys] if self._archive else _files(directory)

@@ -7,16 +7,19 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
+from epbuild.atomic import WINDOWS
 from epbuild.build.reports import read_report
+
+if TYPE_CHECKING:
+    from epbuild.windows import Job
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5
@@ -27,10 +30,16 @@ _LONGEST_TEXT = 4000
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 # What a worker inherits of the environment: enough to start, nothing that an EP could read its settings from.
-_INHERITED = (
-    "PATH", "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PROGRAMFILES", "PROGRAMDATA", "NUMBER_OF_PROCESSORS",
-    "PROCESSOR_ARCHITECTURE", "TEMP", "TMP", "TMPDIR", "USERPROFILE", "LOCALAPPDATA", "APPDATA",
-)  # fmt: skip
+_INHERITED = frozenset({"PATH", "TMPDIR", "TEMP", "TMP"})
+# Of Windows also what its own libraries and those of drivers look places and the machine up in; VitisAI keeps its cache below USERNAME.
+_INHERITED_ON_WINDOWS = _INHERITED | {
+    "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "OS", "DRIVERDATA",
+    "PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "ALLUSERSPROFILE", "PUBLIC",
+    "COMMONPROGRAMFILES", "COMMONPROGRAMFILES(X86)", "COMMONPROGRAMW6432",
+    "NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE", "PROCESSOR_ARCHITEW6432", "PROCESSOR_IDENTIFIER", "PROCESSOR_LEVEL",
+    "PROCESSOR_REVISION",
+    "USERNAME", "USERDOMAIN", "USERPROFILE", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "APPDATA",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,15 +75,8 @@ def supervise(
     and what `reported` or `said` raises.
     """
     killed_before = _killed_for_memory()
-    process = subprocess.Popen(
-        list(command),
-        cwd=folder,
-        env={**_environment(folder), **environment},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **_own_group(),
-    )
+    tree = _start(command, folder, environment)
+    process = tree.process
     reports: list[Mapping[str, Any]] = []
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     broken: list[BaseException] = []
@@ -115,9 +117,9 @@ def supervise(
         for reader in readers:
             reader.start()
     except RuntimeError:  # no memory for another thread
-        _kill(process)
+        tree.kill()
         raise
-    how = _wait(process, readers[0], timeout, lambda: cancelled.is_set() or bool(broken))
+    how = _wait(tree, readers[0], timeout, lambda: cancelled.is_set() or bool(broken))
     deadline = time.monotonic() + _GRACE_SECONDS
     for reader in readers:
         reader.join(max(0.0, deadline - time.monotonic()))
@@ -145,43 +147,66 @@ def plain(line: str) -> str:
     return _ESCAPE_SEQUENCE.sub("", line).strip()
 
 
+@dataclass(frozen=True)
+class _Tree:
+    """A process, and all that it starts: its group, on Windows its job."""
+
+    process: subprocess.Popen[bytes]
+    job: Job | None = None
+
+    def kill(self) -> None:
+        """End all of it."""
+        if WINDOWS and self.job is None:
+            from epbuild.windows import end_tree
+
+            end_tree(self.process.pid)
+        else:
+            self.kill_rest()
+        self.process.wait()
+
+    def kill_rest(self) -> None:
+        """End what there is of it; without a job, a process of Windows that has ended no longer leads to its children."""
+        if self.job is not None:
+            self.job.end()
+        elif not WINDOWS:
+            # PermissionError is what macOS says of a group of which only zombies are left.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def _start(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> _Tree:
+    def start(**how: Any) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        variables = _environment(folder, environment)
+        return subprocess.Popen(list(command), cwd=folder, env=variables, stdin=pipe, stdout=pipe, stderr=pipe, **how)
+
+    if not WINDOWS:
+        return _Tree(start(start_new_session=True))
+    from epbuild.windows import start_in_job
+
+    return _Tree(*start_in_job(lambda flags: start(creationflags=flags)))
+
+
 def _wait(
-    process: subprocess.Popen[bytes], reader: threading.Thread, timeout: float | None, cancelled: Callable[[], bool]
+    tree: _Tree, reader: threading.Thread, timeout: float | None, cancelled: Callable[[], bool]
 ) -> Literal["exited", "timed out", "cancelled"]:
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         # The process closes its standard output when it ends: that is noticed at once, where `wait` would look now and then.
         reader.join(_POLL_SECONDS)
         try:
-            process.wait(0 if reader.is_alive() else _POLL_SECONDS)
+            tree.process.wait(0 if reader.is_alive() else _POLL_SECONDS)
         except subprocess.TimeoutExpired:
             pass
         else:
-            _kill_group(process)
+            tree.kill_rest()
             return "exited"
         if cancelled():
-            _kill(process)
+            tree.kill()
             return "cancelled"
         if deadline is not None and time.monotonic() > deadline:
-            _kill(process)
+            tree.kill()
             return "timed out"
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the process and everything that it started."""
-    if sys.platform == "win32":
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)  # noqa: S607
-    else:
-        _kill_group(process)
-    process.wait()
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End what there is of the process's group; on Windows a process that has ended no longer leads to its children."""
-    if sys.platform != "win32":
-        # PermissionError is what macOS says of a group of which only zombies are left.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _killed_for_memory() -> int:
@@ -194,13 +219,13 @@ def _killed_for_memory() -> int:
     return 0
 
 
-def _own_group() -> dict[str, Any]:
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"start_new_session": True}
-
-
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, asked: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a worker in `folder`: those that are `asked` for, before what every worker has and the little that is inherited."""
+    inherited = _INHERITED_ON_WINDOWS if WINDOWS else _INHERITED
+    kept = {name: value for name, value in os.environ.items() if (name.upper() if WINDOWS else name) in inherited}
     # ONNX Runtime and EPs write below HOME and read settings from there: give them the staging directory instead.
-    kept = {name: value for name, value in os.environ.items() if name.upper() in _INHERITED}
-    return {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+    found = {**kept, "HOME": str(folder), "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
+    if WINDOWS:  # to which `Path` and `PATH` are one
+        names = {name.upper() for name in asked}
+        found = {name: value for name, value in found.items() if name.upper() not in names}
+    return {**found, **asked}

@@ -88,7 +88,7 @@ class Written(Owned):
 
     def linked(self, path: Path, name: str) -> None:
         """Take note that the file was given another link, which changes its times and nothing else."""
-        known, now = self._read.get(name), StatKey.of(path.lstat())
+        known, now = self._read.get(name), StatKey.of(path, path.lstat())
         if known is not None and now._replace(ctime_ns=known[0].ctime_ns) == known[0]:
             self._read[name] = (now, known[1])
 
@@ -134,7 +134,7 @@ class Written(Owned):
         for name, path in paths.items():
             with suppress(OSError):
                 status = path.lstat()
-                key = StatKey.of(status)
+                key = StatKey.of(path, status)
                 match self._read.get(name):
                     case (known, digest) if known == key:
                         found[name] = digest

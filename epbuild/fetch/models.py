@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from epbuild.atomic import rename
 from epbuild.canonical import canonical_json
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwritable
@@ -116,7 +117,7 @@ class _Fetching:
             draft.chmod(0o444)
             place.parent.mkdir(parents=True, exist_ok=True)
             _remove(place)
-            draft.replace(place)
+            rename(draft, place)
         except OSError as error:
             raise unwritable(place, error) from error
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
+from epbuild.atomic import rename, sync_file
 from epbuild.clone import copy_file
 from epbuild.errors import Problem
 from epbuild.onnxfile.refusal import ChangeRefused
@@ -68,9 +69,9 @@ def overwrite(drafted: Path, folder: Path, name: str) -> None:
 
 def _replace(draft: Path, target: Path) -> None:
     # What the new file replaces may be removed at once, so it must outlive a loss of power.
-    with draft.open("rb") as file, contextlib.suppress(OSError):
-        os.fsync(file.fileno())
-    draft.replace(target)
+    with contextlib.suppress(OSError):
+        sync_file(draft)
+    rename(draft, target)
 
 
 def _claim(target: Path) -> None:

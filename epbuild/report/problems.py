@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from epbuild.atomic import WINDOWS
 from epbuild.errors import Position, Problem, printable
 from epbuild.recipe.address import without_secrets
 
@@ -67,12 +68,18 @@ def coloured(stream: Any) -> bool:
     """
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or is_screen(stream)
+    return is_screen(stream) or bool(os.environ.get("FORCE_COLOR"))
 
 
 def is_screen(stream: Any) -> bool:
-    """Whether `stream` goes to a terminal that can do more than show one line after another."""
-    return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
+    """Whether `stream` goes to a terminal that can do more than show one line after another; one of Windows is made to."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    if not WINDOWS:
+        return True
+    from epbuild.windows import shows_sequences
+
+    return shows_sequences(stream.fileno())
 
 
 def under_github_actions() -> bool:

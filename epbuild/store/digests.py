@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from epbuild.changetime import changed_ns
 from epbuild.errors import Problem, StoreError
 from epbuild.store.content import LARGE_BYTES, hash_stream
 from epbuild.store.failures import explained
@@ -26,7 +27,10 @@ _TIMESTAMP_STEP_NS = 2_000_000_000
 
 
 class StatKey(NamedTuple):
-    """What the file system says of a file that changes when its content does; times in nanoseconds since the epoch."""
+    """What the file system says of a file that changes when its content does; times in nanoseconds since the epoch.
+
+    `ctime_ns` is that of `changed_ns`: never the time of creation.
+    """
 
     size: int
     mtime_ns: int
@@ -34,9 +38,10 @@ class StatKey(NamedTuple):
     inode: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> StatKey:
-        """The part of a stat result that is compared."""
-        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    def of(cls, path: Path, status: os.stat_result | None = None) -> StatKey:
+        """That of the file at `path`, whose `stat` is `status` (None: asked for now). Raises OSError where it has to be asked for."""
+        seen = path.stat() if status is None else status
+        return cls(seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino)
 
     def settled(self, at_ns: int) -> bool:
         """Whether any write after the moment `at_ns` must give the file another key than this."""
@@ -89,7 +94,7 @@ class Digests:
             except StoreError as error:
                 problems.extend(error.problems)
                 continue
-            key = StatKey.of(status)
+            key = StatKey.of(path, status)
             match self._memory.get(str(path.absolute())):
                 case (known_key, digest) if known_key == key:
                     digests[path] = digest
@@ -124,12 +129,12 @@ class Digests:
         them where the memory cannot be used just now: what the block did stands all the same. Raises StoreError before the block, and in
         it what the block raises.
         """
-        before = {path: StatKey.of(_status(path)) for path in paths}
+        before = {path: StatKey.of(path, _status(path)) for path in paths}
         yield
         lasting = {}
         with suppress(StoreError):
             for path, key in before.items():
-                after = StatKey.of(_status(path))
+                after = StatKey.of(path, _status(path))
                 known = self._memory.get(str(path.absolute()))
                 if known is not None and known[0] == key and after._replace(ctime_ns=key.ctime_ns) == key:
                     lasting[str(path.absolute())] = (after, known[1])
@@ -140,7 +145,7 @@ class Digests:
 def unchanged(path: Path, key: StatKey) -> bool:
     """Whether the file is there and looks as it did when `key` was taken."""
     try:
-        return StatKey.of(path.stat()) == key
+        return StatKey.of(path) == key
     except OSError:
         return False
 
@@ -173,11 +178,11 @@ def _attempt(path: Path, *, ahead: bool) -> _Reading | StoreError:
 
 def _read(path: Path, *, ahead: bool) -> _Reading:
     for _ in range(_ATTEMPTS):
-        before = StatKey.of(_status(path))
+        before = StatKey.of(path, _status(path))
         started_ns = time.time_ns()
         with explained(f"read {path}", code="EPB504", elsewhere=None), path.open("rb", buffering=0) as file:
             digest = hash_stream(file, ahead=ahead).digest
-        if StatKey.of(_status(path)) == before:
+        if StatKey.of(path, _status(path)) == before:
             return _Reading(before, digest, lasting=before.settled(started_ns))
     problem = Problem(
         "EPB505",

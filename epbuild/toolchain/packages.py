@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from epbuild.changetime import changed_ns
+
 REPAIRED = ".libs"
 _LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")
 _BYTECODE = "__pycache__"
 
 
 class FileState(NamedTuple):
-    """What the file system says of a file or folder; times in nanoseconds since the epoch."""
+    """What the file system says of a file or folder; times in nanoseconds since the epoch, `ctime_ns` as `changed_ns` has it."""
 
     size: int
     mtime_ns: int
@@ -28,7 +30,7 @@ def state_of(path: str) -> FileState | None:
         seen = os.stat(path)  # noqa: PTH116 - hundreds of them, before and after every compile
     except OSError:
         return None
-    return FileState(seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_nlink)
+    return FileState(seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino, seen.st_nlink)
 
 
 def is_touched(path: str, before: Mapping[str, FileState | None], now: Mapping[str, FileState | None]) -> bool:

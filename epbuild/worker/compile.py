@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import sys
 import threading
 import time
 from typing import Any
 
+# Now: where a limit of memory is met, there is no room for more modules any more.
 if sys.platform != "win32":
-    import resource  # now: where a limit of memory is met, there is no room for it any more
+    import resource
+
+ON_WINDOWS: dict[str, Any] = {}
+"""What `windows.py`, beside this script, has for Windows."""
+if os.name == "nt":
+    ON_WINDOWS = runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "windows.py"))  # noqa: PTH100, PTH118, PTH120
 
 FAILED = 1
 ORPHANED = 75
@@ -52,8 +59,12 @@ def follow_parent() -> None:
     """End this process, and the group that it leads, as soon as the other end of standard input is gone."""
 
     def wait() -> None:
-        while os.read(0, 4096):
-            pass
+        if ON_WINDOWS:
+            if not ON_WINDOWS["wait_for_parent"]():
+                return
+        else:
+            while os.read(0, 4096):
+                pass
         if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
             os.killpg(os.getpid(), signal.SIGKILL)  # with whatever the EP has started: nobody else is left to end it
         os._exit(ORPHANED)
@@ -72,6 +83,9 @@ def shortened(text: str) -> str:
 
 def peak_memory() -> int | None:
     """The most bytes that were resident at once, or None where the platform does not say."""
+    if ON_WINDOWS:
+        found: int | None = ON_WINDOWS["peak_memory"]()
+        return found
     if sys.platform == "win32":
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -192,7 +192,7 @@ def test_an_output_edited_in_secret_is_noticed_although_its_size_and_time_are_as
     content = binary.read_bytes()
     with Workspace.open(built.folder / ".epbuild") as workspace:
         # As after a while, when the stat of a file is trusted.
-        workspace.files.put_many({str(binary): (StatKey.of(binary.stat()), Digests(workspace.files).of(binary))})
+        workspace.files.put_many({str(binary): (StatKey.of(binary), Digests(workspace.files).of(binary))})
     assert built.states() == CURRENT
     tamper(binary, content.replace(b"3", b"4"))
     assert built.states() == {**CURRENT, EMIT_DECODER: "restorable"}
@@ -490,7 +490,7 @@ def test_a_state_that_is_locked_in_the_wrong_moment_publishes_nothing_that_is_no
     before = built.contents()
     with Workspace.open(built.folder / ".epbuild") as workspace:
         for path in built.output().iterdir():
-            workspace.files.put_many({str(path): (StatKey.of(path.stat()), Digests(workspace.files).of(path))})
+            workspace.files.put_many({str(path): (StatKey.of(path), Digests(workspace.files).of(path))})
     (built.output() / "decode_ctx.onnx").unlink()
     put, link, linked = FileMemory.put_many, os.link, []
 

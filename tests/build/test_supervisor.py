@@ -277,7 +277,6 @@ def test_a_timeout_ends_the_worker_and_what_it_started(
     assert grandchild.is_dead()
 
 
-@posix_only
 def test_what_a_worker_leaves_running_cannot_write_into_results_that_are_already_checked(
     worker: Supervised, grandchild: Grandchild
 ) -> None:

@@ -209,7 +209,7 @@ def test_a_named_pipe_where_a_model_should_be_does_not_hang_the_build(tmp_path: 
 
 def test_an_input_that_changes_during_an_action_can_be_told_from_one_that_did_not(tmp_path: Path) -> None:
     path = write(tmp_path / "model.onnx", b"before")
-    key = StatKey.of(path.stat())
+    key = StatKey.of(path)
     assert unchanged(path, key)
     path.write_bytes(b"afterwards")
     assert not unchanged(path, key)
@@ -221,7 +221,7 @@ def test_a_hard_link_is_no_reason_to_read_a_file_again(tmp_path: Path) -> None:
     memory, path = DictMemory(), tmp_path / "model"
     path.write_bytes(b"content")
     os.utime(path, ns=(1, 1))
-    memory.put_many({str(path): (StatKey.of(path.stat()), "the digest")})
+    memory.put_many({str(path): (StatKey.of(path), "the digest")})
     remembering = Digests(memory)
     with remembering.relinking([path]):
         os.link(path, tmp_path / "staged")

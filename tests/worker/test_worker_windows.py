@@ -1,0 +1,105 @@
+"""What a worker does on Windows, as far as an imitation of its calls can show it: follow epbuild without reading, know its memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from worker_scripts import load
+
+windows: Any = load("windows")
+worker: Any = load("compile")
+
+
+class Pipe:
+    """Standard input, whose other end is closed after so many looks at it, or that is none."""
+
+    def __init__(self, *, looks: int, end: OSError) -> None:
+        self.looks = looks
+        self.end = end
+
+    def peek(self, handle: int, size: int) -> tuple[int, int]:
+        assert (handle, size) == (55, 0)
+        if self.looks == 0:
+            raise self.end
+        self.looks -= 1
+        return 0, 0
+
+
+def connected(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> list[float]:
+    """Put the pipe in the place of standard input; the pauses that are made."""
+    pauses: list[float] = []
+    monkeypatch.setitem(sys.modules, "_winapi", SimpleNamespace(PeekNamedPipe=pipe.peek))
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(get_osfhandle={0: 55}.get))
+    monkeypatch.setattr(windows, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(os, "read", lambda *arguments: pytest.fail("a pending read holds up whatever looks at standard input"))
+    return pauses
+
+
+def test_a_worker_looks_for_its_parent_now_and_then_and_never_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses = connected(monkeypatch, Pipe(looks=3, end=BrokenPipeError(109, "The pipe has been ended")))
+    assert windows.wait_for_parent()
+    assert pauses == [windows.PAUSE_SECONDS] * 3
+
+
+def test_a_worker_whose_input_is_no_pipe_follows_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected(monkeypatch, Pipe(looks=0, end=OSError(22, "The handle is invalid")))
+    assert not windows.wait_for_parent()
+
+
+@pytest.mark.parametrize(("gone", "status"), [(True, [75]), (False, [])])
+def test_a_worker_ends_when_its_parent_has(monkeypatch: pytest.MonkeyPatch, gone: bool, status: list[int]) -> None:
+    ended: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def thread(target: Any, daemon: bool) -> threading.Thread:
+        assert daemon
+        threads.append(REAL_THREAD(target=target))
+        return threads[-1]
+
+    monkeypatch.setattr(worker, "ON_WINDOWS", {"wait_for_parent": lambda: gone})
+    monkeypatch.setattr(worker, "threading", SimpleNamespace(Thread=thread))
+    monkeypatch.setattr(worker, "os", SimpleNamespace(_exit=ended.append))  # no groups of processes
+    worker.follow_parent()
+    threads[0].join(30)
+    assert ended == status
+
+
+REAL_THREAD = threading.Thread
+
+
+class FakeKernel:
+    def __init__(self, *, answers: bool) -> None:
+        self.answers = answers
+        self.GetCurrentProcess = _Function(lambda: -1)
+        self.K32GetProcessMemoryInfo = _Function(self._counters)
+
+    def _counters(self, process: int, counters: Any, size: int) -> int:
+        assert (process, size, counters._obj.size) == (-1, 72, 72)
+        counters._obj.peak = 3 << 30
+        return int(self.answers)
+
+
+class _Function:
+    """A function of a library, which takes a declaration."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
+
+
+@pytest.mark.skipif(ctypes.sizeof(ctypes.c_void_p) != 8, reason="the sizes are those of 64 bits")
+@pytest.mark.parametrize(("answers", "peak"), [(True, 3 << 30), (False, None)])
+def test_the_memory_that_a_worker_took_is_asked_of_windows(
+    monkeypatch: pytest.MonkeyPatch, answers: bool, peak: int | None
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: {"kernel32": FakeKernel(answers=answers)}[name])
+    monkeypatch.setattr(worker, "ON_WINDOWS", {"peak_memory": windows.peak_memory})
+    assert worker.peak_memory() == peak
