@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,18 @@ class Outputs:
         others = (output for output in self._workspace.outputs() if output.place not in places)
         return {path for output in others for path in files_of(output, self._base)}
 
-    def release(self, wanted: Iterable[Path]) -> None:
-        """Leave to others what does not lie in one of the folders `wanted`, and belongs to them as well. Raises StoreError."""
+    def release(self, wanted: Iterable[Path]) -> list[OutputRecord]:
+        """Leave to others what does not lie in one of the folders `wanted`, and belongs to them as well; returns it as it then is.
+
+        Raises StoreError.
+        """
+        left = []
         for output in self._unwanted(wanted):
-            if self.others(output):
+            others = self.others(output)
+            if others:
                 self._memory.release(output.place, [self._memory.configuration])
+                left.append(replace(output, owners=others))
+        return left
 
     def remove(
         self,

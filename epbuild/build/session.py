@@ -282,7 +282,10 @@ def _with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
 
 def _remove_orphans(found: Survey, surveyor: Surveyor, tell: Listener, cancelled: threading.Event) -> None:
     outputs = surveyor.outputs
-    outputs.release(emission.path for emission in found.plan.emissions.values())
+    for left in outputs.release(emission.path for emission in found.plan.emissions.values()):
+        place = shown_path(surveyor.workspace.base / left.place)
+        message = f"the recipe no longer asks for {place}; it stays, as {outputs.writer(left)} has it too"
+        tell(Warned(Problem("EPB514", message, None, "A build of that removes it, if it is not asked for there either.")))
     claimed = outputs.claimed(orphan.directory for orphan in found.orphans) if found.orphans else ()
     for orphan in found.orphans:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
 
-from epbuild.build import Cleaned, OutputRemoved, StepStatus, clean, survey
+from epbuild.build import Cleaned, OutputRemoved, StepStatus, Warned, clean, survey
 from epbuild.build.upkeep import needs
 from epbuild.store import Workspace
 
@@ -83,6 +83,10 @@ def test_a_recipe_whose_output_moves_leaves_what_another_one_has_there_too(works
     assert removed(workshop) == []
     assert files(workshop) == before
     assert states(workshop) == states(workshop, other) == CURRENT
+    messages = [event.problem.message for event in workshop.events if isinstance(event, Warned)]
+    assert [message.partition("; ")[2] for message in messages] == ["it stays, as epbuild.yaml has it too"] * 2
+    workshop.build(recipe=other)
+    assert not any(isinstance(event, Warned) for event in workshop.events), "it is said once"
     edit(workshop.request.recipe, "dist/", "third/")
     workshop.build()
     assert not (workshop.folder / "dist").exists(), "no recipe asks for it any more"
