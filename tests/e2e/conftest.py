@@ -30,6 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Draw the moments of kills from this seed, and from builds of this length, as a failure printed them; "
         "'random' draws a seed. Default: a fixed seed.",
     )
+    parser.addoption(
+        "--any-order-seconds", type=float, help="How long projects are edited and built in any order (60; nightly: 600)."
+    )
+    parser.addoption("--any-order-seed", type=int, help="The seed that this begins with, as a failure printed it (0).")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
