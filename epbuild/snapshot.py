@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     PlainProblem = tuple[Any, ...]
     """A problem as `Problem.plain` has it: no class is needed to read it."""
 
-FORMAT = 3
+FORMAT = 4
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -159,7 +159,7 @@ def take(
     if any(map(os.path.lexists, missing)):
         return
     gone = tuple(path.removeprefix(below) for path in missing)
-    read = {**{name: os.environ.get(name) for name in _PLACES}, **environment}
+    read = {name: _digest(value) for name, value in environment.items()} | {name: os.environ.get(name) for name in _PLACES}
     request = (tuple(selection), tuple(settings))
     parts = [marshal.dumps(entries[start : start + _PART]) for start in range(0, len(entries), _PART)]
     sizes = [len(part) for part in parts]
@@ -168,7 +168,7 @@ def take(
     head = marshal.dumps(facts)
     draft = f"{place}.{os.getpid()}"
     try:
-        # For its owner alone: it has the values of the variables that the recipe reads, which may be secrets.
+        # For its owner alone: the digest of a short secret tells it to whoever can try them all.
         with open(draft, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as draft_file:
             draft_file.writelines([len(head).to_bytes(_LENGTH, "big"), head, *parts])
         os.replace(draft, place)  # noqa: PTH105
@@ -215,7 +215,7 @@ def _confirm(
         return None
     if warnings and view != _view(recipe):
         return None
-    if (locked and not is_locked) or any(os.environ.get(name) != value for name, value in environment):
+    if (locked and not is_locked) or any(not _is_so(name, value) for name, value in environment):
         return None
     parts = []
     for size in sizes:
@@ -270,6 +270,19 @@ def _is_unchanged(part: memoryview) -> bool:
     except (OSError, ValueError, EOFError, TypeError):
         return False
     return True
+
+
+def _digest(value: str | None) -> str | None:
+    """What is kept of a variable that the recipe reads, which may be a secret."""
+    from hashlib import sha256  # few recipes read any
+
+    return None if value is None else sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _is_so(name: str, known: str | None) -> bool:
+    """Whether a variable of the environment is what it was: one of `_PLACES`, or one that the recipe reads, by its digest."""
+    value = os.environ.get(name)
+    return (value if name in _PLACES else _digest(value)) == known
 
 
 def _identity(place: str) -> tuple[Any, ...]:

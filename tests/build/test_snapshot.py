@@ -225,6 +225,18 @@ def test_a_variable_that_the_recipe_read_is_watched(folder: Folder, monkeypatch:
     assert folder.answer() is None
 
 
+def test_the_value_of_a_variable_is_watched_and_not_kept(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    folder.take(environment={"TOKEN": "hunter2"})
+    assert folder.answer() is not None
+    kept = folder.path / ".epbuild" / "snapshot-epbuild.yaml"
+    assert b"hunter2" not in kept.read_bytes()
+    if os.name != "nt":
+        assert kept.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("TOKEN", "hunter3")
+    assert folder.answer() is None
+
+
 @pytest.mark.parametrize("name", ["EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR"])
 def test_another_store_or_place_of_toolchains_is_looked_at(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "/elsewhere")
