@@ -412,7 +412,7 @@ def _size(group: SessionGroup) -> int:
 
 
 def _identity(group: SessionGroup, environment: Environment) -> dict[str, Any]:
-    return environment.identity(ep.entry for ep in group.target.eps)
+    return environment.identity((ep.entry for ep in group.target.eps), (ops.name for ops in group.custom_op_packages))
 
 
 def _written(path: Path) -> tuple[int, ...]:

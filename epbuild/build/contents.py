@@ -225,10 +225,19 @@ def part_manifest(laid: LaidOut, contents: Sequence[Content], recipe: str, prove
         share_weights=laid.made[0].group.share,
         target=_target(laid.part.target),
         toolchain={name: toolchain[name] for name in ("python", "platform", "distributions")},
+        custom_ops=_custom_ops(laid.made[0].document),
         models=laid.models,
         files=[replace(content, path=content.path.removeprefix(prefix)) if prefix else content for content in in_order(contents)],
         provenance=provenance,
     )
+
+
+def _custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The custom operators of a key's document, as an application looks for them."""
+    return [
+        {"library": ops["name"], "sha256": ops["library"]} if ops["library"] else {"module": ops["name"]}
+        for ops in document.get("custom_ops", ())
+    ]
 
 
 def _content(item: Placed, folder: str, bench: Bench) -> Content:

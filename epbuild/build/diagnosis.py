@@ -32,6 +32,7 @@ OUT_OF_MEMORY = re.compile(
 _MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
 # Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and said for one that it could validate no node.
 _NEARLY = 0.75
+_NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
 # SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
 FROM_OUTSIDE = frozenset({1, 2, 9, 15})
@@ -84,6 +85,11 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
     why = f"{raised}.{quote}"
     if last["kind"] == "unfit":
         return EnvironmentFailure(Problem("EPB411", why, step, hint))
+    if last["kind"] == "custom_ops":
+        return EnvironmentFailure(Problem("EPB444", why, step, f"It must be built for this machine and ONNX Runtime. {hint}"))
+    unknown = _NO_OPERATOR.search(whole)
+    if unknown is not None:
+        hint = f"If {unknown[1]} is a custom operator, name its library or package in 'custom_ops'. {hint}"
     if _CANNOT_WRITE.search(whole):
         room = f"Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`). {hint}"
         return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))

@@ -13,7 +13,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from epbuild.build.supervisor import Ending, supervise
 from epbuild.clone import copy_file
 from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.onnxfile import EPContextNode, MalformedModel, SharedInitializers, read_header, share_initializers
-from epbuild.plan import Member, PlannedEp, SessionGroup
+from epbuild.plan import CustomOps, Member, PlannedEp, SessionGroup
 from epbuild.portable import real_path
 from epbuild.store import BlobStore, Cancelled
 from epbuild.toolchain import Environment
@@ -227,6 +227,7 @@ def _request(group: SessionGroup) -> dict[str, Any]:
         "format": REQUEST_FORMAT,
         "eps": [ep_request(ep) for ep in group.target.eps],
         "session_options": dict(group.target.session_options),
+        "custom_ops": custom_ops_request(group.custom_ops),
         "share": group.share,
         "members": [_member_request(member) for member in group.members],
     }
@@ -248,6 +249,14 @@ def ep_request(ep: PlannedEp) -> dict[str, Any]:
         },
         "provider_options": dict(ep.provider_options),
     }
+
+
+def custom_ops_request(custom_ops: Iterable[CustomOps]) -> list[dict[str, Any]]:
+    """Custom operators as the worker is asked to register them."""
+    return [
+        {"name": ops.name, "module": ops.name, "library": str(ops.library.resolve()) if ops.library else None}
+        for ops in custom_ops
+    ]
 
 
 def _member_request(member: Member) -> dict[str, Any]:

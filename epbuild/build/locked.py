@@ -58,7 +58,7 @@ class HeldLock:
         from epbuild.toolchain import deviations
 
         problems = []
-        for name, (toolchain, _) in plan.toolchains().items():
+        for name, (toolchain, *_) in plan.toolchains().items():
             if name in self.environments and name in environments:
                 reasons = deviations(environments[name], str(self.platform), self.environments[name])
                 if reasons:
@@ -119,7 +119,7 @@ def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
 
     platform = platform_here()
     environments, missing = {}, []
-    for name, (toolchain, _) in plan.toolchains().items():
+    for name, (toolchain, *_) in plan.toolchains().items():
         if name in {misfit.toolchain for misfit in unfit}:
             continue
         locked = lock.toolchains[name].platforms.get(platform or "") if name in lock.toolchains else None

@@ -107,8 +107,8 @@ def survey(request: Request) -> Survey:
     lock = hold_lock(recipe, plan, strict=request.locked)
     cache, home = cache_directory(), toolchain_directory()
     environments = {
-        name: prepare(toolchain, recipe.directory, home, entries, lock.environments.get(name))
-        for name, (toolchain, entries) in plan.toolchains().items()
+        name: prepare(toolchain, recipe.directory, home, entries, lock.environments.get(name), packages)
+        for name, (toolchain, entries, packages) in plan.toolchains().items()
         if ready(toolchain, recipe.directory, home, lock.environments.get(name))
     }
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
@@ -307,14 +307,14 @@ def _unreadable(workspace: Workspace) -> Iterator[Problem]:
 def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, tell: Listener) -> dict[str, Environment]:
     home = toolchain_directory()
     environments = {}
-    for name, (toolchain, entries) in plan.toolchains().items():
+    for name, (toolchain, entries, packages) in plan.toolchains().items():
         begin = time.monotonic()
         locked = lock.environments.get(name)
         there = ready(toolchain, recipe.directory, home, locked)
         if not there:
             tag_cache(cache_directory())
             tell(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
-        environment = prepare(toolchain, recipe.directory, home, entries, locked)
+        environment = prepare(toolchain, recipe.directory, home, entries, locked, packages)
         if not there:
             tell(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
         environments[name] = environment

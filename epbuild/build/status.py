@@ -159,7 +159,7 @@ class Surveyor:
         if environment is None:
             reason = f"the toolchain '{group.target.toolchain.name}' is not provisioned yet"
             return ActionStatus("out of date" if before else "new", (reason,))
-        identity = environment.identity(ep.entry for ep in group.target.eps)
+        identity = environment.identity((ep.entry for ep in group.target.eps), (ops.name for ops in group.custom_op_packages))
         document = key_document(group, digests, identity)
         key = action_key(document)
         result = self.result(key)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.build.trial_source import Sources
-from epbuild.build.trial_toolchain import entries_of, toolchain_at, toolchain_of
+from epbuild.build.trial_toolchain import Wanted, entries_of, toolchain_at, toolchain_of
 from epbuild.build.trial_worker import Session
 from epbuild.catalog import BUILT_IN, Entry, Option, UnknownName, entries_for, find_option, find_session_key, known_eps
-from epbuild.plan import OptionFile, PlannedEp
+from epbuild.errors import Position
+from epbuild.plan import CustomOps, OptionFile, PlannedEp
 from epbuild.portable import real_path
-from epbuild.recipe import DeviceChoice
+from epbuild.recipe import DeviceChoice, names_library
 from epbuild.store import toolchain_directory
 from epbuild.verify import Artifact
 
@@ -34,6 +35,8 @@ class Wishes:
     """Options of the first EP."""
     timeout: float | None = None
     """Seconds that one process may take; None: no limit."""
+    custom_ops: tuple[str, ...] = ()
+    """Paths of libraries and names of packages with custom operators, as a recipe has them; none: those of the manifest."""
 
 
 def session_for(artifact: Artifact, wishes: Wishes, sources: Sources, say: Callable[[str], None]) -> Session:
@@ -45,19 +48,21 @@ def session_for(artifact: Artifact, wishes: Wishes, sources: Sources, say: Calla
     unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
     if unknown:
         raise Impossible(f"the catalog does not know {unknown[0]}; name the recipe whose catalog file does, with --recipe")
+    custom_ops = _custom_ops(artifact, wishes, sources)
+    packages = [ops.name for ops in custom_ops if ops.library is None]
     home = toolchain_directory()
     if wishes.interpreter is not None:
         packagings = [[planned[ep].entry] if ep in planned else entries_for(ep) for ep in asked]
         own = [ep for ep in asked if ep in planned and planned[ep].library is not None]
         needed = [packaging for ep, packaging in zip(asked, packagings, strict=True) if ep not in own]
-        environment, found = toolchain_at(wishes.interpreter, needed, home)
+        environment, found = toolchain_at(wishes.interpreter, needed, packages, home)
         by_name = {entry.ep: entry for entry in found} | {ep: planned[ep].entry for ep in own}
         entries = tuple(by_name[ep] for ep in asked)
     elif document is not None:
         toolchain = document["toolchain"]
         entries = tuple(planned[ep].entry if ep in planned else entries_of([ep], toolchain["distributions"])[0] for ep in asked)
         needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
-        environment = toolchain_of(toolchain, needed_entries, artifact.folder / "manifest.json", home, say)
+        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), artifact.folder / "manifest.json", home, say)
     else:
         raise Impossible("nothing says which toolchain it was compiled with; name one that can load it with --interpreter")
     target: Mapping[str, Any] = document["target"] if document is not None else {}
@@ -71,7 +76,32 @@ def session_for(artifact: Artifact, wishes: Wishes, sources: Sources, say: Calla
         eps = (replace(eps[0], provider_options={**eps[0].provider_options, **wishes.options}), *eps[1:])
     options, without = _with_files(target.get("session_options", {}), find_session_key, {})
     lacking = (*(name for _, names in planned_eps for name in names), *without)
-    return Session(environment, eps, options, target.get("environment", {}), wishes.timeout, lacking)
+    return Session(environment, eps, options, target.get("environment", {}), wishes.timeout, lacking, custom_ops)
+
+
+def _custom_ops(artifact: Artifact, wishes: Wishes, sources: Sources) -> tuple[CustomOps, ...]:
+    """The custom operators that the models of an artifact need: as the user names them, else by its manifest. Raises Impossible.
+
+    A library is not in the artifact: it is where the user says, or where the recipe has it.
+    """
+    place = Position(str(artifact.folder), 1, 1)
+    if wishes.custom_ops:
+        named = (Path(text) if names_library(text) else None for text in wishes.custom_ops)
+        found = zip(wishes.custom_ops, named, strict=True)
+        return tuple(CustomOps(text if path is None else path.name, place, path) for text, path in found)
+    document = artifact.manifest.document if artifact.manifest is not None else None
+    group = sources.group(document)
+    planned = {ops.name: ops for ops in group.custom_ops} if group is not None else {}
+    ops: list[CustomOps] = []
+    for listed in document.get("custom_ops", ()) if document is not None else ():
+        if "module" in listed:
+            ops.append(CustomOps(listed["module"], place))
+        elif listed["library"] in planned:
+            ops.append(planned[listed["library"]])
+        else:
+            message = f"it needs the custom operators of {listed['library']}, which is not in the artifact"
+            raise Impossible(f"{message}; say where that library is, with --custom-ops")
+    return tuple(ops)
 
 
 def _eps_in(artifact: Artifact) -> list[str]:

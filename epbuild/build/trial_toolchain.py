@@ -7,7 +7,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,32 @@ _NAME = "verify"
 _RUNTIME = "onnxruntime"
 
 
-def toolchain_of(
-    document: Mapping[str, Any], entries: Sequence[Entry], where: Path, home: Path, say: Callable[[str], None]
-) -> Environment:
+@dataclass(frozen=True)
+class Wanted:
+    """What an environment has to hold beside ONNX Runtime: packages with EPs, and with custom operators, these by their modules."""
+
+    entries: Sequence[Entry]
+    packages: Sequence[str] = ()
+
+    def prepared(self, toolchain: Toolchain, base: Path, home: Path) -> Environment:
+        """The environment of a toolchain that stands in no recipe: what is wrong with it has a place, and no line there."""
+        where = toolchain.where
+        try:
+            return prepare(toolchain, base, home, self.entries, packages=dict.fromkeys(self.packages, where))
+        except ToolchainError as error:
+            raise ToolchainError(*(_placed(problem, Path(where.file)) for problem in error.problems)) from error
+
+    def pins(self, distributions: Mapping[str, str]) -> list[str]:
+        """ONNX Runtime, under whatever name it is packaged, and these packages, each in the release that `distributions` have."""
+        wanted = {name for entry in self.entries for name in entry.distributions} | {_RUNTIME}
+        if not wanted & distributions.keys():
+            return []
+        # Where a package is called as its module is; any other is missed once the environment is there.
+        wanted.update(module.partition(".")[0].replace("_", "-").lower() for module in self.packages)
+        return [f"{name}=={distributions[name]}" for name in sorted(wanted & distributions.keys())]
+
+
+def toolchain_of(document: Mapping[str, Any], wanted: Wanted, where: Path, home: Path, say: Callable[[str], None]) -> Environment:
     """An environment for what a manifest says of its toolchain.
 
     The first choice is one that is there already and holds the same distributions on the same Python and platform; else one is made with
@@ -31,36 +54,38 @@ def toolchain_of(
     position = Position(str(where), 1, 1)
     for toolchain in _there(document, position, home):
         try:
-            environment = _prepared(toolchain, where.parent, home, entries)
+            environment = wanted.prepared(toolchain, where.parent, home)
         except ToolchainError:  # one that lacks an EP's package, as another recipe's may, or whose interpreter has gone
             continue
         taken = environment.fingerprint
         if all(getattr(taken, part) == document[part] for part in ("python", "platform", "distributions")):
             return environment
-    packages = [*_pins(document["distributions"], entries)]
+    packages = wanted.pins(document["distributions"])
     if not packages:
         message = "the manifest names no release of ONNX Runtime to load the models with"
         raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
     toolchain = _made_of(packages, _version(document), position)
     if not ready(toolchain, where.parent, home):
         say(f"making an environment with {', '.join(packages)}")
-    return _prepared(toolchain, where.parent, home, entries)
+    return wanted.prepared(toolchain, where.parent, home)
 
 
-def toolchain_at(interpreter: Path, packagings: Iterable[Sequence[Entry]], home: Path) -> tuple[Environment, tuple[Entry, ...]]:
+def toolchain_at(
+    interpreter: Path, packagings: Iterable[Sequence[Entry]], packages: Sequence[str], home: Path
+) -> tuple[Environment, tuple[Entry, ...]]:
     """The environment of an interpreter, and the entry of each EP that it holds; `packagings` are the possible ones of each EP.
 
-    Raises ToolchainError when the interpreter does not run, or holds no packaging of an EP.
+    Raises ToolchainError when the interpreter does not run, or holds no packaging of an EP, or not all `packages` of custom operators.
     """
     place = interpreter.absolute()
     toolchain = Toolchain(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
     first, *others = itertools.product(*packagings)
     try:
-        return _prepared(toolchain, place.parent, home, first), first
+        return Wanted(first, packages).prepared(toolchain, place.parent, home), first
     except ToolchainError:
         for entries in others:
             with contextlib.suppress(ToolchainError):
-                return _prepared(toolchain, place.parent, home, entries), entries
+                return Wanted(entries, packages).prepared(toolchain, place.parent, home), entries
         raise
 
 
@@ -69,12 +94,10 @@ def entries_of(eps: Iterable[str], distributions: Mapping[str, str]) -> tuple[En
     return tuple(BUILT_IN.entry(ep, distributions) for ep in eps)
 
 
-def _prepared(toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entry]) -> Environment:
-    """The environment of a toolchain that stands in no recipe: what is wrong with it has a place, and no line there."""
-    try:
-        return prepare(toolchain, base, home, entries)
-    except ToolchainError as error:
-        raise ToolchainError(*(replace(problem, where=Path(toolchain.where.file)) for problem in error.problems)) from error
+def _placed(problem: Problem, place: Path) -> Problem:
+    if problem.code == "EPB254":  # there is no recipe to add the package to
+        problem = replace(problem, hint="Name an environment that has it: --interpreter.")
+    return replace(problem, where=place)
 
 
 def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[Toolchain]:
@@ -96,13 +119,6 @@ def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator
             if Requirements(tuple(packages), python).digest() == marker.parent.name:
                 yield _made_of(packages, python, where)
                 break
-
-
-def _pins(distributions: Mapping[str, str], entries: Sequence[Entry]) -> Iterator[str]:
-    """ONNX Runtime, under whatever name it is packaged, and the packages of the EPs, each in the release of the manifest."""
-    wanted = {name for entry in entries for name in entry.distributions} | {_RUNTIME}
-    for name in sorted(wanted & distributions.keys()):
-        yield f"{name}=={distributions[name]}"
 
 
 def _made_of(packages: Sequence[str], python: str | None, where: Position) -> Toolchain:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.build.diagnosis import FROM_OUTSIDE, OUT_OF_MEMORY, ended, signal_name, tidy, told_once
-from epbuild.build.executor import ep_request
+from epbuild.build.executor import custom_ops_request, ep_request
 from epbuild.build.reports import BadReport
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.errors import EnvironmentFailure, Problem
-from epbuild.plan import PlannedEp
+from epbuild.plan import CustomOps, PlannedEp
 from epbuild.toolchain import Environment
 
 _SHARE = "ep.share_ep_contexts"
@@ -59,6 +59,7 @@ class Session:
     timeout: float | None = None
     lacking: tuple[str, ...] = ()
     """Options and session keys that are left out, as the files that they name are not here."""
+    custom_ops: tuple[CustomOps, ...] = ()
 
     def sharing(self, *, share: bool) -> Session:
         """The same for models that share a context, or for one that does not."""
@@ -117,6 +118,7 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, *, verbose: boo
     request = {
         "eps": [ep_request(ep) for ep in session.eps],
         "session_options": dict(session.options),
+        "custom_ops": custom_ops_request(session.custom_ops),
         "share": False,  # of a compile: sessions that run say so by their session options
         "members": [],
         "verbose": verbose,
@@ -199,7 +201,7 @@ def _failure(ending: Ending, said: Sequence[str], session: Session) -> Failure |
         return Failure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
     if OUT_OF_MEMORY.search(whole or "\n".join(ending.tail)):
         return Failure(model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644")
-    if raised is not None and raised["kind"] == "unfit":
+    if raised is not None and raised["kind"] in ("unfit", "custom_ops"):
         return Failure(model, f"{reason}.{quote}", "EPB640", impossible=True)
     if raised is not None:
         return Failure(model, f"{act} failed: {reason}.{quote}", "EPB641")

@@ -57,6 +57,14 @@ def verify(
     options: Annotated[
         list[str], arguments.options("--option", metavar="NAME=VALUE", help="Give the EP an option, over the manifest's.")
     ],
+    custom_ops: Annotated[
+        list[str],
+        arguments.options(
+            "--custom-ops",
+            metavar="LIBRARY|PACKAGE",
+            help="What has the models' custom operators; default: by the manifest.",
+        ),
+    ],
     timeout: Annotated[
         int | None,
         arguments.option(
@@ -99,8 +107,8 @@ def verify(
     """
     if not numbers and (recipe or sources or inputs or (seed, atol, rtol) != (None, None, None)):
         raise UsageError("--recipe, --source, --inputs, --seed, --atol and --rtol say how to compare: add --numbers")
-    if not (load or numbers) and (strict or interpreter or device or options or timeout is not None):
-        raise UsageError("--strict, --interpreter, --device, --option and --timeout say how to load: add --load")
+    if not (load or numbers) and (strict or interpreter or device or options or custom_ops or timeout is not None):
+        raise UsageError("--strict, --interpreter, --device, --option, --custom-ops and --timeout say how to load: add --load")
     if settings and not recipe:
         raise UsageError("--set is for the recipe that the artifacts came from: name it with --recipe")
 
@@ -113,7 +121,13 @@ def verify(
         return Trial(
             numbers=numbers,
             strict=strict,
-            wishes=Wishes(interpreter, device, _pairs(options), arguments.age(_TIMEOUT) if timeout is None else timeout),
+            wishes=Wishes(
+                interpreter,
+                device,
+                _pairs(options),
+                arguments.age(_TIMEOUT) if timeout is None else timeout,
+                _custom_ops(custom_ops),
+            ),
             sources=Sources(_by_model("--source", sources, names), recipe, tuple(settings)),
             comparison=Comparison(_by_model("--inputs", inputs, names), seed or 0, atol, rtol),
         )
@@ -186,6 +200,19 @@ def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> lis
             raise UsageError(f"{message}: verify its folder, or name an environment with --interpreter")
         names += (name for name in found if name not in names)
     return names
+
+
+def _custom_ops(texts: Sequence[str]) -> tuple[str, ...]:
+    """Names of packages, and paths of libraries that are there, in which the name of a file is no package's."""
+    from epbuild.recipe import names_library
+
+    found = []
+    for text in texts:
+        is_file = Path(text).is_file()
+        if names_library(text) and not is_file:
+            raise typer.BadParameter(f"there is no library at {text}", param_hint="--custom-ops")
+        found.append(str(Path(text).absolute()) if is_file else text)
+    return tuple(found)
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

@@ -38,6 +38,7 @@ def render(
     toolchain: Mapping[str, Any],
     models: Sequence[ManifestModel],
     files: Sequence[Content],
+    custom_ops: Sequence[Mapping[str, str]] = (),
     provenance: str | None = None,
 ) -> JsonFile:
     """The manifest.
@@ -51,6 +52,7 @@ def render(
         "share_weights": share_weights,
         "target": dict(target),
         "toolchain": dict(toolchain),
+        **({"custom_ops": [dict(ops) for ops in custom_ops]} if custom_ops else {}),
         "models": [
             {
                 "name": model.name,

@@ -87,11 +87,13 @@ class Built:
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:
-        """The files that options name, and plugin libraries of the user's own, by the EP and the option."""
+        """The files that options name, plugin libraries of the user's own, by the EP and the option; libraries of custom operators."""
         named = {f"{ep['name']}/{option}": digest for ep in self.document["eps"] for option, digest in ep["files"].items()}
         libraries = {f"{ep['name']}/library": ep["library"] for ep in self.document["eps"] if ep["library"]}
         session = {f"session/{name}": digest for name, digest in self.document["session_files"].items()}
-        return tuple(sorted(InputFile(name, digest) for name, digest in {**named, **libraries, **session}.items()))
+        # What a package ships is among the libraries of its toolchain.
+        ops = {f"custom_ops/{ops['name']}": ops["library"] for ops in self.document.get("custom_ops", ()) if ops["library"]}
+        return tuple(sorted(InputFile(name, digest) for name, digest in {**named, **libraries, **session, **ops}.items()))
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def _build(built: Built, materials: Materials) -> dict[str, Any]:
             "models": [_member(member, materials) for member in document["members"]],
             "eps": [_ep(ep) for ep in document["eps"]],
             **{name: document.get(name) for name in _GROUP},
+            "custom_ops": [ops["name"] for ops in document.get("custom_ops", ())],
         }
     )
 

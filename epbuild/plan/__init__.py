@@ -1,5 +1,6 @@
 """`Recipe` → `Plan`: the ordered graph of steps, session groups, emissions and action keys. Pure: no writes, no processes."""
 
+from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.key import Change, action_key, changes, differences, key_document
 from epbuild.plan.outputs import BASE, BOM, GENAI_CONFIG, MANIFEST, PROVENANCE
 from epbuild.plan.planner import make_plan, problems_of_the_rest
@@ -28,6 +29,7 @@ __all__ = [
     "PROVENANCE",
     "STATEMENT",
     "Change",
+    "CustomOps",
     "Emission",
     "Genai",
     "Locate",

@@ -25,7 +25,7 @@ _ORDERS = {"members": "member order", "eps": "EP order"}
 """The lists whose items go by their names, and what their order is called."""
 _CONSEQUENCES: Sequence[Set[str]] = ({"order"}, {"files", "image files"})
 """The parts of an output's document that follow from others: each is told only where nothing before it has changed."""
-_WHOLE = {*_ORDERS, "made"}
+_WHOLE = {*_ORDERS, "custom_ops", "made"}
 """The parts whose items are told as one when they come or go."""
 
 
@@ -69,6 +69,7 @@ def key_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Ma
         "session_options": _loud(target.session_options, target.silent),
         "session_files": {name: digests[file.path] for name, file in target.session_files.items() if name not in target.silent},
         "environment": dict(target.environment),
+        **_custom_ops(group, digests),
         "catalog": {"session": session_keys().revision},
         "toolchain": toolchain,
     }
@@ -78,6 +79,14 @@ def _shared_initializers(group: SessionGroup) -> dict[str, Any]:
     if group.weights_file is None:
         return {}
     return {"share_initializers": {"file": group.weights_file, "threshold": group.initializer_threshold}}
+
+
+def _custom_ops(group: SessionGroup, digests: Mapping[Path, str]) -> dict[str, Any]:
+    """In the order of their names: ONNX Runtime takes no operator from two of them, so their own order means nothing."""
+    ordered = sorted(group.custom_ops, key=lambda ops: ops.name)
+    # What a package ships is in the toolchain's fingerprint.
+    listed = [{"name": ops.name, "library": digests[ops.library] if ops.library else None} for ops in ordered]
+    return {"custom_ops": listed} if listed else {}
 
 
 def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
@@ -170,6 +179,10 @@ def _subject(place: Place) -> str:
             return f"{ep}: {' '.join(rest)}"
         case ("environment", name):
             return f"environment variable {name}"
+        case ("custom_ops", name):
+            return f"custom operators {name}"
+        case ("custom_ops", name, *_):
+            return f"the library of custom operators {name}"
         case ("session_options", name):
             return f"session key {name}"
         case ("session_files", name):

@@ -10,6 +10,7 @@ from pathlib import Path, PureWindowsPath
 from epbuild.catalog import BadCatalog, Catalog
 from epbuild.errors import PlanError, Problem, nearest
 from epbuild.onnxfile import ModelHeader
+from epbuild.plan.custom_ops import CustomOps, clashes, plan_custom_ops, together
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
@@ -72,6 +73,8 @@ class _Work:
     warnings: list[Problem] = field(default_factory=list)
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """The parts of outputs that hold several, by the output's number and its path."""
+    group_ops: dict[tuple[str, str], tuple[CustomOps, ...]] = field(default_factory=dict)
+    """The custom operators of each group for each target."""
 
     def __post_init__(self) -> None:
         self.labels = list(_labels(self.recipe.outputs))
@@ -82,6 +85,12 @@ class _Work:
             planned = planner.plan(target, self.recipe.toolchains.get(target.toolchain.name))
             if planned is not None:
                 self.targets[target.name] = planned
+        used = {target.toolchain.name for target in self.recipe.targets.values()}
+        self.custom_ops: dict[str, tuple[CustomOps, ...]] = {
+            name: plan_custom_ops(toolchain.custom_ops, self.recipe.directory, self.problems)
+            for name, toolchain in self.recipe.toolchains.items()
+            if name in used
+        }
 
     def _catalog(self) -> Catalog:
         """The built-in catalog, with the user's own files where they can be read."""
@@ -100,6 +109,7 @@ class _Work:
     def check_group(self, group: Group) -> None:
         """Look at what a group asks of its members and targets, whatever they are in files."""
         self._check_members(group)
+        self._check_custom_ops(group)
         for reference in group.targets:
             target = self.targets.get(reference.name)
             if target is None:
@@ -150,6 +160,14 @@ class _Work:
             if external and len(group.members) > 1 and "${model}" not in external:
                 message = f"the models of '{group.name}' would write their external initializers into one file, '{external}'"
                 self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
+
+    def _check_custom_ops(self, group: Group) -> None:
+        """Find the group's own custom operators, and those that cannot be told from its toolchains'."""
+        own = plan_custom_ops(group.custom_ops, self.recipe.directory, self.problems)
+        for name in (reference.name for reference in group.targets if reference.name in self.targets):
+            everything = together(self.custom_ops[self.targets[name].toolchain.name], own)
+            self.problems += [problem for problem in clashes(everything) if problem not in self.problems]
+            self.group_ops[group.name, name] = everything
 
     def _add_steps(self, group: Group, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
         place = f"{group.name}/{target.name}"
@@ -234,6 +252,7 @@ class _Work:
             memory=group.memory,
             steps=steps,
             initializer_threshold=group.share_initializers.threshold if group.share_initializers else None,
+            custom_ops=self.group_ops[group.name, target.name],
         )
 
     def resolve(self, actions: set[str], locate: Locate) -> None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from epbuild.catalog import Entry, KnownDifference
 from epbuild.errors import Position, Problem
 from epbuild.onnxfile import Connection
+from epbuild.plan.custom_ops import CustomOps
 from epbuild.recipe import (
     CompileSettings,
     DeviceChoice,
@@ -203,6 +204,8 @@ class SessionGroup:
     steps: tuple[str, ...]
     initializer_threshold: int | None = None
     """The size in bytes from which the members' initializers lie in one weights file when they share; None: there is none."""
+    custom_ops: tuple[CustomOps, ...] = ()
+    """What every session is given beside the EPs."""
 
     @property
     def weights_file(self) -> str | None:
@@ -217,7 +220,14 @@ class SessionGroup:
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file that the result depends on, each once."""
-        return tuple(dict.fromkeys((*(path for member in self.members for path in member.files), *self.target.files)))
+        libraries = (ops.library for ops in self.custom_ops if ops.library is not None)
+        members = (path for member in self.members for path in member.files)
+        return tuple(dict.fromkeys((*members, *self.target.files, *libraries)))
+
+    @property
+    def custom_op_packages(self) -> tuple[CustomOps, ...]:
+        """Those of its custom operators whose library a package of the toolchain ships."""
+        return tuple(ops for ops in self.custom_ops if ops.library is None)
 
 
 @dataclass(frozen=True)
@@ -327,6 +337,14 @@ class Emission:
         return tuple(dict.fromkeys(path for part in self.parts for path in part.files))
 
 
+class ToolchainNeeds(NamedTuple):
+    """A toolchain, the EPs that it has to hold, and beside them the packages of custom operators: where each module is asked for."""
+
+    toolchain: Toolchain
+    entries: tuple[Entry, ...]
+    packages: Mapping[str, Position]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The ordered graph of steps, every step after those that it needs, with the actions behind them."""
@@ -336,12 +354,13 @@ class Plan:
     emissions: Mapping[str, Emission]
     warnings: tuple[Problem, ...] = ()
 
-    def toolchains(self) -> dict[str, tuple[Toolchain, tuple[Entry, ...]]]:
-        """The toolchains that the plan's session groups run in, each with the EPs that it has to hold."""
-        found: dict[str, tuple[Toolchain, tuple[Entry, ...]]] = {}
+    def toolchains(self) -> dict[str, ToolchainNeeds]:
+        """The toolchains that the plan's session groups run in, each with what it has to hold."""
+        found: dict[str, ToolchainNeeds] = {}
         for group in self.session_groups.values():
             toolchain = group.target.toolchain
-            entries = found.get(toolchain.name, (toolchain, ()))[1]
-            more = tuple(ep.entry for ep in group.target.eps if ep.library is None and ep.entry not in entries)
-            found[toolchain.name] = (toolchain, (*entries, *more))
+            known = found.get(toolchain.name, ToolchainNeeds(toolchain, (), {}))
+            more = tuple(ep.entry for ep in group.target.eps if ep.library is None and ep.entry not in known.entries)
+            packages = {ops.name: ops.where for ops in group.custom_op_packages}
+            found[toolchain.name] = ToolchainNeeds(toolchain, (*known.entries, *more), {**packages, **known.packages})
         return found

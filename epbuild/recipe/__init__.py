@@ -10,6 +10,7 @@ from epbuild.recipe.address import (
     parse_address,
     without_secrets,
 )
+from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.image_reference import DEFAULT_TAG, BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import (
@@ -70,6 +71,7 @@ __all__ = [
     "WebAddress",
     "is_immutable",
     "load",
+    "names_library",
     "parse_address",
     "parse_image_reference",
     "read_requirement",

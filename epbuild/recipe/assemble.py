@@ -10,6 +10,7 @@ from epbuild.errors import Argument, Position, Problem
 from epbuild.recipe import groups, outputs
 from epbuild.recipe.address import address_problem, is_remote, package_file
 from epbuild.recipe.compose import rebased
+from epbuild.recipe.custom_ops import custom_ops_problem, names_library
 from epbuild.recipe.expand import Matrix, Row, clash_problems, is_glob, matching, name_problem, resolved, unknown
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.groups import (
@@ -179,8 +180,16 @@ class _Assembler:
                     packages=tuple(text for text, _ in packages),
                     interpreter=self._path(fields.text("interpreter"), fields.where_of("interpreter")),
                     platforms=tuple(dict.fromkeys(text for text, _ in fields.texts("platforms"))),
+                    custom_ops=self._custom_ops(fields),
                 ),
             )
+
+    def _custom_ops(self, fields: Fields) -> tuple[Reference, ...]:
+        """Paths of libraries, relative to the recipe, and names of packages."""
+        named = [(text, where) for text, where in fields.texts("custom_ops") if text]
+        self.problems += filter(None, (custom_ops_problem(text, where) for text, where in named))
+        paths = [(rebased(text, where, self._file) if names_library(text) else text, where) for text, where in named]
+        return tuple(Reference(text, where) for text, where in paths)
 
     def _model(self, name: str, where: Position, node: Node) -> ModelSource:
         fields = Fields(_long_form(node, "path"), self.problems)
@@ -323,6 +332,7 @@ class _Assembler:
             memory=memory,
             merge=read_merge(fields.mapping("merge"), self.problems) if "merge" in fields.entries else None,
             genai=read_genai(fields.mapping("genai"), self._path) if "genai" in fields.entries else None,
+            custom_ops=self._custom_ops(fields),
         )
 
     def _members(self, group: Fields) -> tuple[GroupMember, ...]:

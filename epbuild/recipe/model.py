@@ -61,6 +61,8 @@ class Toolchain:
     interpreter: str | None = None
     platforms: tuple[str, ...] = ()
     """The platforms to lock the packages for; none: that depends on where they are locked."""
+    custom_ops: tuple[Reference, ...] = ()
+    """Shared libraries of custom operators, as paths relative to the recipe, and Python packages that ship one."""
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -228,6 +230,8 @@ class Group:
     """Bytes of memory that one session group is expected to need; None: it is estimated."""
     merge: Merge | None = None
     genai: GenaiChoice | None = None
+    custom_ops: tuple[Reference, ...] = ()
+    """As those of a toolchain, which its members are given as well."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,6 @@ allows.
 
 from .group import Group
 from .group import open_group as open  # noqa: A004 - `epbuild.runtime.open`, as modules that open things have it
-from .variants import Ep, OpenError, Variant, find_variants
+from .variants import CustomOps, Ep, OpenError, Variant, find_variants
 
-__all__ = ["Ep", "Group", "OpenError", "Variant", "find_variants", "open"]
+__all__ = ["CustomOps", "Ep", "Group", "OpenError", "Variant", "find_variants", "open"]

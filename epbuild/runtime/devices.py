@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .operators import NoLibrary, Places, libraries
 from .variants import Ep, OpenError, Variant
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Fit:
     variant: Variant
     devices: tuple[OrtEpDevice | None, ...]
     """The device of each EP; None for an EP that is chosen by its name."""
+    libraries: tuple[str, ...]
+    """The paths of the libraries with its custom operators."""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -49,12 +52,12 @@ class _Unfit(Exception):
     """Why a variant does not fit, as the rest of a sentence that begins with its target."""
 
 
-def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[OrtEpDevice] | None) -> Fit:
+def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
     """The variant that fits best. Raises OpenError where none does, or where several may and nobody knows which."""
     fits, misfits = [], []
     for variant in variants:
         try:
-            fits.append(_fit(onnxruntime, variant, devices))
+            fits.append(_fit(onnxruntime, variant, devices, places))
         except _Unfit as reason:
             misfits.append(f"{variant.target} {reason}")
     if not fits:
@@ -68,16 +71,20 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
     return best
 
 
-def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None) -> Fit:
+def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
     """How well a variant fits, and on which devices: by what ONNX Runtime says, then by the type of the device. Raises _Unfit."""
     for file in (*variant.models.values(), *variant.files):
         if not _is_file(file):
             raise _Unfit(f"lacks its file {file}")
+    try:
+        operators = libraries(variant.custom_ops, places)
+    except NoLibrary as reason:
+        raise _Unfit(str(reason)) from reason
     found = [_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
     verdicts, kinds, chosen = zip(*found, strict=True)
     # An EP that wrote nothing to be judged by, as the CPU EP, has no say.
     heard = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
-    return Fit(max(heard, default=_UNKNOWN), kinds[0], variant, chosen)
+    return Fit(max(heard, default=_UNKNOWN), kinds[0], variant, chosen, operators)
 
 
 def _is_file(path: Path) -> bool:

@@ -12,6 +12,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
 from .devices import Fit, choose, process_wide
+from .operators import Places, register
 from .variants import OpenError, Variant, find_variants, select
 
 if TYPE_CHECKING:
@@ -66,21 +67,24 @@ def open_group(
     target: str | None = None,
     devices: Sequence[OrtEpDevice] | None = None,
     configure: Callable[[str, SessionOptions], None] | None = None,
+    custom_ops: Places | None = None,
 ) -> Group:
     """Open the group that lies at `path`: a manifest, or a folder with one, or with those of several variants somewhere below it.
 
     `group` and `target` name what is meant where a folder holds several. `devices` are those to choose from, of
     `onnxruntime.get_ep_devices()`; by default all that there are, after the plugin EPs of the variants have been registered.
     `configure` is called with each model's name and session options before its session is created, for what is the application's to say:
-    threads, logging, profiling.
+    threads, logging, profiling. `custom_ops` says where the libraries of custom operators are that the manifest names: paths by these
+    names; those that a Python package ships are found without it.
 
     Raises OpenError when nothing there fits this machine, when it cannot be told what does, when a session cannot be created, or for an
     argument that is none; and whatever `configure` raises.
     """
     _check_arguments(path, group, target, devices, configure)
+    places = _checked_places(custom_ops)
     onnxruntime = _import_onnxruntime()
     variants = select(find_variants(Path(path)), Path(path), group, target)
-    fit = choose(onnxruntime, variants, devices)
+    fit = choose(onnxruntime, variants, devices, places)
     sessions: dict[str, InferenceSession] = {}
     with process_wide:
         try:
@@ -111,6 +115,18 @@ def _check_arguments(path: object, group: object, target: object, devices: objec
         raise OpenError("EPB654", f"devices must be a list, not {devices!r}")
 
 
+def _checked_places(custom_ops: object) -> Places:
+    """The paths of libraries by their names. Raises OpenError (EPB654)."""
+    if custom_ops is None:
+        return {}
+    if not isinstance(custom_ops, Mapping):
+        raise OpenError("EPB654", f"custom_ops must be paths of libraries by their names, not {custom_ops!r}")
+    for name, path in custom_ops.items():
+        if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+            raise OpenError("EPB654", f"custom_ops must have a text or a path for {name!r}, not {path!r}")
+    return custom_ops
+
+
 def _import_onnxruntime() -> ModuleType:
     try:
         onnxruntime = importlib.import_module("onnxruntime")
@@ -126,6 +142,7 @@ def _session(
 ) -> InferenceSession:
     variant, file = fit.variant, fit.variant.models[model]
     options = onnxruntime.SessionOptions()
+    register(options, variant.custom_ops, fit.libraries)
     if configure is not None:
         configure(model, options)
     try:

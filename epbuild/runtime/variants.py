@@ -51,6 +51,18 @@ class Ep:
 
 
 @dataclass(frozen=True)
+class CustomOps:
+    """Operators that ONNX Runtime does not know, and has to be given a library for."""
+
+    name: str
+    """The module that ships the library, or the library's file name as it was when the models were compiled."""
+    module: str | None
+    """None: the application brings the library."""
+    package: str | None
+    """The module's package as it is asked of pip, as far as that is known."""
+
+
+@dataclass(frozen=True)
 class Variant:
     """A group compiled for one target, as its manifest says."""
 
@@ -68,6 +80,8 @@ class Variant:
     """What each EP wrote into the models to judge later whether they fit a device, by EP."""
     files: tuple[Path, ...] = ()
     """What the models refer to and cannot be opened without: context binaries and external data."""
+    custom_ops: tuple[CustomOps, ...] = ()
+    """The custom operators that the models have."""
 
 
 def find_variants(path: Path) -> list[Variant]:
@@ -140,6 +154,7 @@ def _read(path: Path, document: Any) -> Variant:
                 for item in _each(document.get("files", []), "files")
                 if item["role"] in _NEEDED
             ),
+            custom_ops=tuple(_custom_ops(item, distributions) for item in _each(document.get("custom_ops", []), "custom_ops")),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise OpenError("EPB632", f"the manifest {path} is not whole: {type(error).__name__}: {error}") from error
@@ -166,6 +181,14 @@ def _ep(ep: Mapping[str, Any], distributions: Mapping[str, str]) -> Ep:
             "virtual": bool(device.get("virtual")),
         },
     )
+
+
+def _custom_ops(listed: Mapping[str, Any], distributions: Mapping[str, str]) -> CustomOps:
+    if "module" not in listed:
+        return CustomOps(_of(listed["library"], str, "library"), None, None)
+    module = _of(listed["module"], str, "module")
+    likely = module.partition(".")[0].replace("_", "-").lower()
+    return CustomOps(module, module, f"{likely}=={distributions[likely]}" if likely in distributions else None)
 
 
 def _of(value: Any, kind: type, what: str) -> Any:

@@ -8,10 +8,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from epbuild.catalog import Entry
-from epbuild.errors import Problem, ToolchainError
+from epbuild.errors import Position, Problem, ToolchainError
 from epbuild.recipe import Requirement, Toolchain
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
 from epbuild.toolchain.packages import FileState, is_touched, state_of
@@ -40,14 +41,15 @@ class Environment:
     memory: Path
     """The file in which the fingerprint is kept."""
     modules: frozenset[str] = frozenset()
-    """The Python packages whose bytes the fingerprint is of: ONNX Runtime's, and those of the EPs."""
+    """The Python packages whose bytes the fingerprint is of: ONNX Runtime's, those of the EPs, and those of custom operators."""
     states: Mapping[str, FileState | None] = field(default_factory=dict)
     """What the file system said of each file and folder that the fingerprint came from."""
 
-    def identity(self, entries: Iterable[Entry]) -> dict[str, Any]:
-        """What the environment is to a compile with these EPs, as a key holds it."""
+    def identity(self, entries: Iterable[Entry], packages: Iterable[str] = ()) -> dict[str, Any]:
+        """What the environment is to a compile with these EPs, and these packages of custom operators, as a key holds it."""
         used = list(entries)
-        return self.fingerprint.document(_modules(used), host=any(entry.output_depends_on_host for entry in used))
+        modules = {*_modules(used), *packages}
+        return self.fingerprint.document(modules, host=any(entry.output_depends_on_host for entry in used))
 
     def watched(self) -> list[Path]:
         """The files and folders whose stats tell whether the environment is still this one."""
@@ -99,13 +101,18 @@ def ready(toolchain: Toolchain, base: Path, home: Path, locked: LockedEnvironmen
 
 
 def prepare(
-    toolchain: Toolchain, base: Path, home: Path, entries: Sequence[Entry], locked: LockedEnvironment | None = None
+    toolchain: Toolchain,
+    base: Path,
+    home: Path,
+    entries: Sequence[Entry],
+    locked: LockedEnvironment | None = None,
+    packages: Mapping[str, Position] = MappingProxyType({}),
 ) -> Environment:
     """Provision (unless the recipe names an interpreter, relative to `base`) and fingerprint a toolchain.
 
     One that is made holds exactly what is `locked` (None: what the installer chooses for the toolchain's packages). `entries` are the
-    EPs that it is used for. Raises ToolchainError, also when one of them is not in it, or when an existing environment does not hold
-    what the recipe says that it must.
+    EPs that it is used for, `packages` the modules of custom operators and where each is asked for. Raises ToolchainError, also when one
+    of them is not in it, or when an existing environment does not hold what the recipe says that it must.
     """
     if toolchain.interpreter is not None:
         interpreter = _existing(toolchain, base)
@@ -120,10 +127,10 @@ def prepare(
         requirements = _requirements(toolchain, locked)
         interpreter = provision(requirements, home, name=toolchain.name, where=toolchain.where)
         memory = environment_folder(requirements, home) / "fingerprint.json"
-    modules = frozenset(_modules(entries))
+    modules = frozenset({*_modules(entries), *packages})
     seen = look(interpreter, modules, memory, toolchain.where)
     taken = seen.fingerprint
-    wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries)]
+    wrong = [*_unmet(toolchain, taken), *_missing(toolchain, taken, entries), *_without(toolchain, taken, packages)]
     if wrong:
         raise ToolchainError(*wrong)
     return Environment(toolchain.name, interpreter, taken, memory, modules, seen.states)
@@ -161,6 +168,16 @@ def _missing(toolchain: Toolchain, taken: Fingerprint, entries: Sequence[Entry])
             if toolchain.interpreter is not None:
                 hint = f"Install it there; where {entry.ep} comes in another one, add that to the toolchain's packages."
             yield Problem("EPB305", message, toolchain.where, hint)
+
+
+def _without(toolchain: Toolchain, taken: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:
+    """The packages of custom operators that are not there."""
+    for module, where in packages.items():
+        folder = module.rpartition(".")[2]
+        if not of_package(taken.files, folder) and not of_package(taken.libraries, folder):
+            message = f"toolchain '{toolchain.name}' has no Python package '{module}', which is to bring custom operators"
+            place = "Install it there" if toolchain.interpreter is not None else "Add it to the toolchain's packages"
+            yield Problem("EPB254", message, where, f"{place}, or name the library itself by its path.")
 
 
 def _requirements(toolchain: Toolchain, locked: LockedEnvironment | None) -> Requirements:

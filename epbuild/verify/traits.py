@@ -102,6 +102,9 @@ def _whole(manifest: Manifest) -> Facts:
             "session_options": target["session_options"],
             "environment": target["environment"],
             "unchecked_options": ", ".join(target["unchecked_options"]),
+            "custom_ops": {
+                ops.get("module") or ops["library"]: ops.get("sha256", "package") for ops in document.get("custom_ops", ())
+            },
         },
         "toolchain": {name: toolchain[name] for name in ("python", "platform", "distributions")},
         "names": {"recipe": document["recipe"], "group": document["group"], "target": target["name"]},

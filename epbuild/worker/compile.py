@@ -41,6 +41,10 @@ class Unfit(Exception):
     """This machine or toolchain cannot do what was asked, whatever the model: no such EP, no such device."""
 
 
+class NotRegistered(Exception):
+    """ONNX Runtime does not take a library of custom operators."""
+
+
 class Channel:
     """The pipe to epbuild, one JSON document a line."""
 
@@ -105,17 +109,55 @@ def address_space() -> dict[str, int]:
     return {} if limit == resource.RLIM_INFINITY else {"mapped": peak, "mappable": limit}
 
 
-def library_of(ep: dict[str, Any]) -> str:
-    """The path of a plugin EP's library: the one that the request names, else asked of the package that ships it."""
+def package_of(wanted: dict[str, Any]) -> Any:
+    """The Python package that ships a library."""
     import importlib
 
-    if ep["library"]:
-        return str(ep["library"])
     try:
-        package = importlib.import_module(ep["module"])
+        return importlib.import_module(wanted["module"])
     except ImportError as error:
-        raise Unfit(f"the toolchain has no Python package '{ep['module']}': {error}") from error
-    return str(package.get_library_path())
+        raise Unfit(f"the toolchain has no Python package '{wanted['module']}': {error}") from error
+
+
+def library_of(ep: dict[str, Any]) -> str:
+    """The path of a plugin EP's library: the one that the request names, else asked of the package that ships it."""
+    return str(ep["library"] or package_of(ep).get_library_path())
+
+
+def operators_of(ops: dict[str, Any]) -> str:
+    """The path of a library of custom operators: the one that the request names, else that of the package, and inside it."""
+    if ops["library"]:
+        return str(ops["library"])
+    package = package_of(ops)
+    try:
+        library = str(os.path.abspath(package.get_library_path()))  # noqa: PTH100
+    except Exception as error:
+        raise NotRegistered(
+            f"the package '{ops['module']}' does not say where its library of custom operators is: {error}"
+        ) from error
+    # What lies elsewhere is in no fingerprint: it could change, and nobody would compile again.
+    if not any(library.startswith(os.path.join(os.path.abspath(folder), "")) for folder in getattr(package, "__path__", ())):  # noqa: PTH100, PTH118
+        raise NotRegistered(
+            f"the package '{ops['module']}' has its library of custom operators elsewhere: name it itself, {library}"
+        )
+    return library
+
+
+def register_custom_ops(options: Any, custom_ops: list[dict[str, Any]]) -> None:
+    """Let sessions with these options know custom operators. Raises NotRegistered, or Unfit where there is no such package."""
+    for ops in custom_ops:
+        library = operators_of(ops)
+        try:
+            options.register_custom_ops_library(library)
+        except Exception as error:
+            raise NotRegistered(f"the custom operators of {ops['name']} cannot be registered: {error}") from error
+
+
+def kind_of(error: Exception) -> str:
+    """What an exception says is at fault: the machine or the toolchain, a library of custom operators, or else the model or the EP."""
+    if isinstance(error, NotRegistered):
+        return "custom_ops"
+    return "unfit" if isinstance(error, (Unfit, ImportError, MemoryError)) else "error"
 
 
 def describe(device: Any) -> dict[str, Any]:
@@ -174,6 +216,7 @@ def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
 def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
     """Fresh SessionOptions for one member; the last of a sharing group stops the sharing and so writes the binary."""
     options = onnxruntime.SessionOptions()
+    register_custom_ops(options, request["custom_ops"])
     for ep, device in zip(request["eps"], devices):  # noqa: B905 - older interpreters
         if device is not None:
             options.add_provider_for_devices([device], ep["provider_options"])
@@ -308,8 +351,7 @@ def main(arguments: list[str]) -> int:
     try:
         compile_group(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
-        kind = "unfit" if isinstance(error, (Unfit, ImportError, MemoryError)) else "error"
-        what = {"kind": kind, "type": type(error).__name__, "message": shortened(str(error))}
+        what = {"kind": kind_of(error), "type": type(error).__name__, "message": shortened(str(error))}
         channel.send("failed", **what, peak_memory=peak_memory(), **address_space())
         return FAILED
     channel.send("finished", peak_memory=peak_memory())

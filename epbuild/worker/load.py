@@ -112,8 +112,8 @@ def main(arguments: list[str]) -> int:
     try:
         load_models(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
-        kind = "unfit" if isinstance(error, (compiling.Unfit, ImportError, MemoryError)) else "error"
-        channel.send("failed", kind=kind, type=type(error).__name__, message=compiling.shortened(str(error)))
+        what = {"kind": compiling.kind_of(error), "type": type(error).__name__, "message": compiling.shortened(str(error))}
+        channel.send("failed", **what)
         return int(compiling.FAILED)
     channel.send("finished", peak_memory=compiling.peak_memory())
     return 0

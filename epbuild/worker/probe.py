@@ -23,7 +23,10 @@ def distributions() -> dict[str, str]:
 
 def folder_of(module: str) -> str | None:
     """The directory of an importable package, found without importing it, by the name that Python has for it; None when there is none."""
-    specification = importlib.util.find_spec(module)
+    try:
+        specification = importlib.util.find_spec(module)
+    except ImportError:  # the package that it should be inside of is not there
+        return None
     if specification is None or not specification.submodule_search_locations:
         return None
     # Not where links lead: they may lead elsewhere tomorrow.

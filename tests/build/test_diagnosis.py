@@ -60,6 +60,32 @@ class Case(NamedTuple):
 
 
 CASES = {
+    "a custom operator of which no library was named": Case(
+        (
+            *AT_DECODE,
+            failed("[ONNXRuntimeError] : 1 : FAIL : Fatal error: ai.onnx.contrib:Inverse(-1) is not a registered function/op"),
+        ),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        (
+            "compiling 'decode' for npu failed: Fatal error",
+            "If ai.onnx.contrib:Inverse is a custom operator, name its library or package in 'custom_ops'.",
+        ),
+    ),
+    "a library of custom operators that does not load": Case(
+        (
+            STARTED,
+            PREFILL,
+            failed("the custom operators of liba.so cannot be registered: invalid ELF header", "custom_ops", "NotRegistered"),
+        ),
+        1,
+        (),
+        "EPB444",
+        EnvironmentFailure,
+        ("the custom operators of liba.so cannot be registered: invalid ELF header.", "It must be built for this machine"),
+    ),
     "a SoC that the EP does not know": Case(
         (*AT_DECODE, failed(NOT_COMPILED)),
         1,

@@ -78,7 +78,9 @@ class LockedWorkshop(Workshop):
     def keys(self, *, locked: bool) -> dict[str, str | None]:
         return {status.step.id: status.key for status in survey(replace(self.request, locked=locked)).steps()}
 
-    def _remember(self, toolchain: Any, base: Path, home: Path, entries: Any, locked: LockedEnvironment | None) -> Environment:
+    def _remember(
+        self, toolchain: Any, base: Path, home: Path, entries: Any, locked: LockedEnvironment | None, packages: Any
+    ) -> Environment:
         self.made_with.append(locked)
         return self._prepare(toolchain)
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from onnx import helper
+from small_builds import sharing_group
 
 from epbuild.build import trial_session, trial_toolchain
 from epbuild.build.trial_session import Impossible, Wishes, session_for
 from epbuild.build.trial_source import Sources
-from epbuild.build.trial_toolchain import toolchain_at, toolchain_of
+from epbuild.build.trial_toolchain import Wanted, toolchain_at, toolchain_of
 from epbuild.catalog import entries_for, entry
-from epbuild.errors import Problem, ToolchainError
-from epbuild.plan import OptionFile, PlannedEp
+from epbuild.errors import Position, Problem, ToolchainError
+from epbuild.plan import CustomOps, OptionFile, PlannedEp, SessionGroup
 from epbuild.recipe import DeviceChoice
 from epbuild.toolchain import Environment, Fingerprint, Requirements
 from epbuild.verify import Artifact, Manifest, Model
@@ -38,6 +40,7 @@ class Home:
         self.holds: dict[tuple[str, ...], Mapping[str, str]] = {}
         self.asked: list[tuple[tuple[str, ...], str | None]] = []
         self.said: list[str] = []
+        self.packages: Mapping[str, Any] = {}
 
     def add(self, *packages: str, python: str | None = None, holds: Mapping[str, str]) -> None:
         place = self.folder / Requirements(packages, python).digest()
@@ -45,8 +48,9 @@ class Home:
         (place / "complete").write_text(json.dumps(sorted(packages)), encoding="utf-8")
         self.holds[tuple(sorted(packages))] = holds
 
-    def prepare(self, toolchain: Any, base: Path, home: Path, entries: Any) -> Environment:
+    def prepare(self, toolchain: Any, base: Path, home: Path, entries: Any, packages: Any) -> Environment:
         assert home == self.folder
+        self.packages = dict(packages)
         if toolchain.interpreter is not None:
             distributions: Mapping[str, str] = json.loads(Path(toolchain.interpreter).read_text(encoding="utf-8"))
             if not all(set(item.distributions) & set(distributions) for item in entries):
@@ -63,7 +67,7 @@ class Home:
         return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}, ""), Path("none"))
 
     def find(self, document: Mapping[str, Any] = DOCUMENT) -> Environment:
-        return toolchain_of(document, [entry(QNN)], self.folder / "manifest.json", self.folder, self.said.append)
+        return toolchain_of(document, Wanted([entry(QNN)]), self.folder / "manifest.json", self.folder, self.said.append)
 
 
 @pytest.fixture
@@ -141,11 +145,11 @@ def test_an_interpreter_decides_which_packaging_of_an_ep_is_meant(home: Home) ->
     interpreter = home.folder / "python"
     for distribution, kind in (("onnxruntime-openvino", "provider"), ("onnxruntime-ep-openvino", "plugin")):
         interpreter.write_text(json.dumps({"onnxruntime": "1", distribution: "1"}), encoding="utf-8")
-        _, (found,) = toolchain_at(interpreter, [entries_for(OPENVINO)], home.folder)
+        _, (found,) = toolchain_at(interpreter, [entries_for(OPENVINO)], [], home.folder)
         assert found.kind == kind
     interpreter.write_text(json.dumps({"onnxruntime": "1"}), encoding="utf-8")
     with pytest.raises(ToolchainError, match="no package") as raised:
-        toolchain_at(interpreter, [entries_for(OPENVINO)], home.folder)
+        toolchain_at(interpreter, [entries_for(OPENVINO)], [], home.folder)
     assert raised.value.problems[0].where == interpreter  # a place, and no line of a program
 
 
@@ -227,3 +231,45 @@ def test_a_model_without_a_manifest_needs_an_interpreter_and_its_nodes_say_which
     interpreter.write_text(json.dumps(PACKAGES), encoding="utf-8")
     session = opened(found, Wishes(interpreter=interpreter, options={"backend_type": "htp"}))
     assert [(ep.entry.ep, ep.provider_options) for ep in session.eps] == [(QNN, {"backend_type": "htp"})]
+
+
+def with_ops(folder: Path, *ops: Mapping[str, str]) -> Artifact:
+    found = artifact(folder)
+    assert found.manifest is not None
+    document = {**found.manifest.document, "custom_ops": list(ops)}
+    return replace(found, manifest=replace(found.manifest, document=document))
+
+
+PACKAGE_OPS = {"module": "acme_ops"}
+LIBRARY_OPS = {"library": "libmine.so", "sha256": "ab" * 32}
+
+
+def test_a_package_of_custom_operators_is_asked_of_the_toolchain_and_made_part_of_one_that_is_made(home: Home) -> None:
+    session = opened(with_ops(home.folder, PACKAGE_OPS))
+    assert [(ops.name, ops.library) for ops in session.custom_ops] == [("acme_ops", None)]
+    assert list(home.packages) == ["acme_ops"]
+    assert set(Wanted([entry(QNN)], ["acme_ops"]).pins({**PACKAGES, "acme-ops": "1.0"})) == {"acme-ops==1.0", *PINS}
+    assert Wanted([entry(QNN)], ["acme_ops"]).pins({"acme-ops": "1.0"}) == [], "there is no ONNX Runtime to load with"
+
+
+def test_a_library_of_custom_operators_is_where_the_user_says(home: Home) -> None:
+    with pytest.raises(
+        Impossible, match=r"needs the custom operators of libmine\.so, which is not in the artifact; .*--custom-ops"
+    ):
+        opened(with_ops(home.folder, LIBRARY_OPS))
+    session = opened(with_ops(home.folder, LIBRARY_OPS), Wishes(custom_ops=("/lib/theirs.so", "acme_ops")))
+    assert [(ops.name, ops.library) for ops in session.custom_ops] == [("theirs.so", Path("/lib/theirs.so")), ("acme_ops", None)]
+
+
+def test_a_library_of_custom_operators_is_the_recipes_own(home: Home) -> None:
+    mine = CustomOps("libmine.so", Position("epbuild.yaml", 1, 1), home.folder / "libmine.so")
+    group = replace(sharing_group("prefill"), custom_ops=(mine,))
+
+    class Planned(Sources):
+        def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
+            return group
+
+        def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
+            return {}
+
+    assert opened(with_ops(home.folder, LIBRARY_OPS), sources=Planned({})).custom_ops == (mine,)

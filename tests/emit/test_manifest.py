@@ -73,6 +73,7 @@ def rendered(*, reverse: bool = False) -> bytes:
                 "distributions": shuffled({"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}),
             }
         ),
+        custom_ops=[{"module": "acme_ops"}, {"library": "libmine.so", "sha256": DIGEST}],
         models=[
             ManifestModel(
                 name=name,

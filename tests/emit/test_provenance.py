@@ -113,11 +113,15 @@ def test_it_names_the_recipe_the_models_their_data_and_the_packages() -> None:
 def test_it_names_the_files_of_options_and_a_library_of_the_users_own() -> None:
     item = built(CLASSIFIER)
     ep = {**item.document["eps"][0], "files": {"op_packages": "0a" * 32}, "library": "0b" * 32}
-    item = replace(item, document={**item.document, "eps": [ep], "session_files": {"ep.config": "0c" * 32}})
+    ops = [{"name": "acme_ops", "library": None}, {"name": "libmine.so", "library": "0e" * 32}]
+    files = {"session_files": {"ep.config": "0c" * 32}, "custom_ops": ops}
+    item = replace(item, document={**item.document, "eps": [ep], **files})
     found = dependencies(gather(quickstart().recipe, [item], [InputFile("tokenizer.json", "0d" * 32)]))
     assert found["option-file", "QNNExecutionProvider/op_packages"]["digest"] == {"sha256": "0a" * 32}
     assert found["option-file", "QNNExecutionProvider/library"]["digest"] == {"sha256": "0b" * 32}
     assert found["option-file", "session/ep.config"]["digest"] == {"sha256": "0c" * 32}
+    assert found["option-file", "custom_ops/libmine.so"]["digest"] == {"sha256": "0e" * 32}
+    assert ("option-file", "custom_ops/acme_ops") not in found, "its library is one of its toolchain's"
     assert found["asset", "tokenizer.json"]["digest"] == {"sha256": "0d" * 32}
 
 

@@ -242,7 +242,7 @@ def test_without_its_catalog_file_the_ep_is_unknown(workshop: Path) -> None:
 
 
 def test_an_ep_with_a_library_of_its_own_is_asked_of_no_package(workshop: Path) -> None:
-    _, entries = plan_of(workshop, contoso()).toolchains()["openvino"]
+    _, entries, _ = plan_of(workshop, contoso()).toolchains()["openvino"]
     assert entries == ()
 
 
@@ -532,7 +532,7 @@ def test_a_group_shares_only_where_every_ep_of_its_target_can(workshop: Path) ->
 
 
 def test_a_toolchain_holds_every_ep_of_its_targets_once(workshop: Path) -> None:
-    _, entries = plan_of(workshop, target(TWO_EPS)).toolchains()["openvino"]
+    _, entries, _ = plan_of(workshop, target(TWO_EPS)).toolchains()["openvino"]
     assert [entry.ep for entry in entries] == ["QNNExecutionProvider", "OpenVINOExecutionProvider"]
 
 

@@ -494,6 +494,9 @@ eps = st.lists(
     max_size=3,
     unique_by=lambda ep: str(ep["name"]),
 )
+custom_ops = st.lists(
+    st.fixed_dictionaries({"name": words, "library": st.none() | digests}), max_size=2, unique_by=lambda ops: str(ops["name"])
+).map(lambda found: sorted(found, key=lambda ops: str(ops["name"])))
 documents = st.fixed_dictionaries(
     {
         "format": st.just(1),
@@ -503,6 +506,7 @@ documents = st.fixed_dictionaries(
         "eps": eps,
         "session_options": versions,
         "environment": versions,
+        "custom_ops": custom_ops,
         "catalog": st.dictionaries(words, st.integers(1, 2), max_size=2),
         "toolchain": st.fixed_dictionaries(
             {
@@ -547,6 +551,7 @@ def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
         "members": ("model ", "member order "),
         "eps": ("option ", "the file of option ", "EP ", "epbuild's catalog of ", *(f"{name}: " for name in "abc")),
         "environment": "environment variable ",
+        "custom_ops": ("custom operators ", "the library of custom operators "),
         "catalog": ("epbuild's catalog of session keys", "catalog "),
         "session_options": "session key ",
         "toolchain": ("toolchain ", "package ", "library "),

@@ -182,7 +182,7 @@ def test_an_unknown_option_passes_where_the_target_allows_it(workshop: Path) -> 
 
 def test_only_toolchains_that_a_step_runs_in_are_asked_for_each_with_its_eps(workshop: Path) -> None:
     every = plan_of(workshop).toolchains()
-    assert {name: [entry.ep for entry in entries] for name, (_, entries) in every.items()} == {
+    assert {name: [entry.ep for entry in entries] for name, (_, entries, _) in every.items()} == {
         "qnn": ["QNNExecutionProvider"],
         "openvino": ["OpenVINOExecutionProvider"],
     }

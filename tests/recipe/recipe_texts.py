@@ -48,7 +48,7 @@ toolchains:
   qnn:
     python: "3.11"                       # any interpreter uv can find or fetch
     packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]
-  ryzen: {interpreter: "C:/ryzen-ai/python.exe"}
+  ryzen: {interpreter: "C:/ryzen-ai/python.exe", custom_ops: [ryzen_ops, ops/libmine.so]}
 
 models:
   prefill: models/tiny-llm/prefill.onnx
@@ -78,6 +78,7 @@ groups:
     models: [prefill, decode]            # order is meaning
     targets: [snapdragon-*]
     share_weights: true
+    custom_ops: [onnxruntime_extensions]
     compile:
       embed: false
       graph_optimization_level: disable_all

@@ -81,6 +81,7 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "memory": None,
         "merge": None,
         "genai": None,
+        "custom_ops": [],
     } | more
 
 
@@ -106,8 +107,16 @@ EXPECTED = {
             "packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"],
             "interpreter": None,
             "platforms": [],
+            "custom_ops": [],
         },
-        "ryzen": {"name": "ryzen", "python": None, "packages": [], "interpreter": "C:/ryzen-ai/python.exe", "platforms": []},
+        "ryzen": {
+            "name": "ryzen",
+            "python": None,
+            "packages": [],
+            "interpreter": "C:/ryzen-ai/python.exe",
+            "platforms": [],
+            "custom_ops": [{"name": "ryzen_ops"}, {"name": "ops/libmine.so"}],
+        },
     },
     "models": {
         "prefill": model("prefill", f"{MODEL}/prefill.onnx"),
@@ -141,6 +150,7 @@ EXPECTED = {
             ["snapdragon-SC8380XP", "snapdragon-SM8750"],
             share_weights=True,
             timeout=90.0,
+            custom_ops=[{"name": "onnxruntime_extensions"}],
         ),
         "single": group(
             "single",

@@ -28,6 +28,12 @@ class SessionOptions:
     def __init__(self) -> None:
         self.entries: dict[str, str] = {}
         self.providers: list[Any] = []
+        self.custom_ops: list[str] = []
+
+    def register_custom_ops_library(self, path: str) -> None:
+        if "broken" in path:
+            raise RuntimeError("invalid ELF header")
+        self.custom_ops.append(path)
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
         self.providers.append((name, dict(options)))

@@ -120,6 +120,59 @@ def test_an_ep_that_is_built_in_is_chosen_by_its_name(machine: Machine, tmp_path
     assert machine.registered == []
 
 
+LIBRARY_OPS = {"library": "libmine.so", "sha256": "ab" * 32}
+
+
+def test_every_session_is_given_the_custom_operators_of_packages_and_of_libraries(snapdragon: Machine, tmp_path: Path) -> None:
+    snapdragon.install("acme_ops")
+    mine = tmp_path / "mine.dll"
+    mine.touch()
+    folder = emit(tmp_path / "out", "phone", "prefill", "decode", custom_ops=[{"module": "acme_ops"}, LIBRARY_OPS])
+    with runtime.open(folder, custom_ops={"libmine.so": mine, "libother.so": "not/needed/here.so"}) as group:
+        assert [ops.name for ops in group.variant.custom_ops] == ["acme_ops", "libmine.so"]
+    assert [options.custom_ops for options in snapdragon.options] == [["/acme_ops/library.so", str(mine)]] * 2
+    with runtime.open(folder, custom_ops={"libmine.so": mine, "acme_ops": str(mine)}):
+        assert snapdragon.options[-1].custom_ops == [str(mine), str(mine)], "an application may have a package's library itself"
+
+
+def test_a_library_of_custom_operators_is_named_relative_to_the_folder_that_one_is_in(
+    snapdragon: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.so").touch()
+    monkeypatch.chdir(tmp_path)
+    runtime.open(emit(tmp_path / "out", custom_ops=[LIBRARY_OPS]), custom_ops={"libmine.so": "mine.so"}).close()
+    assert snapdragon.options[-1].custom_ops == [str(tmp_path / "mine.so")]
+
+
+def test_custom_operators_that_are_not_here_are_named_with_what_to_do(snapdragon: Machine, tmp_path: Path) -> None:
+    folder = emit(tmp_path / "out", custom_ops=[LIBRARY_OPS])
+    text = refused(folder, code="EPB634")
+    assert (
+        'phone needs the custom operators of libmine.so: say where that library is on this machine, with custom_ops={"libm'
+        in text
+    )
+    text = refused(folder, code="EPB634", custom_ops={"libmine.so": tmp_path / "nosuch.so"})
+    assert f"phone needs the custom operators of libmine.so, and custom_ops= leads to no file: {tmp_path / 'nosuch.so'}" in text
+    distributions = {"onnxruntime": "1.31.1", "no-such-ops": "1.0"}
+    folder = emit(tmp_path / "package", custom_ops=[{"module": "no_such_ops"}], toolchain={"distributions": distributions})
+    text = refused(folder, code="EPB634")
+    assert "phone needs the custom operators of the package no-such-ops==1.0, which cannot be imported: No module named" in text
+    (tmp_path / "broken.so").touch()
+    text = refused(tmp_path / "out", code="EPB636", custom_ops={"libmine.so": tmp_path / "broken.so"})
+    assert text.startswith(f"the custom operators of libmine.so cannot be registered from {tmp_path / 'broken.so'}: invalid ELF")
+    assert not snapdragon.log
+
+
+@pytest.mark.parametrize("given", ["libmine.so", ["libmine.so"], {"libmine.so": 5}, {"libmine.so": b"lib"}])
+def test_an_argument_that_is_no_place_of_custom_operators_is_told(snapdragon: Machine, tmp_path: Path, given: Any) -> None:
+    assert "custom_ops must " in refused(emit(tmp_path / "out"), code="EPB654", custom_ops=given)
+
+
+@pytest.mark.parametrize("listed", [{}, {"library": 5}, {"module": None}, "libmine.so"])
+def test_a_manifest_whose_custom_operators_are_none_is_told(snapdragon: Machine, tmp_path: Path, listed: Any) -> None:
+    assert "is not whole" in refused(emit(tmp_path / "out", custom_ops=[listed]), code="EPB632")
+
+
 def test_the_variant_that_onnxruntime_finds_best_is_opened(snapdragon: Machine, tmp_path: Path) -> None:
     verdicts = {
         "old": "EP_SUPPORTED_PREFER_RECOMPILATION",

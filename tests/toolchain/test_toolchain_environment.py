@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from small_environments import install, make_environment, write_wheel
+from small_environments import install, make_environment, site_of, write_wheel
 
 from epbuild.catalog import entry
 from epbuild.errors import Position, Problem, ToolchainError
@@ -211,3 +211,32 @@ def test_what_uv_really_says_of_a_missing_package_names_it(tmp_path: Path, monke
     (problem,) = refusals(toolchain, tmp_path, OPENVINO.ep)
     assert (problem.code, problem.where) == ("EPB301", WHERE)
     assert "uv could not install NoSuch_Package_xyz==1; uv said: " in problem.message
+
+
+def test_a_package_of_custom_operators_is_part_of_what_an_environment_is_where_it_is_used(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "onnxruntime", "1.31.1", {"onnxruntime/capi/libonnxruntime.so.1": b"ORT"})
+    install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})
+    install(python, "acme", "1.0", {"acme/__init__.py": b"", "acme/npu_ops/__init__.py": b"", "acme/npu_ops/_ops.so": b"one"})
+    asked = {"acme.npu_ops": Position("epbuild.yaml", 5, 20)}
+    environment = prepare(existing(python), tmp_path, tmp_path / "home", [QNN], packages=asked)
+    without = environment.identity([QNN])
+    before = environment.identity([QNN], asked)
+    assert before["libraries"].keys() - without["libraries"].keys() == {"npu_ops/_ops.so"}
+    (site_of(python) / "acme/npu_ops/_ops.so").write_bytes(b"two")
+    after = environment.now().identity([QNN], asked)
+    assert after["libraries"]["npu_ops/_ops.so"] != before["libraries"]["npu_ops/_ops.so"]
+    assert environment.now().identity([QNN]) == without, "a compile without it is not concerned"
+
+
+def test_a_package_of_custom_operators_that_is_not_there_is_told_where_it_was_named(tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "theirs")
+    install(python, "onnxruntime", "1.31.1", {"onnxruntime/capi/libonnxruntime.so.1": b"ORT"})
+    install(python, "onnxruntime-qnn", "2.7.0", {"onnxruntime_qnn/libep.so": b"EP"})
+    asked = {name: Position("epbuild.yaml", 5, column) for column, name in enumerate(("acme_ops", "no.such"), 20)}
+    with pytest.raises(ToolchainError) as caught:
+        prepare(existing(python), tmp_path, tmp_path / "home", [QNN], packages=asked)
+    for problem, (package, where) in zip(caught.value.problems, asked.items(), strict=True):
+        assert (problem.code, problem.where) == ("EPB254", where)
+        assert f"'npu' has no Python package '{package}'" in problem.message
+        assert problem.hint == "Install it there, or name the library itself by its path."

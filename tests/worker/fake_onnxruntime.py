@@ -25,6 +25,7 @@ class SessionOptions:
         self.entries: dict[str, str] = {}
         self.providers: list[Any] = []
         self.dimensions: dict[str, dict[str, int]] = {"name": {}, "denotation": {}}
+        self.custom_ops: list[str] = []
 
     def add_provider(self, name: str, options: dict[str, str]) -> None:
         self.providers.append([name, options])
@@ -34,6 +35,11 @@ class SessionOptions:
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         self.entries[key] = value
+
+    def register_custom_ops_library(self, path: str) -> None:
+        if not Path(path).is_file():
+            raise RuntimeError(f"Failed to load library {path}")
+        self.custom_ops.append(path)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         self.dimensions["name"][name] = size

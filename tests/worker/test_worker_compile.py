@@ -128,10 +128,66 @@ def request(*, prefill: dict[str, Any] | None = None, decode: dict[str, Any] | N
         "format": REQUEST_FORMAT,
         "eps": [plugin()],
         "session_options": {"session.intra_op_thread_affinities": "1"},
+        "custom_ops": [],
         "share": True,
         "members": [member("prefill", **(prefill or {})), member("decode", **(decode or {}))],
         **changes,
     }
+
+
+def custom_ops(name: str, library: str | None = None) -> dict[str, Any]:
+    return {"name": name, "module": name, "library": library}
+
+
+@pytest.fixture
+def operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a package that ships custom operators."""
+    package = tmp_path / "acme_ops"
+    package.mkdir()
+    (package / "_ops.so").touch()
+    text = "import pathlib\n\ndef get_library_path():\n    return str(pathlib.Path(__file__).with_name('_ops.so'))\n"
+    (package / "__init__.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "acme_ops", raising=False)
+    return package
+
+
+def test_every_session_is_given_the_custom_operators_of_libraries_and_of_packages(operators: Path, tmp_path: Path) -> None:
+    library = tmp_path / "libmine.so"
+    library.touch()
+    asked = request(custom_ops=[custom_ops("acme_ops"), custom_ops("libmine.so", str(library))])
+    for member_ in asked["members"]:
+        options = worker.session_options(fake, asked, member_, [NPU])
+        assert options.custom_ops == [str(operators / "_ops.so"), str(library)]
+
+
+def test_a_package_whose_library_lies_elsewhere_is_refused_as_nobody_would_see_it_change(operators: Path) -> None:
+    elsewhere = operators.with_name("acme_ops_elsewhere.so")  # whose path begins as that of the package does
+    elsewhere.touch()
+    (operators / "__init__.py").write_text(f"def get_library_path():\n    return {str(elsewhere)!r}\n", encoding="utf-8")
+    with pytest.raises(worker.NotRegistered, match="has its library of custom operators elsewhere: name it itself"):
+        worker.operators_of(custom_ops("acme_ops"))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("raise ImportError('libmissing.so')", "unfit", "no Python package 'acme_ops': libmissing.so"),
+        ("", "custom_ops", "'acme_ops' does not say where its library of custom operators is"),
+        (
+            "def get_library_path():\n    return __file__ + '.nosuch'",
+            "custom_ops",
+            "cannot be registered: Failed to load library",
+        ),
+    ],
+)
+def test_why_custom_operators_cannot_be_had_is_told_and_no_model_is_blamed(
+    operators: Path, text: str, kind: str, words: str
+) -> None:
+    (operators / "__init__.py").write_text(text, encoding="utf-8")
+    with pytest.raises(Exception, match=words) as caught:
+        worker.register_custom_ops(fake.SessionOptions(), [custom_ops("acme_ops")])
+    assert worker.kind_of(caught.value) == kind
 
 
 @pytest.mark.parametrize(

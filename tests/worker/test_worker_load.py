@@ -61,6 +61,7 @@ class Loader:
             "provider_options": {"backend_type": "htp"},
         }
         request = {"eps": [ep], "session_options": {"ep.share_ep_contexts": "1"}, "share": False, "members": [], "verbose": False}
+        request["custom_ops"] = []
         text = json.dumps({**request, "models": models, **changes})
         (self.folder / "request.json").write_text(text, encoding="utf-8")
         return supervise(

@@ -1,0 +1,63 @@
+"""The custom operators of session groups: from a toolchain's and a group's texts to libraries and packages, each once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.errors import Position, Problem
+from epbuild.recipe import Reference, names_library
+
+
+@dataclass(frozen=True)
+class CustomOps:
+    """What sessions are given so that they know operators which ONNX Runtime does not: a shared library, or a package that ships one."""
+
+    name: str
+    """The module of the package, or the library's file name: what keys, manifests and applications call it."""
+    where: Position
+    library: Path | None = None
+    """None: the package knows where its library is."""
+
+
+def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Problem]) -> tuple[CustomOps, ...]:
+    """The custom operators that a recipe names in one list; paths are relative to `base`. What does not exist is added to `problems`."""
+    found = []
+    for reference in named:
+        if not names_library(reference.name):
+            found.append(CustomOps(reference.name, reference.where))
+            continue
+        path = base / reference.name
+        with contextlib.suppress(RuntimeError):  # a `~name` of nobody here
+            path = base / Path(reference.name).expanduser()
+        if not _is_file(path):
+            message = f"the library of custom operators does not exist: {reference.name}"
+            problems.append(Problem("EPB252", message, reference.where, "Paths are relative to the recipe."))
+        found.append(CustomOps(path.name, reference.where, path))
+    return tuple(found)
+
+
+def together(*lists: Iterable[CustomOps]) -> tuple[CustomOps, ...]:
+    """Several lists as one, in which what is the same stands once."""
+    ops = (item for items in lists for item in items)
+    return tuple({(item.name, item.library): item for item in ops}.values())
+
+
+def clashes(ops: Iterable[CustomOps]) -> Iterator[Problem]:
+    """A problem for each library that has the file name of another one: nothing that names it could mean either."""
+    seen: dict[str, CustomOps] = {}
+    for item in ops:
+        other = seen.setdefault(item.name, item)
+        if other is not item:
+            places = " and ".join(str(found.library or "a package") for found in (other, item))
+            message = f"the custom operators of {places} go by one name, '{item.name}'"
+            yield Problem("EPB253", message, item.where, "Rename one of them: manifests and applications know them by that name.")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no name that a file can have
+        return False

@@ -1,0 +1,71 @@
+"""Custom operators as a recipe names them: libraries by their paths, packages by the names under which Python knows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recipe_texts import MARK, MINIMAL, load_text, problems_of, told
+
+from epbuild.recipe import load, names_library
+
+PACKAGES = "    packages: [onnxruntime-qnn==2.7.0]\n"
+
+
+def with_ops(toolchain: str) -> str:
+    return MINIMAL.replace(PACKAGES, f"{PACKAGES}    custom_ops: {toolchain}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "library"),
+    [
+        *((name, False) for name in ("onnxruntime_extensions", "acme.npu.operators", "so", "größe")),
+        *(
+            (path, True)
+            for path in ("libops.so", "libops.so.1.2", "ops.DLL", "ops.dylib", "./libops", "C:\\ops\\mine", "_ops.pyd")
+        ),
+    ],
+)
+def test_a_text_with_a_folder_or_a_librarys_suffix_is_a_path(text: str, library: bool) -> None:
+    assert names_library(text) is library
+
+
+@pytest.mark.parametrize(
+    ("ops", "words"),
+    [
+        (f"[{MARK}onnxruntime-extensions]", "Python imports a package by a name such as 'onnxruntime_extensions'"),
+        (f"[good, {MARK}'two words']", "Write a path that ends in .so, .dll or .dylib"),
+        (f"[{MARK}1st]", "neither the path of a shared library nor the name of a Python package"),
+    ],
+)
+def test_what_is_neither_is_told_with_its_place(tmp_path: Path, ops: str, words: str) -> None:
+    (problem,) = problems_of(tmp_path, with_ops(ops).replace(MARK, ""))
+    line, _, _ = with_ops(ops).partition(MARK)
+    assert (problem.code, problem.where.line, problem.where.column) == (  # type: ignore[union-attr]
+        "EPB106",
+        line.count("\n") + 1,
+        len(line.rpartition("\n")[2]) + 1,
+    )
+    assert words in str(problem)
+
+
+def test_a_variable_may_name_it(tmp_path: Path) -> None:
+    loaded = load_text(tmp_path, with_ops("['${vars.ops}']").replace("  quality: 3\n", "  ops: ../lib/libops.so\n"))
+    assert [item.name for item in loaded.toolchains["qnn"].custom_ops] == ["../lib/libops.so"]
+
+
+def test_a_path_is_relative_to_the_file_that_it_stands_in_and_a_package_to_nothing(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "toolchains.yaml").write_text(
+        f"toolchains:\n  qnn:\n{PACKAGES}    custom_ops: [libops.so, acme_ops]\n", encoding="utf-8"
+    )
+    text = MINIMAL.replace(f"toolchains:\n  qnn:\n{PACKAGES}", "include: [shared/toolchains.yaml]\n")
+    (tmp_path / "epbuild.yaml").write_text(text, encoding="utf-8")
+    assert [item.name for item in load(tmp_path / "epbuild.yaml").toolchains["qnn"].custom_ops] == [
+        "shared/libops.so",
+        "acme_ops",
+    ]
+
+
+def test_none_is_no_list(tmp_path: Path) -> None:
+    assert told(problems_of(tmp_path, with_ops("[]")))
