@@ -33,6 +33,7 @@ _MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
 # Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and said for one that it could validate no node.
 _NEARLY = 0.75
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
+_TWO_LIBRARIES = "Domain already set in registry"
 _CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
 # SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
 FROM_OUTSIDE = frozenset({1, 2, 9, 15})
@@ -87,13 +88,21 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
         return EnvironmentFailure(Problem("EPB411", why, step, hint))
     if last["kind"] == "custom_ops":
         return EnvironmentFailure(Problem("EPB444", why, step, f"It must be built for this machine and ONNX Runtime. {hint}"))
-    unknown = _NO_OPERATOR.search(whole)
-    if unknown is not None:
-        hint = f"If {unknown[1]} is a custom operator, name its library or package in 'custom_ops'. {hint}"
+    hint = f"{_about_custom_ops(whole)}{hint}"
     if _CANNOT_WRITE.search(whole):
         room = f"Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`). {hint}"
         return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
     return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))
+
+
+def _about_custom_ops(raised: str) -> str:
+    """What to do about custom operators, as a sentence with a space behind it; empty where they are not to blame."""
+    unknown = _NO_OPERATOR.search(raised)
+    if unknown is not None:
+        return f"If {unknown[1]} is a custom operator, name its library or package in 'custom_ops'. "
+    if _TWO_LIBRARIES in raised:
+        return "Two of the 'custom_ops' have operators of one domain: name one of them. "
+    return ""
 
 
 def _limitation(group: SessionGroup, ending: Ending) -> tuple[str, Limitation] | None:

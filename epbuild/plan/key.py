@@ -82,7 +82,7 @@ def _shared_initializers(group: SessionGroup) -> dict[str, Any]:
 
 
 def _custom_ops(group: SessionGroup, digests: Mapping[Path, str]) -> dict[str, Any]:
-    """In the order of their names: ONNX Runtime takes no operator from two of them, so their own order means nothing."""
+    """In the order of their names: ONNX Runtime takes a domain from one library only, so their own order means nothing."""
     ordered = sorted(group.custom_ops, key=lambda ops: ops.name)
     # What a package ships is in the toolchain's fingerprint.
     listed = [{"name": ops.name, "library": digests[ops.library] if ops.library else None} for ops in ordered]

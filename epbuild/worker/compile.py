@@ -136,7 +136,8 @@ def operators_of(ops: dict[str, Any]) -> str:
             f"the package '{ops['module']}' does not say where its library of custom operators is: {error}"
         ) from error
     # What lies elsewhere is in no fingerprint: it could change, and nobody would compile again.
-    if not any(library.startswith(os.path.join(os.path.abspath(folder), "")) for folder in getattr(package, "__path__", ())):  # noqa: PTH100, PTH118
+    folders = [os.path.join(os.path.abspath(folder), "") for folder in getattr(package, "__path__", ())]  # noqa: PTH100, PTH118
+    if not any(os.path.normcase(library).startswith(os.path.normcase(folder)) for folder in folders):
         raise NotRegistered(
             f"the package '{ops['module']}' has its library of custom operators elsewhere: name it itself, {library}"
         )

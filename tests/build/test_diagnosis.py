@@ -74,6 +74,14 @@ CASES = {
             "If ai.onnx.contrib:Inverse is a custom operator, name its library or package in 'custom_ops'.",
         ),
     ),
+    "two libraries of custom operators that have one domain": Case(
+        (*AT_DECODE, failed("[ONNXRuntimeError] : 1 : FAIL : Domain already set in registry")),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        ("failed: Domain already set in registry.", "Two of the 'custom_ops' have operators of one domain: name one of them."),
+    ),
     "a library of custom operators that does not load": Case(
         (
             STARTED,
