@@ -254,7 +254,7 @@ def ep_request(ep: PlannedEp) -> dict[str, Any]:
 def custom_ops_request(custom_ops: Iterable[CustomOps]) -> list[dict[str, Any]]:
     """Custom operators as the worker is asked to register them."""
     return [
-        {"name": ops.name, "module": ops.name, "library": str(ops.library.resolve()) if ops.library else None}
+        {"name": ops.name, "module": ops.name, "library": str(real_path(ops.library)) if ops.library else None}
         for ops in custom_ops
     ]
 
