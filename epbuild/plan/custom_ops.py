@@ -40,9 +40,12 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
 
 
 def together(*lists: Iterable[CustomOps]) -> tuple[CustomOps, ...]:
-    """Several lists as one, in which what is the same stands once."""
-    ops = (item for items in lists for item in items)
-    return tuple({(item.name, item.library): item for item in ops}.values())
+    """Several lists as one, in which what is the same stands once.
+
+    It is ordered by the names: ONNX Runtime takes a domain from one library only, so that no other order means anything.
+    """
+    ops = {(item.name, item.library): item for items in lists for item in items}
+    return tuple(sorted(ops.values(), key=lambda item: item.name))
 
 
 def clashes(ops: Iterable[CustomOps]) -> Iterator[Problem]:

@@ -82,10 +82,8 @@ def _shared_initializers(group: SessionGroup) -> dict[str, Any]:
 
 
 def _custom_ops(group: SessionGroup, digests: Mapping[Path, str]) -> dict[str, Any]:
-    """In the order of their names: ONNX Runtime takes a domain from one library only, so their own order means nothing."""
-    ordered = sorted(group.custom_ops, key=lambda ops: ops.name)
     # What a package ships is in the toolchain's fingerprint.
-    listed = [{"name": ops.name, "library": digests[ops.library] if ops.library else None} for ops in ordered]
+    listed = [{"name": ops.name, "library": digests[ops.library] if ops.library else None} for ops in group.custom_ops]
     return {"custom_ops": listed} if listed else {}
 
 

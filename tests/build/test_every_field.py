@@ -184,6 +184,7 @@ CASES: dict[str, Case | str] = {
     "toolchains.*.python": Case({"toolchains.qnn.python": "3.12"}),
     "toolchains.*.packages[]": Case({"toolchains.qnn.packages.1": "onnxruntime-qnn==2.6.0"}),
     "toolchains.*.interpreter": Case({"toolchains.qnn.interpreter": "plugin.so"}, counts=False),
+    "toolchains.*.custom_ops[]": Case({"toolchains.qnn.custom_ops": ["plugin.so"]}),
     "toolchains.*.platforms[]": Case({"toolchains.qnn.platforms": ["linux-x86_64"]}, counts=False),
     "catalogs[]": "only EPs that epbuild does not know take one",
     "models.*": Case({"models.left": "other.onnx"}),
@@ -238,6 +239,9 @@ CASES: dict[str, Case | str] = {
         {"groups.pair.merge.connect": {"left.logits": ["right.input_ids"]}}, given=MERGING, counts=False
     ),
     "groups.*.merge.prefixes.*": Case({"groups.pair.merge.prefixes.right": "second_"}, given=MERGING),
+    "groups.*.custom_ops[]": Case(
+        {"groups.pair.custom_ops": ["plugin2.so", "acme_ops"]}, given={"groups.pair.custom_ops": ["plugin.so", "acme_ops"]}
+    ),
     "groups.*.genai.config": Case({"groups.pair.genai.config": "genai2.json"}, given=GENAI),
     **{
         f"groups.*.genai.roles.{role}": Case({"groups.pair.genai.roles": roles}, given=GENAI)
@@ -302,6 +306,9 @@ CASES: dict[str, Case | str] = {
 OF_FILES = {
     "a source model": Case({}, files={"left.onnx": model(4, "DATA_BATCH")}),
     "a plugin": Case({}, given={"targets.npu.library": "plugin.so"}, files={"plugin.so": b"a newer plugin"}),
+    "a library of custom operators": Case(
+        {}, given={"groups.pair.custom_ops": ["plugin.so", "acme_ops"]}, files={"plugin.so": b"a newer library"}
+    ),
     "the configuration of genai": Case({}, given=GENAI, files={"genai.json": genai(eos_token_id=5)}),
     "a file that is shipped": Case({}, given=GENAI, files={"tokenizer.json": b'{"a": 1}'}),
     "an included file": Case(
@@ -378,9 +385,9 @@ class Checkout(Workshop):
     def worker(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
         """An EP that writes down all that it is asked for, and all that it can read."""
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-        for ep in request["eps"]:
-            if ep["library"] is not None:
-                ep["library"] = hashlib.sha256(Path(ep["library"]).read_bytes()).hexdigest()
+        for item in (*request["eps"], *request["custom_ops"]):
+            if item["library"] is not None:
+                item["library"] = hashlib.sha256(Path(item["library"]).read_bytes()).hexdigest()
         sources = {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in sorted((folder / "in").rglob("*"))

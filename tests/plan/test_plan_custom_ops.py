@@ -40,7 +40,7 @@ def changed(folder: Path, before: str, after: str) -> list[str]:
 def test_every_session_is_given_those_of_its_toolchain_and_those_of_its_group_each_once(workshop: Path) -> None:
     text = with_ops("[acme_ops, liba.so]", "[./liba.so, more_ops, acme_ops, libb.so]")
     group = planned(workshop, text)
-    assert [ops.name for ops in group.custom_ops] == ["acme_ops", "liba.so", "more_ops", "libb.so"]
+    assert [ops.name for ops in group.custom_ops] == ["acme_ops", "liba.so", "libb.so", "more_ops"]
     assert {workshop / "liba.so", workshop / "libb.so"} <= set(group.files), "a change of them is seen, also during a compile"
     assert planned(workshop, text, "compile:vision/cpu/prefill").custom_ops == ()
 
