@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epbuild.atomic import rename
 from epbuild.store.checksums import Check, Checksums
 from epbuild.store.content import LARGE_BYTES, Blob, Copier, Reading, Write, read
 from epbuild.store.drafts import Draft, Drafts, discard, touch
@@ -210,7 +211,7 @@ class BlobStore:
                 self._checksums.forget(digest)
                 self._damaged.mkdir(parents=True, exist_ok=True)
                 discard(self._damaged / digest)
-                place.replace(self._damaged / digest)
+                rename(place, self._damaged / digest)
 
 
 def _naming(file: io.FileIO | io.BufferedRandom) -> Reading:

@@ -148,7 +148,7 @@ class Drafts:
         if unused or place.exists():
             discard(aside)
         else:
-            aside.rename(place)
+            rename(aside, place)
         return unused
 
 

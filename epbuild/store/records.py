@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from epbuild.atomic import rename
 from epbuild.canonical import canonical_json
 from epbuild.store.drafts import Drafts, touch
 from epbuild.store.failures import NewerRecord, explained
@@ -142,7 +143,7 @@ class ActionRecords:
         # It counts as absent whether or not it can be moved.
         with suppress(OSError):
             self._damaged.mkdir(parents=True, exist_ok=True)
-            place.replace(self._damaged / place.name)
+            rename(place, self._damaged / place.name)
 
 
 def address_records(root: Path) -> ActionRecords:
