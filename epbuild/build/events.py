@@ -161,9 +161,9 @@ class OutputCompared:
 
 @dataclass(frozen=True)
 class SharingSaved:
-    """What a sharing group's binaries and data come to without sharing, and with it.
+    """What a sharing group's bytes come to without sharing, and with it.
 
-    `measured`: each member was compiled alone. Otherwise it is arithmetic: a copy of what is shared for each model that names it.
+    `measured`: those of its binaries and data, each member compiled alone. Otherwise those of its sources' weights, equal contents once.
     """
 
     step: str

@@ -26,7 +26,15 @@ from epbuild.build.reports import BadReport
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.clone import copy_file
 from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
-from epbuild.onnxfile import EPContextNode, MalformedModel, SharedInitializers, read_header, share_initializers
+from epbuild.onnxfile import (
+    EPContextNode,
+    MalformedModel,
+    SharedInitializers,
+    count_weights,
+    read_header,
+    read_weights,
+    share_initializers,
+)
 from epbuild.plan import CustomOps, Member, PlannedEp, SessionGroup
 from epbuild.portable import real_path
 from epbuild.store import BlobStore, Cancelled
@@ -83,7 +91,8 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     outputs = {model.member: model.outputs for model in models}
     signatures = {member.name: source_signature(read_header(member.graph), outputs[member.name]) for member in group.members}
     result = _result(models, signatures, execution, ending, time.monotonic() - begin)
-    return result if shared is None else _with_shared(result, group, shared)
+    result = result if shared is None else _with_shared(result, group, shared)
+    return _with_weights(result, group, execution)
 
 
 def measure(group: SessionGroup, execution: Execution) -> int:
@@ -410,6 +419,18 @@ def _with_shared(result: dict[str, Any], group: SessionGroup, shared: SharedInit
         models = [{**model, "source": {**model["source"], "weights_file": group.weights_file}} for model in result["models"]]
         result = {**result, "models": models}
     return {**result, "shared_initializers": asdict(shared)}
+
+
+def _with_weights(result: dict[str, Any], group: SessionGroup, execution: Execution) -> dict[str, Any]:
+    """The result of a group that shares, with what the weights of its sources come to by content; without it where that cannot be read."""
+    if not group.share or len(group.members) < 2:
+        return result
+    try:
+        weights = count_weights([read_weights(member.graph, member.external) for member in group.members])
+    except (OSError, MalformedModel):
+        return result  # what is compiled does not depend on it
+    execution.recheck()
+    return {**result, "source_weights": asdict(weights)}
 
 
 def node_document(node: EPContextNode) -> dict[str, Any]:

@@ -44,6 +44,7 @@ _RECORD = {
         "measured": {"seconds": (int, float), "members": _Each(dict, (int, float)), "peak_memory": (int, NoneType)},
         "alone?": _Each(dict, int),
         "shared_initializers?": {"stored_bytes": int, "total_bytes": int},
+        "source_weights?": {"stored_bytes": int, "total_bytes": int},
     },
 }
 """A key with a question mark may be missing; several types: any of them."""

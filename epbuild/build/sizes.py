@@ -49,10 +49,11 @@ def _tells_of_others(path: str) -> bool:
 
 
 def savings(group: SessionGroup, result: Mapping[str, Any]) -> SharingSaved | None:
-    """What sharing saves in what a session group made; None where nothing is shared.
+    """What sharing saves in what a session group made, or can save; None where nothing is shared, or nobody knows.
 
-    Where the recipe asks what sharing must save, every member has been compiled alone: then it is measured. Otherwise it is counted:
-    a file that N models name stands for N copies of it, and the weights file of a group for the weights of each of its models.
+    Where the recipe asks what sharing must save, every member has been compiled alone: then it is measured. Otherwise it is what the
+    sources have in common: the bytes of their weights, once for each model that has them, and once in all. Files that several models name
+    say nothing of it: a binary of models that have nothing in common is as large as theirs together.
     """
     if not group.share:
         return None
@@ -61,9 +62,7 @@ def savings(group: SessionGroup, result: Mapping[str, Any]) -> SharingSaved | No
         measured = shared_bytes(result)
         return SharingSaved(step, measured.alone, measured.shared, measured=True)
     users = Counter(name for model in result["models"] for name in {*model["binaries"], *model["data"]})
-    sizes = {name: result["artifacts"][name]["size"] for name in users}
-    unshared = {name: count * sizes[name] for name, count in users.items()}
-    if group.weights_file in unshared and "shared_initializers" in result:
-        unshared[group.weights_file] = result["shared_initializers"]["total_bytes"]
-    total, stored = sum(unshared.values()), sum(sizes.values())
-    return SharingSaved(step, total, stored, measured=False) if total != stored else None
+    weights = result.get("source_weights")
+    if weights is None or not weights["total_bytes"] or max(users.values(), default=0) < 2:
+        return None
+    return SharingSaved(step, weights["total_bytes"], weights["stored_bytes"], measured=False)

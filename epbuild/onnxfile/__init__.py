@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from epbuild.onnxfile.nodenames import rename_nodes
     from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
     from epbuild.onnxfile.places import ModelPlace, model_places
+    from epbuild.onnxfile.weights import Weight, WeightBytes, count_weights, most_in_common, read_weights
 
 __all__ = [
     "PROTOBUF_LIMIT",
@@ -54,15 +55,20 @@ __all__ = [
     "Repackaged",
     "SharedInitializers",
     "ValueInfo",
+    "Weight",
+    "WeightBytes",
     "check_reference",
+    "count_weights",
     "embed",
     "extract",
     "locate",
     "members_of",
     "merge_models",
     "model_places",
+    "most_in_common",
     "read_connection",
     "read_header",
+    "read_weights",
     "relink",
     "rename_nodes",
     "repackage",
@@ -79,5 +85,6 @@ __getattr__ = late(
         "nodenames": ("rename_nodes",),
         "packaging": ("Packaging", "Repackaged", "repackage"),
         "places": ("ModelPlace", "model_places"),
+        "weights": ("Weight", "WeightBytes", "count_weights", "most_in_common", "read_weights"),
     },
 )

@@ -6,21 +6,18 @@ spliced, so memory does not grow with the weights. The same models in the same o
 
 from __future__ import annotations
 
-import hashlib
-import math
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from epbuild.onnxfile.headers import ExternalData, Initializer, parse_header, read_header, read_tensor
+from epbuild.onnxfile.headers import Initializer, parse_header, read_header, read_tensor
 from epbuild.onnxfile.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.staging import stage
+from epbuild.onnxfile.tensors import digest, extent, tensors
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, VARINT, Field, MalformedModel, WireReader, encode_varint
 
-_CHUNK = 1024 * 1024
 # A file can be mapped from a page's start, 4 KiB, and on Windows from a multiple of 64 KiB. ONNX Runtime's own writer (ModelSavingOptions)
 # takes the same pains for tensors from 1 MiB on: for smaller ones the gaps would weigh more than the tensors.
 _PAGE = 4 * 1024
@@ -28,17 +25,6 @@ _GRANULARITY = 64 * 1024
 _LARGE = 1024 * 1024
 
 # Field numbers, as onnx.proto gives them.
-_MODEL_GRAPH = 7
-_MODEL_FUNCTIONS = 25
-_FUNCTION_NODE = 7
-_GRAPH_NODE = 1
-_GRAPH_INITIALIZER = 5
-_GRAPH_SPARSE_INITIALIZER = 15
-_NODE_ATTRIBUTE = 5
-_ATTRIBUTE_TENSORS = frozenset({5, 10})
-_ATTRIBUTE_GRAPHS = frozenset({6, 11})
-_ATTRIBUTE_SPARSE_TENSORS = frozenset({22, 23})
-_SPARSE_TENSOR_PARTS = frozenset({1, 2})
 _TENSOR_RAW_DATA = 9
 _TENSOR_EXTERNAL_DATA = 13
 _TENSOR_DATA_LOCATION = 14
@@ -46,17 +32,6 @@ _TENSOR_PLACE = frozenset({_TENSOR_RAW_DATA, _TENSOR_EXTERNAL_DATA, _TENSOR_DATA
 _PAIR_KEY = 1
 _PAIR_VALUE = 2
 _EXTERNAL = 1
-
-# Bits of one element, by TensorProto.DataType; a string has no fixed size.
-_BITS = {
-    **dict.fromkeys((7, 11, 13, 14), 64),
-    **dict.fromkeys((1, 6, 12), 32),
-    **dict.fromkeys((4, 5, 10, 16), 16),
-    **dict.fromkeys((2, 3, 9, 17, 18, 19, 20, 24), 8),
-    **dict.fromkeys((21, 22, 23), 4),
-    **dict.fromkeys((25, 26), 2),
-    15: 128,
-}
 
 
 @dataclass(frozen=True)
@@ -128,15 +103,15 @@ class _Weights:
     def place(self, source: BinaryIO, start: int, size: int) -> int:
         """The offset of the content that `source` has there; it is written if it is new."""
         self.total += size
-        digest = _digest(source, start, size)
-        offset = self._offsets.get(digest)
+        content = digest(source, start, size)
+        offset = self._offsets.get(content)
         if offset is None:
             alignment = _GRANULARITY if size >= _LARGE else _PAGE
             end = self._file.tell()
             offset = -(-end // alignment) * alignment
             self._file.write(bytes(offset - end))
             copy_bytes(source, self._file, start, start + size)
-            self._offsets[digest] = offset
+            self._offsets[content] = offset
         return offset
 
 
@@ -164,14 +139,14 @@ class _Mover:
         parse_header(model)  # refuses what is no whole model, or nested without end
         wire = WireReader(model)
         splices: list[Splice] = []
-        for path, is_initializer in _tensors(wire):
+        for path, is_initializer in tensors(wire):
             tensor = path[-1]
             found = read_tensor(wire, tensor)
             raw = list(wire.message(tensor, frozenset({_TENSOR_RAW_DATA})))
             if found.external is not None:
                 # Closed at once: some exporters give each tensor a file of its own.
                 with self._data.file(found.external.location).open("rb") as data:
-                    start, size = _extent(found, found.external, data, tensor)
+                    start, size = extent(found, found.external, data, tensor)
                     offset = self._weights.place(data, start, size)
             elif is_initializer and _is_raw(found, raw) and raw[0].size >= self._least:
                 size = raw[0].size
@@ -198,69 +173,3 @@ def _text(number: int, content: bytes) -> bytes:
 def _is_raw(found: Initializer, raw: list[Field]) -> bool:
     """Whether all that a tensor holds is its raw data."""
     return len(raw) == 1 and raw[0].size == found.inline_bytes
-
-
-def _extent(found: Initializer, external: ExternalData, file: BinaryIO, tensor: Field) -> tuple[int, int]:
-    """Where a tensor's bytes lie in its external data, and how many; raises MalformedModel where they are not all there."""
-    there = file.seek(0, os.SEEK_END)
-    size = external.length
-    if size is None:
-        # Readers take the size from the type and the shape then, and do not look at what follows.
-        bits = _BITS.get(found.elem_type)
-        size = max(there - external.offset, 0) if bits is None else (math.prod(found.dims) * bits + 7) // 8
-    if size < 0 or external.offset + size > there:
-        message = (
-            f"the tensor '{found.name}' needs bytes {external.offset:,} to {external.offset + size:,} of {external.location}"
-        )
-        raise MalformedModel(f"{message}, which has {there:,}", tensor.tag_at)
-    return external.offset, size
-
-
-def _digest(file: BinaryIO, start: int, size: int) -> bytes:
-    digest = hashlib.sha256()
-    file.seek(start)
-    while size > 0:
-        chunk = file.read(min(_CHUNK, size))
-        if not chunk:
-            raise MalformedModel("the file became shorter while it was read", start)
-        digest.update(chunk)
-        size -= len(chunk)
-    return digest.digest()
-
-
-def _tensors(wire: WireReader) -> Iterator[tuple[tuple[Field, ...], bool]]:
-    """Each tensor of a model, as the fields that lead to it from the outermost inward, and whether it is an initializer."""
-    for field in wire.fields(0, wire.size, frozenset({_MODEL_GRAPH, _MODEL_FUNCTIONS})):
-        if field.number == _MODEL_GRAPH:
-            yield from _tensors_of_graph(wire, (field,))
-        else:
-            for node in wire.message(field, frozenset({_FUNCTION_NODE})):
-                yield from _tensors_of_node(wire, (field, node))
-
-
-def _tensors_of_graph(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
-    for field in wire.message(path[-1], frozenset({_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER})):
-        if field.number == _GRAPH_NODE:
-            yield from _tensors_of_node(wire, (*path, field))
-        elif field.number == _GRAPH_INITIALIZER:
-            yield (*path, field), True
-        else:
-            yield from _parts(wire, (*path, field))
-
-
-def _tensors_of_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
-    for attribute in wire.message(path[-1], frozenset({_NODE_ATTRIBUTE})):
-        for value in wire.message(attribute, _ATTRIBUTE_TENSORS | _ATTRIBUTE_GRAPHS | _ATTRIBUTE_SPARSE_TENSORS):
-            inner = (*path, attribute, value)
-            if value.number in _ATTRIBUTE_TENSORS:
-                yield inner, False
-            elif value.number in _ATTRIBUTE_GRAPHS:
-                yield from _tensors_of_graph(wire, inner)
-            else:
-                yield from _parts(wire, inner)
-
-
-def _parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
-    """The values and the indices of a sparse tensor."""
-    for part in wire.message(path[-1], _SPARSE_TENSOR_PARTS):
-        yield (*path, part), False

@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 
 from epbuild.catalog import BadCatalog, Catalog
 from epbuild.errors import PlanError, Problem, nearest
-from epbuild.onnxfile import ModelHeader
+from epbuild.onnxfile import MalformedModel, ModelHeader
 from epbuild.plan.custom_ops import CustomOps, clashes, plan_custom_ops, together
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
@@ -18,6 +18,9 @@ from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
 from epbuild.recipe import Group, GroupMember, Output, Recipe
+
+# The scalars and shapes that models of all kinds have are no weights that anybody shares.
+_NEXT_TO_NOTHING = 0.01
 
 
 def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
@@ -267,6 +270,7 @@ class _Work:
             else:
                 if source is not None:
                     found[name] = source
+        lonely: dict[str, list[Problem]] = {}  # the same for every target
         for ident, group in self.groups.items():
             members = tuple(
                 _with_files(member, found[member.name]) if member.name in found else member for member in group.members
@@ -276,7 +280,9 @@ class _Work:
                 headers = {member.name: found[member.name].header for member in members if member.name in found}
                 self.problems += [problem for problem in _unopenable(self.groups[ident], headers) if problem not in self.problems]
             if group.share and ident in actions and all(member.fetched for member in members):
-                self.warnings += _lonely(group, {member.name: found[member.name].header for member in members})
+                if group.group not in lonely:
+                    lonely[group.group] = _lonely(group, {member.name: found[member.name] for member in members})
+                self.warnings += lonely[group.group]
 
 
 def _unnameable(group: Group, target: PlannedTarget) -> Iterator[Problem]:
@@ -361,13 +367,24 @@ def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iter
             yield Problem("EPB259", message, member.model.path_where, hint)
 
 
-def _lonely(group: SessionGroup, headers: dict[str, ModelHeader]) -> list[Problem]:
-    """A warning for each member of a sharing group that has no weight of a name and shape that another member has."""
-    weights = {name: {(weight.name, weight.dims) for weight in header.initializers} for name, header in headers.items()}
+def _lonely(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
+    """A warning for each member of a sharing group that has no weight in common with another, or next to none; none if that is unsure."""
+    from epbuild.onnxfile import most_in_common, read_weights
+
+    try:
+        found = most_in_common({name: read_weights(model.graph, model.external) for name, model in models.items()})
+    except (OSError, MalformedModel):
+        return []  # a compile will say what is wrong with it
     problems = []
-    for member in group.members:
-        others = set().union(*(mine for name, mine in weights.items() if name != member.name))
-        if len(weights) > 1 and not weights[member.name] & others:
-            message = f"the model '{member.name}' has no weight in common with the others of '{group.group}': it shares nothing"
-            problems.append(Problem("EPB233", message, member.model.path_where))
+    for member in group.members if len(found) > 1 else ():
+        most, total = found[member.name]
+        if most and most >= _NEXT_TO_NOTHING * total:
+            continue
+        message = f"the model '{member.name}' has no weight in common with the others of '{group.group}': it shares nothing"
+        if most:
+            message = (
+                f"the model '{member.name}' has less than {_NEXT_TO_NOTHING:.0%} of its weights in common with the others of "
+                f"'{group.group}': it shares next to nothing"
+            )
+        problems.append(Problem("EPB233", message, member.model.path_where))
     return problems

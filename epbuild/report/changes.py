@@ -101,8 +101,8 @@ class ChangeReport:
             return []
         sections = (
             size_lines(self._outputs, self._removed),
-            sharing_lines([item for item in self._sharing if item.measured], "measured, each model alone"),
-            sharing_lines([item for item in self._sharing if not item.measured], "counted, a copy per model"),
+            sharing_lines([item for item in self._sharing if item.measured], "saves", "measured, each model alone"),
+            sharing_lines([item for item in self._sharing if not item.measured], "can save", "equal source weights"),
             time_lines(self._seconds, ended.seconds),
         )
         colour = coloured(sys.stdout)
@@ -151,8 +151,8 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
         yield f"{counted(alike, 'other file')} with other bytes of the same size."
 
 
-def sharing_lines(found: Sequence[SharingSaved], yardstick: str) -> Iterator[str]:
-    """What sharing saves, by one yardstick: in a sentence, and in a table that begins with the least saving where groups differ in it."""
+def sharing_lines(found: Sequence[SharingSaved], does: str, yardstick: str) -> Iterator[str]:
+    """What sharing saves, or can save, by one yardstick: a sentence, or a table from the least saving on where groups differ in it."""
     if len({_saving([item])[3] for item in found}) > 1:
         yield from _row(f"Sharing ({yardstick})", ("unshared", "shared", "saved", ""))
         worst = sorted(found, key=lambda item: ((item.unshared - item.shared) / (item.unshared or 1), item.step))
@@ -165,7 +165,7 @@ def sharing_lines(found: Sequence[SharingSaved], yardstick: str) -> Iterator[str
     elif found:
         unshared, _, saved, part = _saving(found)
         where = found[0].step if len(found) == 1 else f"{len(found)} groups"
-        text = f"Sharing saves {saved} of {unshared}{f' ({part})' if part else ''} in {where} ({yardstick})."
+        text = f"Sharing {does} {saved} of {unshared}{f' ({part})' if part else ''} in {where} ({yardstick})."
         yield from textwrap.wrap(printable(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 

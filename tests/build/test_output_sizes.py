@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group
+from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
 from epbuild.build import ChangedFile, OutputCompared, OutputRemoved, SharingSaved
 from epbuild.build import sizes as sizes_of
@@ -128,12 +127,19 @@ def test_what_no_manifest_lists_is_no_change() -> None:
     assert sizes_of.compared("emit:a", "dist", file, {**file, **unlisted}) == OutputCompared("emit:a", "dist", 3, 3, ())
 
 
-def test_what_sharing_saves_is_counted_by_the_models_that_name_a_file(workshop: Workshop) -> None:
+def test_what_sharing_can_save_is_what_the_sources_have_in_common(workshop: Workshop) -> None:
+    (workshop.folder / "decode.onnx").write_bytes((workshop.folder / "prefill.onnx").read_bytes())
     workshop.build()
-    binary = sizes(workshop)["prefill_qnn.bin"]
-    assert savings(workshop) == [SharingSaved(SHARE, 2 * binary, binary, measured=False)]
+    assert savings(workshop) == [SharingSaved(SHARE, 32, 16, measured=False)], "four floats in each model"
     workshop.build()
     assert savings(workshop) == []
+
+
+def test_models_with_other_weights_in_one_binary_save_nothing(workshop: Workshop) -> None:
+    (workshop.folder / "prefill.onnx").write_bytes(source_model(1.0))
+    (workshop.folder / "decode.onnx").write_bytes(source_model(2.0))
+    workshop.build()
+    assert savings(workshop) == [SharingSaved(SHARE, 32, 32, measured=False)]
 
 
 def test_what_sharing_saves_is_measured_where_the_recipe_asks_for_it(workshop: Workshop) -> None:
@@ -162,11 +168,18 @@ def test_a_group_that_does_not_share_saves_nothing(workshop: Workshop) -> None:
     assert savings(workshop) == []
 
 
-def test_a_weights_file_stands_for_the_weights_of_each_model_and_not_for_copies_of_itself() -> None:
-    group = replace(sharing_group("prefill", "decode"), initializer_threshold=1024)
-    weights = group.weights_file
-    assert weights == "decoder.weights.bin"
-    models = [{"member": name, "binaries": {f"{name}.bin": "EP"}, "data": [weights]} for name in ("prefill", "decode")]
-    artifacts = {"prefill.bin": {"size": 10}, "decode.bin": {"size": 20}, weights: {"size": 1200}}
-    result = {"models": models, "artifacts": artifacts, "shared_initializers": {"stored_bytes": 1200, "total_bytes": 1600}}
-    assert sizes_of.savings(group, result) == SharingSaved("share:decoder/npu", 1630, 1230, measured=False)
+def result_of(first: str, second: str, **more: object) -> dict[str, object]:
+    """A result in which two models name these binaries."""
+    models = [{"member": name, "binaries": {name_: "EP"}, "data": []} for name, name_ in (("prefill", first), ("decode", second))]
+    return {"models": models, "artifacts": {first: {"size": 10}, second: {"size": 10}}, **more}
+
+
+def test_nothing_is_claimed_where_no_file_is_shared_or_nobody_counted() -> None:
+    group = sharing_group("prefill", "decode")
+    weights = {"total_bytes": 1600, "stored_bytes": 1200}
+    told = sizes_of.savings(group, result_of("a.bin", "a.bin", source_weights=weights))
+    assert told == SharingSaved("share:decoder/npu", 1600, 1200, measured=False)
+    assert sizes_of.savings(group, result_of("a.bin", "b.bin", source_weights=weights)) is None
+    assert sizes_of.savings(group, result_of("a.bin", "a.bin")) is None, "made before weights were counted"
+    none = {"total_bytes": 0, "stored_bytes": 0}
+    assert sizes_of.savings(group, result_of("a.bin", "a.bin", source_weights=none)) is None

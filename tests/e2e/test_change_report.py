@@ -11,9 +11,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import cmarkgfm
+import onnx
 import pytest
 from cmarkgfm.cmark import Options
 from conftest import Project
+from onnx import numpy_helper
 from quick_builds import write_model
 from rich.filesize import decimal
 
@@ -68,6 +70,12 @@ def report(project: Project) -> list[str]:
     return lines.splitlines()
 
 
+def weight_bytes(path: Path) -> int:
+    """The bytes of all different initializers of a model, by the onnx package."""
+    proto = onnx.load(path)
+    return sum(len(content) for content in {numpy_helper.to_array(tensor).tobytes() for tensor in proto.graph.initializer})
+
+
 def size(path: Path) -> int:
     return path.stat().st_size
 
@@ -78,10 +86,10 @@ def test_a_build_tells_what_grew_and_what_shrank_against_what_lay_there(project:
     sizes = [size(path) for path in (folder / DIST).rglob("*") if path.is_file() and path.name != "manifest.json"]
     assert first[0] == f"Size: {decimal(sum(sizes))} in 2 new outputs."
     binary = size(folder / DECODER / "prefill_qnn.bin")
-    assert first[1].startswith(
-        f"Sharing saves {decimal(binary)} of {decimal(2 * binary)} (50.0%) in share:decoder/snapdragon-SM8750"
-    )
-    assert first[2].strip() == "(counted, a copy per model)."
+    weights = weight_bytes(folder / "models/tiny-llm/prefill.onnx")
+    assert weights == weight_bytes(folder / "models/tiny-llm/decode.onnx"), "the decoder's graphs have the same weights"
+    assert first[1].startswith(f"Sharing can save {decimal(weights)} of {decimal(2 * weights)} (50.0%) in")
+    assert " ".join(first[1:3]).split()[-4:] == ["share:decoder/snapdragon-SM8750", "(equal", "source", "weights)."]
     assert first[3].startswith("Time: ")
     assert first[-1].split()[1] == "other"
     assert report(project) == [], "nothing was built"
@@ -116,7 +124,8 @@ def test_programs_are_told_the_bytes_of_each_changed_file(project: Project) -> N
     assert found["files"] == [{"path": "prefill_qnn.bin", "before": old["prefill_qnn.bin"], "after": new["prefill_qnn.bin"]}]
     assert found["after"] - found["before"] == new["prefill_qnn.bin"] - old["prefill_qnn.bin"]
     [saved] = [event for event in events if event["event"] == "sharing_saved"]
-    assert (saved["shared"], saved["measured"]) == (new["prefill_qnn.bin"], False)
+    weights = weight_bytes(project.folder / "models/tiny-llm/prefill.onnx")
+    assert (saved["unshared"], saved["shared"], saved["measured"]) == (2 * weights, weights, False)
     assert events[-1]["event"] == "run_finished"
 
 
@@ -180,5 +189,5 @@ def test_a_terminal_of_80_columns_shows_the_report_as_a_log_has_it(project: Proj
     text = shown.decode().replace("\r\n", "\n")
     below = text.rpartition("\x1b[?25h")[2]
     assert "\nSize: " in below
-    assert "\nSharing saves " in below
+    assert "\nSharing can save " in below
     assert below.rstrip().splitlines()[-1].startswith("6 built (")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper
 from plan_recipes import RECIPE, codes, edited, plan_of, problems_of, write_model, write_models
 
 from epbuild.errors import PlanError
@@ -254,7 +256,7 @@ def test_the_files_of_models_that_no_selected_step_needs_are_not_looked_at(works
 
 
 def test_a_member_that_shares_no_weight_is_warned_of_once_however_many_targets_there_are(workshop: Path) -> None:
-    write_model(workshop / "models" / "decode.onnx", weights={"shared": [5], "other": [2]})
+    write_model(workshop / "models" / "decode.onnx", weights={"shared": [5], "other": [2]}, value=1.0)
     laptop = "  laptop:\n    toolchain: qnn\n    ep: QNNExecutionProvider\n    provider_options: {soc_model: 60}\ngroups:\n"
     plan = plan_of(workshop, edited(RECIPE, ("groups:\n", laptop), ("targets: [phone]", "targets: [phone, laptop]")))
     assert [(warning.code, warning.message) for warning in plan.warnings] == [
@@ -264,12 +266,43 @@ def test_a_member_that_shares_no_weight_is_warned_of_once_however_many_targets_t
     assert [str(warning.where).rsplit(":", 2)[1:] for warning in plan.warnings] == [["9", "12"], ["10", "11"]]
 
 
+def constants(path: Path, values: Sequence[float]) -> None:
+    """A model whose one weight is in a Constant node, as Paddle's exporter writes them."""
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [len(values)], values)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [len(values)]) for name in "xy"]
+    nodes = [helper.make_node("Constant", [], ["w"], value=weight), helper.make_node("Add", ["x", "w"], ["y"])]
+    proto = helper.make_model(helper.make_graph(nodes, "graph", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 21)])
+    path.write_bytes(proto.SerializeToString())
+
+
+def test_weights_in_constant_nodes_are_weights_in_common(workshop: Path) -> None:
+    constants(workshop / "models" / "prefill.onnx", [1.0, 2.0])
+    constants(workshop / "models" / "decode.onnx", [1.0, 2.0])
+    assert plan_of(workshop).warnings == ()
+    constants(workshop / "models" / "decode.onnx", [1.0, 3.0])
+    assert [warning.code for warning in plan_of(workshop).warnings] == ["EPB233", "EPB233"]
+
+
+def test_weights_of_one_name_and_shape_with_other_values_are_not_in_common(workshop: Path) -> None:
+    write_model(workshop / "models" / "decode.onnx", weights={"shared": [4]}, value=1.0)
+    assert [warning.code for warning in plan_of(workshop).warnings] == ["EPB233", "EPB233"]
+
+
+def test_a_scalar_in_common_is_next_to_nothing(workshop: Path) -> None:
+    write_model(workshop / "models" / "prefill.onnx", weights={"scale": [1], "weight": [200]}, value=1.0)
+    write_model(workshop / "models" / "decode.onnx", weights={"factor": [1], "weight": [300]}, value=1.0)
+    assert [warning.message for warning in plan_of(workshop).warnings] == [
+        f"the model '{name}' has less than 1% of its weights in common with the others of 'decoder': it shares next to nothing"
+        for name in ("prefill", "decode")
+    ]
+
+
 def test_no_warning_is_given_where_weights_are_shared_or_sharing_was_not_asked_for(workshop: Path) -> None:
     assert plan_of(workshop).warnings == ()
 
 
 def test_a_warning_about_a_group_that_was_not_selected_stays_away(workshop: Path) -> None:
-    write_model(workshop / "models" / "decode.onnx", weights={"other": [2]})
+    write_model(workshop / "models" / "decode.onnx", weights={"other": [2]}, value=1.0)
     text = edited(RECIPE, ("[classifier, prefill]", "[classifier, prefill, decode]"))
     assert len(plan_of(workshop, text).warnings) == 2
     assert plan_of(workshop, text, ["*vision*"]).warnings == ()

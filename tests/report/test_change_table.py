@@ -170,7 +170,9 @@ def test_what_sharing_saves_is_a_sentence_that_says_whether_it_was_measured(monk
     [_, *lines, _] = told(
         monkeypatch, SharingSaved("share:g/t", 100, 50, measured=False), SharingSaved("share:h/t", 1000, 500, measured=False)
     )
-    assert lines == ["Sharing saves 550 bytes of 1.1 kB (50.0%) in 2 groups (counted, a copy per", "  model)."]
+    assert lines == ["Sharing can save 550 bytes of 1.1 kB (50.0%) in 2 groups (equal source weights)."]
+    [_, *lines, _] = told(monkeypatch, SharingSaved("share:g/t", 100, 100, measured=False))
+    assert lines == ["Sharing can save 0 bytes of 100 bytes (0.0%) in share:g/t (equal source", "  weights)."]
 
 
 def test_groups_that_share_unlike_are_a_table_with_the_least_saving_first(monkeypatch: pytest.MonkeyPatch) -> None:

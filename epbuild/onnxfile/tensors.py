@@ -1,0 +1,105 @@
+"""Every tensor of a model, wherever in it that is, and where its bytes lie: in the model or in its external data."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from epbuild.onnxfile.headers import ExternalData, Initializer
+from epbuild.onnxfile.wire import Field, MalformedModel, WireReader
+
+_CHUNK = 1024 * 1024
+
+# Field numbers, as onnx.proto gives them.
+_MODEL_GRAPH = 7
+_MODEL_FUNCTIONS = 25
+_FUNCTION_NODE = 7
+_GRAPH_NODE = 1
+_GRAPH_INITIALIZER = 5
+_GRAPH_SPARSE_INITIALIZER = 15
+_NODE_ATTRIBUTE = 5
+_ATTRIBUTE_TENSORS = frozenset({5, 10})
+_ATTRIBUTE_GRAPHS = frozenset({6, 11})
+_ATTRIBUTE_SPARSE_TENSORS = frozenset({22, 23})
+_SPARSE_TENSOR_PARTS = frozenset({1, 2})
+
+# Bits of one element, by TensorProto.DataType; a string has no fixed size.
+_BITS = {
+    **dict.fromkeys((7, 11, 13, 14), 64),
+    **dict.fromkeys((1, 6, 12), 32),
+    **dict.fromkeys((4, 5, 10, 16), 16),
+    **dict.fromkeys((2, 3, 9, 17, 18, 19, 20, 24), 8),
+    **dict.fromkeys((21, 22, 23), 4),
+    **dict.fromkeys((25, 26), 2),
+    15: 128,
+}
+
+
+def tensors(wire: WireReader) -> Iterator[tuple[tuple[Field, ...], bool]]:
+    """Each tensor of a model, as the fields that lead to it from the outermost inward, and whether it is an initializer."""
+    for field in wire.fields(0, wire.size, frozenset({_MODEL_GRAPH, _MODEL_FUNCTIONS})):
+        if field.number == _MODEL_GRAPH:
+            yield from _tensors_of_graph(wire, (field,))
+        else:
+            for node in wire.message(field, frozenset({_FUNCTION_NODE})):
+                yield from _tensors_of_node(wire, (field, node))
+
+
+def _tensors_of_graph(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
+    for field in wire.message(path[-1], frozenset({_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER})):
+        if field.number == _GRAPH_NODE:
+            yield from _tensors_of_node(wire, (*path, field))
+        elif field.number == _GRAPH_INITIALIZER:
+            yield (*path, field), True
+        else:
+            yield from _parts(wire, (*path, field))
+
+
+def _tensors_of_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
+    for attribute in wire.message(path[-1], frozenset({_NODE_ATTRIBUTE})):
+        for value in wire.message(attribute, _ATTRIBUTE_TENSORS | _ATTRIBUTE_GRAPHS | _ATTRIBUTE_SPARSE_TENSORS):
+            inner = (*path, attribute, value)
+            if value.number in _ATTRIBUTE_TENSORS:
+                yield inner, False
+            elif value.number in _ATTRIBUTE_GRAPHS:
+                yield from _tensors_of_graph(wire, inner)
+            else:
+                yield from _parts(wire, inner)
+
+
+def _parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
+    """The values and the indices of a sparse tensor."""
+    for part in wire.message(path[-1], _SPARSE_TENSOR_PARTS):
+        yield (*path, part), False
+
+
+def extent(found: Initializer, external: ExternalData, file: BinaryIO, tensor: Field) -> tuple[int, int]:
+    """Where a tensor's bytes lie in its external data, and how many; raises MalformedModel where they are not all there."""
+    there = file.seek(0, os.SEEK_END)
+    size = external.length
+    if size is None:
+        # Readers take the size from the type and the shape then, and do not look at what follows.
+        bits = _BITS.get(found.elem_type)
+        size = max(there - external.offset, 0) if bits is None else (math.prod(found.dims) * bits + 7) // 8
+    if size < 0 or external.offset + size > there:
+        message = (
+            f"the tensor '{found.name}' needs bytes {external.offset:,} to {external.offset + size:,} of {external.location}"
+        )
+        raise MalformedModel(f"{message}, which has {there:,}", tensor.tag_at)
+    return external.offset, size
+
+
+def digest(file: BinaryIO, start: int, size: int) -> bytes:
+    """The SHA-256 of so many bytes of a file, read in pieces; raises MalformedModel where they are not all there."""
+    content = hashlib.sha256()
+    file.seek(start)
+    while size > 0:
+        chunk = file.read(min(_CHUNK, size))
+        if not chunk:
+            raise MalformedModel("the file became shorter while it was read", start)
+        content.update(chunk)
+        size -= len(chunk)
+    return content.digest()

@@ -1,0 +1,142 @@
+"""What several models have in common of their weights, by content: that of initializers, and of tensors in nodes, such as Constant.
+
+Equal bytes are equal weights, whatever they are called. No more is read than is needed to tell contents apart: two tensors of other sizes
+differ, as do those that begin with other bytes, and one place in one file is one content.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from epbuild.onnxfile.headers import read_tensor
+from epbuild.onnxfile.tensors import digest, extent, tensors
+from epbuild.onnxfile.wire import LENGTH_DELIMITED, MalformedModel, WireReader
+from epbuild.portable import real_path
+
+_SAMPLE = 4096
+
+# Field numbers, as onnx.proto gives them.
+_FLOAT_DATA = 4
+_RAW_DATA = 9
+_DOUBLE_DATA = 10
+_VALUES = frozenset({_FLOAT_DATA, 5, 6, 7, _RAW_DATA, _DOUBLE_DATA, 11})
+# Packed, these have the very bytes that raw data and external data have; integers in fields of their types are varints.
+_PLAIN = frozenset({_FLOAT_DATA, _RAW_DATA, _DOUBLE_DATA})
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Where a tensor's bytes lie; `plain`: as raw data has them, so that other bytes are another content."""
+
+    file: Path
+    start: int
+    size: int
+    plain: bool
+
+
+@dataclass(frozen=True)
+class WeightBytes:
+    """The weights of several models: `total_bytes` counts a content once for each model that has it, `stored_bytes` once in all."""
+
+    total_bytes: int
+    stored_bytes: int
+
+
+def read_weights(model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
+    """The tensors of a model that have any bytes; `data` has the files of its external data by the location that the model names.
+
+    Its header must have been read before, which refuses graphs that are nested without end.
+    Raises MalformedModel where a file is not whole, OSError where one cannot be read.
+    """
+    with model.open("rb") as file:
+        return tuple(weight for weight in _read(file, real_path(model), data) if weight.size)
+
+
+def _read(file: BinaryIO, model: Path, data: Mapping[str, Path]) -> Iterator[Weight]:
+    wire = WireReader(file)
+    for path, _ in tensors(wire):
+        found = read_tensor(wire, path[-1])
+        if found.external is None:
+            values = list(wire.message(path[-1], _VALUES))
+            if values:
+                plain = len(values) == 1 and values[0].number in _PLAIN and values[0].wire_type == LENGTH_DELIMITED
+                yield Weight(model, values[0].start, values[-1].end - values[0].start, plain)
+            continue
+        if found.external.location not in data:
+            raise MalformedModel(f"the external data {found.external.location} is not known", path[-1].tag_at)
+        place = data[found.external.location]
+        with place.open("rb") as opened:
+            start, size = extent(found, found.external, opened, path[-1])
+        yield Weight(real_path(place), start, size, plain=True)
+
+
+def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
+    """What the weights of models come to, each content once by model, and once in all.
+
+    Reads what may be equal, in pieces. Raises MalformedModel where a file became shorter, OSError where one cannot be read.
+    """
+    weights = [frozenset(model) for model in models]
+    contents = _told_apart(_told_apart(dict.fromkeys(weight for model in weights for weight in model), _sample), _digest)
+    by_model = [{contents[weight]: weight.size for weight in model} for model in weights]
+    stored = {content: size for model in by_model for content, size in model.items()}
+    return WeightBytes(sum(sum(model.values()) for model in by_model), sum(stored.values()))
+
+
+def most_in_common(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[int, int]]:
+    """How many bytes of each model's weights another model may have too, at most, and how many there are.
+
+    Less than that may be in common, and never more: of two contents, the sizes and the first bytes are compared. Raises MalformedModel
+    where a file became shorter, OSError where one cannot be read.
+    """
+    weights = {name: tuple(model) for name, model in models.items()}
+    samples = _told_apart(dict.fromkeys(weight for model in weights.values() for weight in model), _sample)
+    users = Counter(sample for model in weights.values() for sample in {samples[weight] for weight in model})
+    return {
+        name: (
+            sum(weight.size for weight in model if not weight.plain or users[samples[weight]] > 1),
+            sum(weight.size for weight in model),
+        )
+        for name, model in weights.items()
+    }
+
+
+def _digest(file: BinaryIO, weight: Weight) -> bytes:
+    """The SHA-256 of a weight's content in its opened file."""
+    return digest(file, weight.start, weight.size)
+
+
+def _sample(file: BinaryIO, weight: Weight) -> bytes:
+    file.seek(weight.start)
+    wanted = min(weight.size, _SAMPLE)
+    sample = file.read(wanted)
+    if len(sample) < wanted:
+        raise MalformedModel("the file became shorter while it was read", weight.start)
+    return sample
+
+
+def _told_apart(
+    alike: Mapping[Weight, Hashable], read: Callable[[BinaryIO, Weight], bytes]
+) -> dict[Weight, tuple[Hashable, int, bytes]]:
+    """A mark for each weight, by what was alike so far: two have the same one where what is read of them is equal, and their sizes are.
+
+    What no other is alike is not read.
+    """
+    classes = defaultdict[tuple[Hashable, int], list[Weight]](list)
+    for weight, mark in alike.items():
+        classes[mark, weight.size].append(weight)
+    marks: dict[Weight, tuple[Hashable, int, bytes]] = {}
+    to_read = defaultdict[Path, list[tuple[Weight, Hashable]]](list)
+    for (mark, size), members in classes.items():
+        if len(members) == 1:
+            marks[members[0]] = (mark, size, b"")
+        for weight in members if len(members) > 1 else ():
+            to_read[weight.file].append((weight, mark))
+    for path, wanted in to_read.items():
+        with path.open("rb") as file:
+            for weight, mark in sorted(wanted, key=lambda item: item[0].start):
+                marks[weight] = (mark, weight.size, read(file, weight))
+    return marks
