@@ -8,7 +8,6 @@ from epbuild.recipe.address import (
     WebAddress,
     is_immutable,
     parse_address,
-    without_secrets,
 )
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.image_reference import DEFAULT_TAG, BadImageReference, ImageReference, parse_image_reference
@@ -76,5 +75,4 @@ __all__ = [
     "parse_image_reference",
     "read_requirement",
     "substitute",
-    "without_secrets",
 ]

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from epbuild.errors import Position, Problem, nearest
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
+from epbuild.redact import redacted
 
 _PACKAGE = "package:"
 # Two letters at least: `C://m.onnx` is a path.
@@ -117,31 +118,6 @@ class HubAddress:
 Address = WebAddress | ObjectAddress | HubAddress
 
 
-_ADDRESS = re.compile(
-    r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+://)(?P<user>[^/\s?#'"]*@)?(?P<path>[^\s?#'"]*)"""
-    # It ends where a YAML scalar may: before a space, a quote, a comment, or what closes or goes on after it in a collection.
-    r"""(?P<query>\?(?:\$\{[^}]*\}|[^\s'"#])*?(?=[\s'"#]|[,}\]]+(?:[\s'"]|$)|$))?"""
-)
-_REFERENCE = re.compile(r"(\$\{[^}]*\})")
-
-
-def without_secrets(text: str) -> str:
-    """`text`, which may hold addresses, with a star for each character of their users, passwords and queries.
-
-    References such as `${env.TOKEN}` stay: they are names. The length stays too, so that a place in the text is one still.
-    """
-    return _ADDRESS.sub(_hidden, text)
-
-
-def _hidden(found: re.Match[str]) -> str:
-    user, query = found["user"] or "", found["query"] or ""
-    return found["scheme"] + _stars(user[:-1]) + user[-1:] + found["path"] + query[:1] + _stars(query[1:])
-
-
-def _stars(text: str) -> str:
-    return "".join(part if _REFERENCE.fullmatch(part) else "*" * len(part) for part in _REFERENCE.split(text))
-
-
 def package_file(path: str) -> tuple[str, str] | None:
     """The Python package, and the file in it, that a model's path of the form `package:<package>/<file>` names; None for another path."""
     if not path.startswith(_PACKAGE):
@@ -245,7 +221,7 @@ def _check_path(text: str, scheme: str, path: str) -> None:
 
 
 def _malformed(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quoted(without_secrets(text))} {reason}.", f"Write {_FORMS[scheme]}.")
+    return BadAddress(f"{quoted(redacted(text))} {reason}.", f"Write {_FORMS[scheme]}.")
 
 
 def _beside(path: str, location: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from epbuild.atomic import WINDOWS
 from epbuild.errors import Position, Problem, printable
-from epbuild.recipe.address import without_secrets
+from epbuild.redact import redacted
 
 Kind = Literal["error", "warning", "note"]
 
@@ -127,7 +127,7 @@ class _Files:
         if where.file not in self._lines:
             self._lines[where.file] = _read_lines(Path(where.file))
         lines = self._lines[where.file]
-        return without_secrets(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
+        return redacted(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
 
 
 def _read_lines(path: Path) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.recipe import without_secrets
+from epbuild.redact import redacted
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from epbuild.recipe import without_secrets
     ],
 )
 def test_users_passwords_and_queries_become_stars_and_references_stay(text: str, shown: str) -> None:
-    assert without_secrets(text) == shown
+    assert redacted(text) == shown
 
 
 @given(
@@ -35,5 +35,5 @@ def test_users_passwords_and_queries_become_stars_and_references_stay(text: str,
 )
 def test_no_query_is_shown_whatever_is_around_it(scheme: str, path: str, secret: str, end: str) -> None:
     text = f"  m: {scheme}://host/{path}?{secret}{end}"
-    assert secret not in without_secrets(text)
-    assert len(without_secrets(text)) == len(text)
+    assert secret not in redacted(text)
+    assert len(redacted(text)) == len(text)
