@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _ADDRESS = re.compile(
-    r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+://)(?P<user>[^/\s?#'"]*@)?(?P<path>[^\s?#'"]*)"""
+    r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+://)(?P<user>[^/\s?#'"]*@)?(?P<path>[^?#'",]*)"""
     # It ends where a YAML scalar may: before a space, a quote, a comment, or what closes or goes on after it in a collection.
     r"""(?P<query>\?(?:\$\{[^}]*\}|[^\s'"#])*?(?=[\s'"#]|[,}\]]+(?:[\s'"]|$)|$))?"""
 )

@@ -21,6 +21,8 @@ from epbuild.redact import redacted
         ("x: hf://owner/name/f.onnx@main", "x: hf://owner/name/f.onnx@main"),
         ("x: https://h/plain.onnx", "x: https://h/plain.onnx"),
         ("what? no address", "what? no address"),
+        ("path: https://h/my model.onnx?sig=a", "path: https://h/my model.onnx?*****"),
+        ("u: https://h/a.onnx # why?", "u: https://h/a.onnx # why?"),
     ],
 )
 def test_users_passwords_and_queries_become_stars_and_references_stay(text: str, shown: str) -> None:

@@ -10,7 +10,6 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from epbuild.errors import Position, Problem, nearest
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
-from epbuild.redact import redacted
 
 _PACKAGE = "package:"
 # Two letters at least: `C://m.onnx` is a path.
@@ -221,7 +220,7 @@ def _check_path(text: str, scheme: str, path: str) -> None:
 
 
 def _malformed(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quoted(redacted(text))} {reason}.", f"Write {_FORMS[scheme]}.")
+    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}.", f"Write {_FORMS[scheme]}.")
 
 
 def _beside(path: str, location: str) -> str:
