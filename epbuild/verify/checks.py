@@ -148,13 +148,14 @@ def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[
     return [Problem("EPB611", message, StepId(step), hint)]
 
 
-def read_target(payload: Payload, pattern: str) -> str | None:
+def read_target(payload: Payload, pattern: str, *, several: bool = False) -> str | None:
     """What a context says that it was made for: the first group of `pattern` where it matches first; None when it does not.
 
-    A context for several targets is a zip archive with one for each: then all their names, sorted, with commas between them.
+    A context for several targets is a zip archive with one for each: then all their names, sorted, with commas between them. `several`:
+    it is one, wherever in the payload it begins.
     """
     matches = payload.matches(pattern.encode())
-    if payload.begins_with(b"PK\x03\x04"):
+    if several or payload.begins_with(b"PK\x03\x04"):
         return ",".join(sorted({match[1].decode("ascii", "replace") for match in matches})) or None
     match = next(matches, None)
     return match[1].decode("ascii", "replace") if match else None
@@ -175,7 +176,10 @@ def _check_targets(folder: Path, compiled: Sequence[CompiledModel], expected: Ex
                 asked[node.reference or model.file] = ep
     problems = []
     for name, ep in asked.items():
-        seen = read_target(Payload.whole(folder / name), ep.target_pattern) if ep.target_pattern and ep.target else None
+        seen = None
+        if ep.target_pattern and ep.target:
+            # An embedded context lies somewhere in its model.
+            seen = read_target(Payload.whole(folder / name), ep.target_pattern, several="," in ep.target)
         if seen is not None and ep.target is not None and not is_target(seen, ep.target):
             message = f"{name} was compiled for {seen}, not for {ep.target}"
             problems.append(

@@ -39,6 +39,17 @@ def test_every_soc_is_named_and_held_against_what_the_model_says(built: Project)
     assert "compiled for several SoCs" in findings[1]["message"]
 
 
+def test_every_soc_of_an_embedded_context_is_named_too(project: Project) -> None:
+    write_project(project)
+    project.edit("soc_model: SM8750", 'soc_model: "SM8750,SC8380XP"')
+    project.edit("models: [left], targets: [npu]", "models: [left], targets: [npu], compile: {embed: true}")
+    project.build()
+    found = json.loads(project.epbuild("inspect", "dist/left/left_ctx.onnx", "--json").stdout)
+    assert found["ep_context_nodes"][0]["target"] == "SC8380XP,SM8750"
+    verified = project.epbuild("verify", "dist/left")
+    assert verified.returncode == 0, verified.stdout
+
+
 def test_a_context_for_other_socs_than_its_model_says_fails_verification(built: Project) -> None:
     built.build("--set", "vars.quality=1")
     context = built.folder / "dist/left/left_qnn.bin"
