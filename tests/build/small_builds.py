@@ -81,12 +81,15 @@ def sharing_group(*names: str, timeout: float | None = None) -> SessionGroup:
     )
 
 
-def source_model(weight: float) -> bytes:
+def source_model(weight: float, common: float = 0.5) -> bytes:
+    """A model with a weight of its own, and one that all of them have in `common`."""
     values = {
         name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])] for name in ("x", "y")
     }  # the shape plays no part
-    tensor = helper.make_tensor("w", TensorProto.FLOAT, [4], [weight] * 4)
-    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "graph", values["x"], values["y"], [tensor])
+    weights = {"w": weight, "common": common}
+    tensors = [helper.make_tensor(name, TensorProto.FLOAT, [4], [value] * 4) for name, value in weights.items()]
+    nodes = [helper.make_node("Add", ["x", "w"], ["z"]), helper.make_node("Add", ["z", "common"], ["y"])]
+    graph = helper.make_graph(nodes, "graph", values["x"], values["y"], tensors)
     return bytes(helper.make_model(graph).SerializeToString())
 
 

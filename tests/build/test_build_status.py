@@ -383,7 +383,7 @@ def test_an_image_whose_description_is_another_one_is_published_again_and_says_w
 
 def test_an_output_that_cannot_be_as_it_is_asked_for_says_so_before_it_is_made_and_fails_alone(built: Workshop) -> None:
     model = onnx.load_from_string(source_model(2.0))
-    (tensor,) = model.graph.initializer
+    (tensor, _) = model.graph.initializer
     tensor.CopyFrom(numpy_helper.from_array(np.ones(4, np.float32), "w"))
     onnx.external_data_helper.set_external_data(tensor, "weights.bin")
     (built.folder / "weights.bin").write_bytes(tensor.raw_data)

@@ -130,16 +130,16 @@ def test_what_no_manifest_lists_is_no_change() -> None:
 def test_what_sharing_can_save_is_what_the_sources_have_in_common(workshop: Workshop) -> None:
     (workshop.folder / "decode.onnx").write_bytes((workshop.folder / "prefill.onnx").read_bytes())
     workshop.build()
-    assert savings(workshop) == [SharingSaved(SHARE, 32, 16, measured=False)], "four floats in each model"
+    assert savings(workshop) == [SharingSaved(SHARE, 64, 32, measured=False)], "eight floats in each model"
     workshop.build()
     assert savings(workshop) == []
 
 
 def test_models_with_other_weights_in_one_binary_save_nothing(workshop: Workshop) -> None:
-    (workshop.folder / "prefill.onnx").write_bytes(source_model(1.0))
-    (workshop.folder / "decode.onnx").write_bytes(source_model(2.0))
+    (workshop.folder / "prefill.onnx").write_bytes(source_model(1.0, common=3.0))
+    (workshop.folder / "decode.onnx").write_bytes(source_model(2.0, common=4.0))
     workshop.build()
-    assert savings(workshop) == [SharingSaved(SHARE, 32, 32, measured=False)]
+    assert savings(workshop) == [SharingSaved(SHARE, 64, 64, measured=False)]
 
 
 def test_what_sharing_saves_is_measured_where_the_recipe_asks_for_it(workshop: Workshop) -> None:

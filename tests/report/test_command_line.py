@@ -83,7 +83,10 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["log", "compile:a", "compile:b"], "name one step, not 2: compile:a, compile:b."),
         (["verify", "dist", "--seed", "0"], "--recipe, --source, --inputs, --seed, --atol and --rtol say how to compare: add "),
         (["verify", "dist", "--load", "--seed", "3"], "--recipe, --source, --inputs, --seed, --atol and --rtol say how to "),
-        (["verify", "dist", "--timeout", "10m"], "--strict, --interpreter, --device, --option and --timeout say how to load: "),
+        (
+            ["verify", "dist", "--timeout", "10m"],
+            "--strict, --interpreter, --device, --option, --custom-ops and --timeout say how to load: ",
+        ),
         (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set is for the recipe that the artifacts came from: "),
     ],
 )
