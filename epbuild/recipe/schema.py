@@ -57,7 +57,7 @@ def judge(root: MappingNode) -> Verdict:
     pending = set()
     for error in _validator(()).iter_errors(plain(root)):
         path: KeyPath = tuple(error.absolute_path)
-        if _has_template(error.instance) and path[0] in _SUBSTITUTED:
+        if _has_template(error) and path[0] in _SUBSTITUTED:
             pending.add(path[:2])
         else:
             found.update(dict.fromkeys(_translated(error, root)))
@@ -75,7 +75,7 @@ def judge_definition(path: KeyPath, node: Node) -> list[Problem]:
         dict.fromkeys(
             violation.problem
             for error in _validator((path[0],)).iter_errors(plain(node))
-            if not _has_template(error.instance)
+            if not _has_template(error)
             for violation in _translated(error, node, path)
         )
     )
@@ -93,8 +93,9 @@ def _validator(section: KeyPath) -> Any:
     return import_jsonschema().Draft202012Validator({**_written_out(part, document["$defs"]), "$defs": document["$defs"]})
 
 
-def _has_template(instance: object) -> bool:
-    return isinstance(instance, str) and "${" in instance
+def _has_template(error: ValidationError) -> bool:
+    """Whether an error is about a value that holds a template; keys have none."""
+    return isinstance(error.instance, str) and "${" in error.instance and "propertyNames" not in error.absolute_schema_path
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:

@@ -261,6 +261,7 @@ MISTAKES = [
     ("octal timeout", IN_GROUP, IN_GROUP + "    timeout: ‸012\n", "EPB106", "seconds"),
     ("another's word for a level", IN_GROUP, f"{IN_GROUP}    compile: {LEVEL % 'ORT_ENABLE_ALL'}\n", "EPB106", "called 'all'"),
     ("a level that is enabled", IN_GROUP, f"{IN_GROUP}    compile: {LEVEL % 'enable_basic'}\n", "EPB106", "called 'basic'"),
+    ("a key that looks like a template", "ep: Q", "environment: {‸'A=${x}': 1}\n    ep: Q", "EPB107", "has no '='"),
     ("memory without a unit", IN_GROUP, IN_GROUP + "    memory: ‸'8'\n", "EPB106", "8 GB"),
     ("memory in an unknown unit", IN_GROUP, IN_GROUP + "    memory: ‸8 gigs\n", "EPB106", "8 GB"),
     ("no memory at all", IN_GROUP, IN_GROUP + "    memory: ‸0\n", "EPB106", "at least 1"),
