@@ -18,11 +18,14 @@ Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 Cache = dict[str, Floats]
 
-EVERY_MODEL = ["tiny-llm/prefill.onnx", "tiny-llm/decode.onnx", "classifier/classifier.onnx"]
+FIXED_MODELS = ["tiny-llm/prefill.onnx", "tiny-llm/decode.onnx", "classifier/classifier.onnx"]
+EVERY_MODEL = [*FIXED_MODELS, "tiny-llm/decoder.onnx"]
 
 
 def model_files(directory: Path) -> dict[str, Path]:
-    return {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.suffix in {".onnx", ".bin"}}
+    return {
+        path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.suffix in {".onnx", ".bin", ".npz"}
+    }
 
 
 def external_tensors(path: Path) -> dict[str, dict[str, str]]:
@@ -47,7 +50,7 @@ def test_every_model_is_valid_onnx(name: str) -> None:
     onnx.checker.check_model(MODELS / name, full_check=True)
 
 
-@pytest.mark.parametrize("name", EVERY_MODEL)
+@pytest.mark.parametrize("name", FIXED_MODELS)
 def test_every_input_and_output_has_a_fixed_shape_as_npu_compilers_need(name: str) -> None:
     graph = onnx.load(MODELS / name, load_external_data=False).graph
     for value in [*graph.input, *graph.output]:
@@ -90,3 +93,35 @@ def test_decode_continues_prefill_through_the_cache_as_if_the_text_had_been_read
         np.testing.assert_allclose(stepped_cache[name], whole_cache[name], atol=1e-4)
     without_past, _ = run(decode, tokens[:, -1:], positions[:, -1:], empty)
     assert np.abs(without_past[0, -1] - whole[0, -1]).max() > 0.1, "the logits do not depend on the cache"
+
+
+def caches(model: ReferenceEvaluator) -> list[str]:
+    return [name for name in model.input_names if name.startswith("past_")]
+
+
+@pytest.mark.parametrize(("fixed", "sequence"), [("prefill", 64), ("decode", 1)])
+def test_the_open_decoder_computes_what_the_graphs_of_fixed_sizes_do(fixed: str, sequence: int) -> None:
+    models = [ReferenceEvaluator(str(DECODER / f"{name}.onnx")) for name in (fixed, "decoder")]
+    random = np.random.default_rng(1)
+    tokens = random.integers(0, 256, (1, sequence))
+    positions = np.arange(20, 20 + sequence).reshape(1, sequence)
+    past = {name: random.standard_normal((1, 4, 128, 24)).astype(np.float32) for name in caches(models[0])}
+    results = [
+        model.run(None, {"input_ids": tokens.astype(ids), "position_ids": positions.astype(ids), **past})
+        for model, ids in zip(models, (np.int32, np.int64), strict=True)
+    ]
+    assert models[0].output_names == models[1].output_names
+    for expected, found in zip(*results, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_the_calibration_samples_fit_the_open_decoder_and_fill_its_caches() -> None:
+    model = ReferenceEvaluator(str(DECODER / "decoder.onnx"))
+    samples = sorted(DECODER.glob("calibration_*.npz"))
+    assert len(samples) == 3
+    for path in samples:
+        with np.load(path) as sample:
+            assert set(sample.files) == set(model.input_names)
+            outputs = dict(zip(model.output_names, model.run(None, {name: sample[name] for name in sample.files}), strict=True))
+            for name in caches(model):
+                assert np.abs(sample[name]).max() >= 0.9 * np.abs(outputs[name.replace("past", "present")]).max(), name

@@ -1,4 +1,5 @@
-"""Writes the sample models that the checked-in recipes compile: a two-graph decoder and a small classifier.
+"""Writes the sample models that the checked-in recipes compile: a decoder, as two graphs of fixed sizes and as one open graph, with
+samples to calibrate its quantisation by, and a small classifier.
 
 The bytes depend on nothing but this file, not on the machine nor on the version of numpy.
 """
@@ -36,8 +37,14 @@ DECODE_SEQUENCE = 1
 WEIGHTS_FILE = "weights.bin"
 WEIGHT_ALIGNMENT = 64  # bytes; a reader may map a tensor in place
 
+CALIBRATION_SAMPLES = 3
+CALIBRATION_TOKENS = 16  # the open graph takes any number
+CALIBRATION_SLOTS = 24  # more than tokens: what is kept of a cache has a range as well
+CACHED_VALUES = 2.5  # the standard deviation of what fills the caches of samples: it spans what keys and values come to
+
 CLASSES = 10
 
+Size = int | str
 Array = npt.NDArray[np.generic]
 
 
@@ -57,6 +64,12 @@ class Randomness:
         values: Array = (mean + unit * (deviation * math.sqrt(3.0))).astype("<f4")
         return values.reshape(shape)
 
+    def below(self, limit: int, shape: tuple[int, ...]) -> Array:
+        """Whole numbers from 0 to `limit` - 1, as int64."""
+        words = self._words.random_raw(math.prod(shape)) >> np.uint64(33)
+        numbers: Array = (words % np.uint64(limit)).astype("<i8")
+        return numbers.reshape(shape)
+
 
 class GraphBuilder:
     """Collects nodes and tensors; each node's output carries the name given to it."""
@@ -68,12 +81,12 @@ class GraphBuilder:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
 
-    def input(self, name: str, kind: int, shape: list[int]) -> str:
+    def input(self, name: str, kind: int, shape: list[Size]) -> str:
         """Declares a graph input of a TensorProto data type; the name comes back."""
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
-    def output(self, name: str, kind: int, shape: list[int]) -> None:
+    def output(self, name: str, kind: int, shape: list[Size]) -> None:
         """Declares a value that some node makes as a graph output."""
         self._outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
@@ -179,16 +192,20 @@ class Decoder(GraphBuilder):
     names and attends to every slot up to its own position, so a present tensor is the next run's past as it is.
     """
 
-    def __init__(self, name: str, sequence: int, weights: WeightsFile) -> None:
+    _ids = TensorProto.INT32
+    # Within the range of half precision, which is what NPUs compute in.
+    _hidden_score = -1e4
+
+    def __init__(self, name: str, sequence: Size, weights: WeightsFile, cache: Size = CONTEXT) -> None:
         super().__init__(name)
         self._sequence = sequence
         self.external(weights.tensors)
-        self._cache_shape = [1, HEADS, CONTEXT, HEAD_DIM]
+        self._cache_shape: list[Size] = [1, HEADS, cache, HEAD_DIM]
         self._build()
 
     def _build(self) -> None:
-        tokens = self.input("input_ids", TensorProto.INT32, [1, self._sequence])
-        positions = self.input("position_ids", TensorProto.INT32, [1, self._sequence])
+        tokens = self.input("input_ids", self._ids, [1, self._sequence])
+        positions = self.input("position_ids", self._ids, [1, self._sequence])
         self._constants()
         self._position_tensors(positions)
         state = self.node("Gather", ["embedding", tokens], "embedded", axis=0)
@@ -206,8 +223,7 @@ class Decoder(GraphBuilder):
         cosine, sine = rotary_tables()
         self.constant("cosine_table", cosine)
         self.constant("sine_table", sine)
-        self.constant("slots", np.arange(CONTEXT, dtype="<i4").reshape(1, 1, 1, CONTEXT))
-        self.constant("slots_column", np.arange(CONTEXT, dtype="<i4").reshape(1, 1, CONTEXT, 1))
+        self._slots()
         self.constant("heads_shape", np.array([1, -1, HEADS, HEAD_DIM], dtype="<i8"))
         self.constant("hidden_shape", np.array([1, -1, HIDDEN], dtype="<i8"))
         self.constant("axis_1", np.array([1], dtype="<i8"))
@@ -215,9 +231,13 @@ class Decoder(GraphBuilder):
         self.constant("axes_1_3", np.array([1, 3], dtype="<i8"))
         self.constant("one", np.array(1, dtype="<f4"))
         self.constant("attention_scale", np.array(1 / math.sqrt(HEAD_DIM), dtype="<f4"))
-        # Within the range of half precision, which is what NPUs compute in.
-        self.constant("hidden_score", np.array(-1e4, dtype="<f4"))
+        self.constant("hidden_score", np.array(self._hidden_score, dtype="<f4"))
         self.constant("zero", np.array(0, dtype="<f4"))
+
+    def _slots(self) -> None:
+        """The number of each cache slot, as a row and as a column."""
+        self.constant("slots", np.arange(CONTEXT, dtype="<i4").reshape(1, 1, 1, CONTEXT))
+        self.constant("slots_column", np.arange(CONTEXT, dtype="<i4").reshape(1, 1, CONTEXT, 1))
 
     def _position_tensors(self, positions: str) -> None:
         for name in ("cosine", "sine"):
@@ -288,6 +308,45 @@ class Decoder(GraphBuilder):
         return self.node("Add", [state, output], f"{prefix}.after_mlp")
 
 
+class OpenDecoder(Decoder):
+    """The decoder as exporters write it: one graph for any number of tokens and of cache slots, which it reads off its inputs."""
+
+    _ids = TensorProto.INT64
+    # Far below every score that counts, and near enough that quantised scores keep their steps.
+    _hidden_score = -100.0
+
+    def __init__(self, name: str, weights: WeightsFile) -> None:
+        super().__init__(name, "sequence_length", weights, "past_length")
+
+    def _slots(self) -> None:
+        for name, value in (("slot_axis", 2), ("first_slot", 0), ("next_slot", 1)):
+            self.constant(name, np.array(value, dtype="<i8"))
+        self.constant("axes_0_1_2", np.array([0, 1, 2], dtype="<i8"))
+        self.constant("axes_0_1_3", np.array([0, 1, 3], dtype="<i8"))
+        sizes = self.node("Shape", ["past_key_0"], "past_sizes")
+        count = self.node("Gather", [sizes, "slot_axis"], "slot_count", axis=0)
+        numbers = self.node("Range", ["first_slot", count, "next_slot"], "slot_numbers")
+        self.node("Unsqueeze", [numbers, "axes_0_1_2"], "slots")
+        self.node("Unsqueeze", [numbers, "axes_0_1_3"], "slots_column")
+
+
+def calibration() -> list[dict[str, Array]]:
+    """Inputs of the open decoder that show a quantiser every range: texts of random tokens, and caches full of values.
+
+    No token attends to what was in the cache, which its text overwrites or has not reached; the caches' own ranges are seen all the same.
+    """
+    random = Randomness(seed=3)
+    positions = np.arange(CALIBRATION_TOKENS, dtype="<i8").reshape(1, -1)
+    samples = []
+    for _ in range(CALIBRATION_SAMPLES):
+        sample: dict[str, Array] = {"input_ids": random.below(VOCABULARY, (1, CALIBRATION_TOKENS)), "position_ids": positions}
+        for layer in range(LAYERS):
+            for kind in ("key", "value"):
+                sample[f"past_{kind}_{layer}"] = random.uniform((1, HEADS, CALIBRATION_SLOTS, HEAD_DIM), CACHED_VALUES)
+        samples.append(sample)
+    return samples
+
+
 def classifier() -> onnx.ModelProto:
     """A convolutional classifier of 32x32 colour images, its weights inline."""
     random = Randomness(seed=2)
@@ -320,6 +379,10 @@ def write_models(directory: Path) -> None:
     (decoder / WEIGHTS_FILE).write_bytes(weights.content)
     for name, sequence in (("prefill", PREFILL_SEQUENCE), ("decode", DECODE_SEQUENCE)):
         _write_model(Decoder(name, sequence, weights).model(), decoder / f"{name}.onnx")
+    _write_model(OpenDecoder("decoder", weights).model(), decoder / "decoder.onnx")
+    for number, sample in enumerate(calibration()):
+        with (decoder / f"calibration_{number}.npz").open("wb") as file:
+            np.savez(file, allow_pickle=False, **sample)
     (directory / "classifier").mkdir(exist_ok=True)
     _write_model(classifier(), directory / "classifier" / "classifier.onnx")
 
