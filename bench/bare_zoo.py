@@ -1,0 +1,197 @@
+"""How whole a bare compile makes each model of a recipe: `python bench/bare_zoo.py recipes/zoo.yaml [--models ...] [--targets ...]`.
+
+Each model is compiled for each target at four levels of graph optimisation (disable_all, basic, extended, all), by a script of sixty
+lines in a fresh process: no line of epbuild runs. Of the recipe it reads the toolchains' packages, the models' `path: package:...` and
+`inputs`, and the targets' EP and options. The table says, per model and target, what the best level makes (the fewest nodes outside; of
+equals the first level), and why nodes stay outside where the EP's log says it. With `--coverage FILE`, which `epbuild coverage --json`
+wrote, the outcome of epbuild is beside it, and the exit code is 1 where epbuild's is less whole.
+
+Environments and packages come from the package index by uv, into its cache. A compile that takes longer than `--timeout` seconds counts
+as failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+from uv import find_uv_bin
+
+LEVELS = {"disable_all": "DISABLE_ALL", "basic": "ENABLE_BASIC", "extended": "ENABLE_EXTENDED", "all": "ENABLE_ALL"}
+CHILD = Path(__file__).parent / "scripts" / "bare_whole.py"
+ONNX = "onnx==1.23.2"
+_REASON = re.compile(
+    rb"Operator type: (?P<operator>\S+) Node name: (?P<node>.*?) Node index: \d+\s*\n\s*REASON : (?P<reason>[^\n]*)"
+)
+_WORST = 1_000_000
+"""More nodes than any model leaves outside: what a failed compile counts as."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a model is compiled for."""
+
+    name: str
+    ep: str
+    options: dict[str, str]
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one compile came to."""
+
+    level: str
+    nodes: int = 0
+    left: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    seconds: float = 0.0
+    size: int = 0
+
+    @property
+    def outside(self) -> int:
+        return _WORST if self.error else sum(self.left.values())
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"failed: {self.error}"
+        if not self.left:
+            return "whole"
+        operators = ", ".join(
+            f"{count} {name}" + (f" ({self.reasons[name]})" if name in self.reasons else "")
+            for name, count in sorted(self.left.items())
+        )
+        return f"{self.nodes} EPContext nodes, {sum(self.left.values())} left: {operators}"
+
+
+def targets(recipe: dict[str, Any]) -> list[Target]:
+    """The targets of a recipe, one for each row of a matrix."""
+    found = []
+    for name, target in recipe["targets"].items():
+        matrix = target.get("matrix", {})
+        for row in itertools.product(*matrix.values()):
+            options = {key: str(value) for key, value in target.get("provider_options", {}).items()}
+            for key, value in zip(matrix, row, strict=True):
+                options = {option: text.replace(f"${{matrix.{key}}}", str(value)) for option, text in options.items()}
+            packages = recipe["toolchains"][target["toolchain"]]["packages"]
+            found.append(Target("-".join([name, *map(str, row)]), target["ep"], options, tuple(packages)))
+    return found
+
+
+def fetch(path: str, folder: Path) -> Path:
+    """A file of a wheel, `package:NAME==VERSION/FILE`, installed without its dependencies. Raises CalledProcessError."""
+    requirement, _, inside = path.removeprefix("package:").partition("/")
+    home = folder / requirement
+    if not home.exists():
+        command = [find_uv_bin(), "pip", "install", "-q", "--no-deps", "--target", str(home), requirement]
+        subprocess.run([*command, "--python", sys.executable], check=True)
+    found = [file for file in home.glob(f"*/{inside}") if file.is_file()]
+    if len(found) != 1:
+        raise FileNotFoundError(f"{requirement} has {len(found)} files {inside}")
+    return found[0]
+
+
+def compile_once(model: Path, inputs: dict[str, list[int]], target: Target, level: str, timeout: float) -> Outcome:
+    """One compile in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="bare-") as name:
+        folder = Path(name)
+        request = {"model": str(model), "inputs": inputs, "ep": target.ep, "options": target.options, "level": LEVELS[level]}
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        environment = [argument for package in (*target.packages, ONNX) for argument in ("--with", package)]
+        command = [find_uv_bin(), "run", "-q", "--no-project", "--isolated", "--python", sys.executable, *environment]
+        log = folder / "log.txt"
+        try:
+            with log.open("wb") as sink:
+                done = subprocess.run(
+                    [*command, "python", str(CHILD), "request.json"],
+                    cwd=folder,
+                    stdout=subprocess.PIPE,
+                    stderr=sink,
+                    timeout=timeout,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired:
+            return Outcome(level, error=f"not done after {timeout:g} s")
+        answers = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith("{")]
+        if not answers:
+            return Outcome(level, error=f"the process ended with {done.returncode}")
+        answer = json.loads(answers[-1])
+        if "error" in answer:
+            return Outcome(level, error=" ".join(answer["error"].split())[-160:])
+        said = {
+            found["operator"].decode(): found["reason"].decode(errors="replace") for found in _REASON.finditer(log.read_bytes())
+        }
+        size = sum(file.stat().st_size for file in folder.glob("*.bin"))
+        return Outcome(level, answer["nodes"], answer["left"], said, "", answer["seconds"], size)
+
+
+def best(model: Path, inputs: dict[str, list[int]], target: Target, levels: list[str], timeout: float) -> Outcome:
+    """The outcome of the level that leaves the fewest nodes outside."""
+    tried = []
+    for level in levels:
+        outcome = compile_once(model, inputs, target, level, timeout)
+        print(f"    {target.name} {level}: {outcome} ({outcome.seconds} s)", file=sys.stderr, flush=True)
+        tried.append(outcome)
+    return min(tried, key=lambda outcome: (outcome.outside, outcome.nodes))
+
+
+def chosen(names: list[str], globs: list[str]) -> list[str]:
+    return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench/bare_zoo.py", description="How whole a bare compile makes each model of a recipe."
+    )
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--models", nargs="+", default=["*"], metavar="GLOB")
+    parser.add_argument("--targets", nargs="+", default=["*"], metavar="GLOB")
+    parser.add_argument("--levels", nargs="+", default=list(LEVELS), choices=list(LEVELS))
+    parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS", help="of one compile (default: 60)")
+    parser.add_argument(
+        "--wheels", type=Path, default=Path(tempfile.gettempdir()) / "bare-wheels", help="where packages are kept"
+    )
+    parser.add_argument("--coverage", type=Path, help="what `epbuild coverage --json` wrote for the same recipe")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    recipe = yaml.safe_load(given.recipe.read_text(encoding="utf-8"))
+    rows = json.loads(given.coverage.read_text(encoding="utf-8"))["rows"] if given.coverage else []
+    beside = {(row["model"], row["target"]): row for row in rows}
+    wanted = chosen([target.name for target in targets(recipe)], given.targets)
+    print("| model | target | best level | bare | size | seconds |" + (" epbuild |" if beside else ""))
+    print("|---|---|---|---|---|---|" + ("---|" if beside else ""))
+    worse = 0
+    for name in chosen(list(recipe["models"]), given.models):
+        model = recipe["models"][name]
+        source = fetch(model["path"], given.wheels)
+        for target in targets(recipe):
+            if target.name not in wanted:
+                continue
+            found = best(source, model.get("inputs", {}), target, given.levels, given.timeout)
+            line = f"| {name} | {target.name} | {found.level} | {found} | {found.size:,} | {found.seconds} |"
+            if beside:
+                row = beside.get((name, target.name), {"outcome": "not built", "left": []})
+                left = sum(entry["count"] for entry in row["left"])
+                outside = left if row["outcome"] in {"whole", "partial"} else _WORST
+                worse += outside > found.outside
+                line += f" {row['outcome']}{f', {left} left' if left else ''} |"
+            print(line, flush=True)
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
