@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from epbuild.recipe import BadAddress, parse_address
+from epbuild.recipe import BadAddress, PackageAddress, parse_address
 
 # What a URI may hold as it is, beside letters and digits: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
 _URI = "%:/?#[]@!$&'()*+,;="
@@ -177,8 +177,12 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
         return InputFile(name if location is None else posixpath.join(posixpath.dirname(name), location), sha256)
     if location is not None:
         address = address.beside(location)
+    name = location or address.path.rpartition("/")[2]
+    if isinstance(address, PackageAddress):
+        # https://github.com/package-url/purl-spec: what follows '#' is a place in the package.
+        return InputFile(name, sha256, f"{Package(address.distribution, address.version).purl}#{quote(address.file)}")
     # As text for people it has no query, which may hold a secret.
-    return InputFile(location or address.path.rpartition("/")[2], sha256, quote(str(address), safe=_URI))
+    return InputFile(name, sha256, quote(str(address), safe=_URI))
 
 
 def _with_all_libraries(toolchains: Sequence[Toolchain]) -> Iterator[Toolchain]:

@@ -16,7 +16,7 @@ from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.partial import Partial
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Source
 from epbuild.fetch.web import WebSource, make_opener
-from epbuild.recipe import Address, HubAddress, ObjectAddress, WebAddress, is_immutable
+from epbuild.recipe import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 from epbuild.store import ActionRecords, Blob, BlobStore, Cancelled, address_records, lease
 
 Progress = Callable[[int, int | None], None]
@@ -147,3 +147,5 @@ def _source(address: Address, opener: urllib.request.OpenerDirector) -> Source:
             return ObjectSource(address)
         case HubAddress():
             return HubSource(address, opener)
+        case PackageAddress():
+            raise ValueError(f"{address} is not a file by itself: its whole wheel is fetched")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from epbuild.errors import PlanError, Problem, StoreError
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused
-from epbuild.recipe import Address
+from epbuild.recipe import Address, PackageAddress
 
 
 class FetchError(StoreError):
-    """A remote file cannot be had, or is not the one that was meant (EPB510 to EPB512)."""
+    """A remote file cannot be had, or is not the one that was meant (EPB510 to EPB512, EPB320)."""
 
 
 def unreachable(address: Address, cause: Interrupted | Refused, kept: int) -> FetchError:
@@ -31,6 +32,22 @@ def missing_package(address: Address, cause: MissingPackage) -> FetchError:
     """An optional package is needed (EPB512)."""
     message = f"Fetching {address} needs the package {cause.package}, which is not installed beside epbuild."
     return FetchError(Problem("EPB512", message, hint=f"Install it: pip install 'epbuild[{cause.extra}]'."))
+
+
+def no_wheel(address: PackageAddress, reason: str, hint: str) -> FetchError:
+    """The installer cannot have a wheel of the package (EPB320)."""
+    return FetchError(Problem("EPB320", f"The package {address.requirement} cannot be fetched: {reason}.", hint=hint))
+
+
+def not_in_wheel(address: PackageAddress, hint: str) -> PlanError:
+    """The wheel has no such file (EPB295)."""
+    return PlanError(Problem("EPB295", f"The wheel of {address.requirement} has no file {address.file}.", hint=hint))
+
+
+def several_in_wheel(address: PackageAddress, found: Sequence[str]) -> PlanError:
+    """More than one folder of the wheel has such a file (EPB296)."""
+    message = f"The wheel of {address.requirement} has more than one file {address.file}: {', '.join(found)}."
+    return PlanError(Problem("EPB296", message, hint="Write the whole path from the root of the wheel."))
 
 
 def unwritable(path: Path, error: OSError) -> StoreError:

@@ -7,7 +7,6 @@ import re
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,9 +14,10 @@ from epbuild.atomic import rename
 from epbuild.canonical import canonical_json
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwritable
+from epbuild.fetch.wheels import model_in_wheel
 from epbuild.onnxfile import BadReference, MalformedModel, check_reference, read_header
-from epbuild.recipe import Address, is_immutable, parse_address
-from epbuild.store import Blob, BlobStore, DamagedBlob, MissingBlob, lease
+from epbuild.recipe import Address, PackageAddress, is_immutable, parse_address
+from epbuild.store import Blob, BlobStore, DamagedBlob, MissingBlob, discard_all, lease
 
 _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
@@ -27,7 +27,10 @@ ModelProgress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class RemoteModel:
-    """A model that has been fetched: its graph file, with its external data beside it, and the digest that each file must have."""
+    """A model that has been fetched: its graph file, with its external data beside it, and the digest that each file must have.
+
+    Of a model in a wheel no digests are known: the installer checked the wheel.
+    """
 
     graph: Path
     digests: Mapping[Path, str]
@@ -47,9 +50,14 @@ def fetch_model(
 
     `pins` holds the SHA-256 of each external data file, by the location that the graph names. Where graph and data are there,
     nothing is asked of the network. Raises PlanError for data that nothing pins, and for data that does not lie beside the graph;
-    else as `fetch` does. A graph that is no model is left for the planner to refuse.
+    else as `fetch` and `model_in_wheel` do. A graph that is no model is left for the planner to refuse, and so is one of a wheel that is
+    not what its digests say.
     """
-    return _Fetching(parse_address(text), sha256, dict(pins or {}), store, progress, cancelled, opener).model()
+    address = parse_address(text)
+    if isinstance(address, PackageAddress):
+        progress(str(address), 0, None)
+        return RemoteModel(model_in_wheel(address, store.root, cancelled=cancelled), {})
+    return _Fetching(address, sha256, dict(pins or {}), store, progress, cancelled, opener).model()
 
 
 @dataclass(frozen=True)
@@ -109,14 +117,14 @@ class _Fetching:
             return
         draft = folder.with_suffix(".part")
         try:
-            _remove(draft)
+            discard_all(draft)
             try:
                 self.store.materialise(blob.digest, draft)
             except (DamagedBlob, MissingBlob):  # it has been set aside, or swept away: the address still has it
                 self.store.materialise(self._fetch(address, sha256).digest, draft)
             draft.chmod(0o444)
             place.parent.mkdir(parents=True, exist_ok=True)
-            _remove(place)
+            discard_all(place)
             rename(draft, place)
         except OSError as error:
             raise unwritable(place, error) from error
@@ -132,9 +140,3 @@ def _has_size(path: Path, size: int) -> bool:
         return path.is_file() and path.stat().st_size == size
     except OSError:
         return False
-
-
-def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        path.chmod(0o600)  # Windows removes no read-only file
-        path.unlink()

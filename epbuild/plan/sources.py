@@ -74,7 +74,8 @@ def _graph_path(model: ModelSource, base: Path) -> Path:
         found = None
     if found is None or not found.submodule_search_locations:
         message = f"the model '{model.name}' lies in the Python package '{package}', which is not installed beside epbuild"
-        raise _error("EPB206", model, message, f"Install {package} into epbuild's environment.")
+        hint = f"Install {package} there, or write package:<name>==<version>/<file>, which is fetched."
+        raise _error("EPB206", model, message, hint)
     inside = PureWindowsPath(file)  # it reads both kinds of slashes
     if not file or inside.anchor or ".." in inside.parts:
         raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)

@@ -1,4 +1,4 @@
-"""Where a source model can be besides a path: in a Python package, or at an address. Nothing here touches a network."""
+"""Where a source model can be besides a path: in an installed package, or at an address. Nothing here touches a network."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from epbuild.errors import Position, Problem, nearest
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
+from epbuild.recipe.requirement import read_requirement
 
 _PACKAGE = "package:"
+# What no name of an importable package holds, and a requirement with a version does.
+_RELEASE = re.compile(rf"{_PACKAGE}[^/]*[=<>~!@\[]")
+_PACKAGE_FORM = f"{_PACKAGE}<name>==<version>/<file>"
 # Two letters at least: `C://m.onnx` is a path.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
@@ -24,6 +28,7 @@ _FORMS = {
     "az": "az://<container>/<file>",
     "hf": "hf://<owner>/<repository>/<file>@<revision>",
 }
+_ALL_FORMS = {**_FORMS, "package": _PACKAGE_FORM}
 
 
 class BadAddress(ValueError):
@@ -114,12 +119,45 @@ class HubAddress:
         return replace(self, file=_beside(self.file, location))
 
 
-Address = WebAddress | ObjectAddress | HubAddress
+@dataclass(frozen=True)
+class PackageAddress:
+    """A file in the wheel of a Python distribution, at a version of it; in which index that is, the installer's settings say."""
+
+    distribution: str
+    """In the spelling that package indexes compare."""
+    version: str
+    file: str
+    """With '/' between the parts: from the root of the wheel, or from the one folder of it that has such a file."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def requirement(self) -> str:
+        """The release, as installers are asked for it."""
+        return f"{self.distribution}=={self.version}"
+
+    @property
+    def text(self) -> str:
+        """The whole address as a recipe has it."""
+        return f"{_PACKAGE}{self.requirement}/{self.file}"
+
+    @property
+    def path(self) -> str:
+        """Where the file lies in the wheel."""
+        return self.file
+
+    def beside(self, location: str) -> PackageAddress:
+        """The address of the file at `location`, relative to the folder of this one, in the same wheel."""
+        return replace(self, file=_beside(self.file, location))
+
+
+Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
 
 
 def package_file(path: str) -> tuple[str, str] | None:
-    """The Python package, and the file in it, that a model's path of the form `package:<package>/<file>` names; None for another path."""
-    if not path.startswith(_PACKAGE):
+    """The installed Python package, and the file in it, that `package:<package>/<file>` names; None for a path of another form."""
+    if not path.startswith(_PACKAGE) or _RELEASE.match(path):
         return None
     package, _, file = path.removeprefix(_PACKAGE).partition("/")
     return package, file
@@ -127,12 +165,14 @@ def package_file(path: str) -> tuple[str, str] | None:
 
 def is_remote(path: str) -> bool:
     """Whether a model's path is an address, good or bad, and not a path."""
-    return _SCHEME.match(path) is not None
+    return _SCHEME.match(path) is not None or _RELEASE.match(path) is not None
 
 
 def is_immutable(address: Address) -> bool:
-    """Whether the address alone says which bytes are meant: only a commit of the hub does."""
-    return isinstance(address, HubAddress) and _COMMIT.fullmatch(address.revision) is not None
+    """Whether the address alone says which bytes are meant: a commit of the hub does, and so does a release of a package."""
+    return isinstance(address, PackageAddress) or (
+        isinstance(address, HubAddress) and _COMMIT.fullmatch(address.revision) is not None
+    )
 
 
 def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | None:
@@ -150,6 +190,8 @@ def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | No
 
 def parse_address(text: str) -> Address:
     """The address that `text` is. Raises BadAddress."""
+    if _RELEASE.match(text):
+        return _package(text)
     found = _SCHEME.match(text)
     scheme = found[1] if found else ""
     if scheme == "http":
@@ -212,6 +254,18 @@ def _hub(text: str, rest: str) -> HubAddress:
     return HubAddress(repository, file, revision)
 
 
+def _package(text: str) -> PackageAddress:
+    release, _, file = text.removeprefix(_PACKAGE).partition("/")
+    requirement = read_requirement(release)
+    if requirement.version is None or not requirement.is_plain:
+        message = f"{quoted(release)} names no single version of a package."
+        raise BadAddress(message, f"Write {_PACKAGE_FORM}, with one version.")
+    if not file.isprintable():
+        raise BadAddress(f"{quoted(text)} has a control character.", f"Write {_PACKAGE_FORM}.")
+    _check_path(text, "package", file)
+    return PackageAddress(requirement.distribution, requirement.version, file)
+
+
 def _check_path(text: str, scheme: str, path: str) -> None:
     if not path or path.endswith("/"):
         raise _malformed(text, scheme, "names no file")
@@ -220,7 +274,7 @@ def _check_path(text: str, scheme: str, path: str) -> None:
 
 
 def _malformed(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}.", f"Write {_FORMS[scheme]}.")
+    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}.", f"Write {_ALL_FORMS[scheme]}.")
 
 
 def _beside(path: str, location: str) -> str:

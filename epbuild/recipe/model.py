@@ -72,7 +72,7 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A source model as written: a path relative to the recipe, `package:<package>/<file>`, or the address of a remote file."""
+    """A source model as written: a path relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
 
     name: str
     where: Position
@@ -97,7 +97,7 @@ class ModelSource:
 
     @property
     def package_file(self) -> tuple[str, str] | None:
-        """The Python package that the model lies in, and the file there; None for a model that lies elsewhere."""
+        """The installed Python package that the model lies in, and the file there; None for a model that lies elsewhere."""
         return package_file(self.path)
 
 

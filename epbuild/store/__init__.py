@@ -6,7 +6,7 @@ from epbuild.store.content import Blob, Copier, Reading, read
 from epbuild.store.digests import Digests, StatKey, StatMemory, unchanged
 from epbuild.store.failures import DamagedBlob, MissingBlob, NewerRecord
 from epbuild.store.leases import Cancelled, lease, lease_if_free
-from epbuild.store.leftovers import Leftovers
+from epbuild.store.leftovers import Leftovers, discard_all
 from epbuild.store.location import cache_directory, tag_cache, toolchain_directory
 from epbuild.store.memory import UNKNOWN, Configuration, Memory, OutputRecord, StepRecord
 from epbuild.store.records import RECORD_FORMAT, ActionRecords, address_records
@@ -49,6 +49,7 @@ __all__ = [
     "address_records",
     "cache_directory",
     "collect",
+    "discard_all",
     "files_below",
     "lease",
     "lease_if_free",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
+from epbuild.atomic import rename
 from epbuild.store.drafts import discard, touch
 from epbuild.store.failures import explained
 from epbuild.store.leases import lease_if_free
@@ -16,7 +17,7 @@ _DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged")
 _PARTIAL = "cas/partial"
 _REMOTE = "remote"
 _DRAFT = ".part"
-"""What a file of a remote model is called while it is written, after its folder's name."""
+"""What a file or a folder of a remote model is called while it is written or removed, after its folder's name."""
 
 
 class Leftovers:
@@ -52,14 +53,18 @@ class Leftovers:
                     with lease_if_free(self._root, name) as held:
                         if not held or not _as_listed(path, thing):
                             return False
-                        discard(path)
+                        discard_all(path)
                         discard(path.with_name(f"{path.name}.json"))
                         return True
                 case "remote model":
                     with lease_if_free(self._root, f"remote-{path.name}") as held:
                         if not held or not _as_listed(path, thing) or thing.name in needed():
                             return False
-                        _remove_tree(path)
+                        # As a draft it counts as not fetched from one moment to the next, however far its removal gets.
+                        draft = path.with_suffix(_DRAFT)
+                        discard_all(draft)
+                        rename(path, draft)
+                        discard_all(draft)
                         return True
         raise ValueError(f"not a leftover: {thing}")
 
@@ -75,18 +80,21 @@ class Leftovers:
                 yield Thing("remote model", f"{_REMOTE}/{path.name}", size, path.stat().st_mtime_ns)
             elif path.suffix == _DRAFT and _NAME.fullmatch(path.stem):
                 status = path.stat()
-                yield Thing("partial download", f"{_REMOTE}/{path.name}", status.st_size, status.st_mtime_ns)
+                size = sum(inner.st_size for _, inner in files_below(path)) if path.is_dir() else status.st_size
+                yield Thing("partial download", f"{_REMOTE}/{path.name}", size, status.st_mtime_ns)
 
 
 def _as_listed(path: Path, thing: Thing) -> bool:
     return path.exists() and path.stat().st_mtime_ns == thing.used_ns
 
 
-def _remove_tree(folder: Path) -> None:
-    """Remove a remote model, its graph before anything below it: without its graph it counts as not fetched."""
-    files = sorted((path for path, _ in files_below(folder)), key=lambda path: len(path.parts))
-    for path in files:
+def discard_all(path: Path) -> None:
+    """Remove a file, or a folder with all that it holds, if it is there, read-only or not. Raises OSError."""
+    if not path.is_dir():
         discard(path)
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir()
-    folder.rmdir()
+        return
+    for file, _ in files_below(path):
+        discard(file)
+    for folder in sorted((inner for inner in path.rglob("*") if inner.is_dir()), reverse=True):
+        folder.rmdir()
+    path.rmdir()

@@ -217,6 +217,7 @@ def test_where_a_folder_lies_on_one_machine_is_not_told(path: str) -> None:
         ),
         ("s3://bucket/größe/net.onnx", "s3://bucket/gr%C3%B6%C3%9Fe/net.onnx", "s3://bucket/gr%C3%B6%C3%9Fe/parts/net.bin"),
         ("hf://owner/repo/net.onnx@main", "hf://owner/repo/net.onnx@main", "hf://owner/repo/parts/net.bin@main"),
+        ("package:my-nets==1.0/a/net.onnx", "pkg:pypi/my-nets@1.0#a/net.onnx", "pkg:pypi/my-nets@1.0#a/parts/net.bin"),
     ],
 )
 def test_a_remote_model_is_named_by_its_address_without_what_may_be_secret(path: str, graph: str, data: str) -> None:

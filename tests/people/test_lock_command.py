@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import RECIPE, epbuild
+from commands import RECIPE, epbuild, write_model
 from small_wheels import only_from, write_wheel
 
 from epbuild.toolchain import platform_here
@@ -332,3 +332,20 @@ def test_a_lock_that_is_a_link_stays_one(checkout: Checkout) -> None:
 def test_a_lock_that_cannot_be_written_is_told_with_its_code(checkout: Checkout) -> None:
     checkout.place.symlink_to("nowhere/epbuild.lock")  # as in a folder that may not be written, for every user
     assert "EPB518" in checkout.refusal(3)
+
+
+def test_a_model_of_a_wheel_is_locked_with_its_bytes_and_other_bytes_are_refused(checkout: Checkout) -> None:
+    write_model(checkout.folder / "relu.onnx")
+    model = (checkout.folder / "relu.onnx").read_bytes()
+    write_wheel(checkout.wheels, "my-models", "1.0", files={"my_models/net.onnx": model})
+    checkout.write_recipe(("relu: relu.onnx", "relu: package:my-models==1.0/net.onnx"))
+    assert "not fetched yet" in checkout.epbuild("plan").stdout
+    told = checkout.lock()
+    digest = hashlib.sha256(model).hexdigest()
+    assert "fetched           model relu" in told
+    assert f"model relu sha256:{digest}" in checkout.text.splitlines()
+    checkout.place.write_text(checkout.text.replace(digest, "0" * 64), encoding="utf-8")
+    assert "EPB247" in checkout.epbuild("plan").stderr
+    refused = checkout.epbuild("plan", "--locked")
+    assert refused.returncode == 2
+    assert "epbuild.lock says: its graph" in refused.stderr

@@ -15,6 +15,7 @@ from epbuild.recipe import (
     HubAddress,
     ModelSource,
     ObjectAddress,
+    PackageAddress,
     WebAddress,
     is_immutable,
     parse_address,
@@ -33,6 +34,8 @@ GOOD: list[tuple[str, Address]] = [
     ("az://$root/decode.onnx", ObjectAddress("az", "$root", "decode.onnx")),
     ("hf://org/repo/m.onnx@main", HubAddress("org/repo", "m.onnx", "main")),
     ("hf://org/repo/onnx/m@2.onnx@refs/pr/7", HubAddress("org/repo", "onnx/m@2.onnx", "refs/pr/7")),
+    ("package:my-models==1.2.0rc1/onnx/m.onnx", PackageAddress("my-models", "1.2.0rc1", "onnx/m.onnx")),
+    ("package:m==1/a b==c:/d.onnx", PackageAddress("m", "1", "a b==c:/d.onnx")),
 ]
 
 
@@ -81,10 +84,23 @@ def test_every_kind_of_address_is_understood(text: str, address: Address) -> Non
         ("hf://repo/m.onnx@main", "names no file of a repository"),
         ("hf://../repo/m.onnx@main", "no repository is named '../repo'"),
         ("hf://org/repo/../m.onnx@main", "names no file"),
+        (
+            "package:my-models>=1.2/m.onnx",
+            "'my-models>=1.2' names no single version of a package. Write package:<name>==<version>/",
+        ),
+        ("package:my-models==1.*/m.onnx", "names no single version"),
+        ("package:my-models[gpu]==1.2/m.onnx", "names no single version"),
+        ("package:my-models==/m.onnx", "names no single version"),
+        ("package:==1.2/m.onnx", "names no single version"),
+        ("package:my-models==1.2", "names no file. Write package:<name>==<version>/<file>."),
+        ("package:my-models==1.2/", "names no file"),
+        ("package:my-models==1.2/../m.onnx", "a part of its path is empty, '.' or '..'"),
+        ("package:my-models==1.2//m.onnx", "a part of its path is empty, '.' or '..'"),
+        ("package:my-models==1.2/m\n.onnx", "has a control character"),
     ],
 )
 def test_a_malformed_address_is_refused_with_the_reason(text: str, reason: str) -> None:
-    assert is_remote(text) == ("://" in text)
+    assert is_remote(text) == ("://" in text or text.startswith("package:"))
     with pytest.raises(BadAddress) as refusal:
         parse_address(text)
     assert reason in str(refusal.value)
@@ -103,11 +119,12 @@ def test_a_model_knows_where_it_lies() -> None:
     model = ModelSource("m", where, "models/m.onnx", where)
     there = dataclasses.replace(model, path="https://example.com/m.onnx")
     packed = dataclasses.replace(model, path="package:my_models/onnx/m.onnx")
-    assert [one.is_remote for one in (model, there, packed)] == [False, True, False]
-    assert [one.package_file for one in (model, there, packed)] == [None, None, ("my_models", "onnx/m.onnx")]
+    in_wheel = dataclasses.replace(model, path="package:my-models==1.0/onnx/m.onnx")
+    assert [one.is_remote for one in (model, there, packed, in_wheel)] == [False, True, False, True]
+    assert [one.package_file for one in (model, there, packed, in_wheel)] == [None, None, ("my_models", "onnx/m.onnx"), None]
 
 
-@given(st.one_of(st.text(), st.from_regex(r"(https|s3|gs|az|hf)://[ -~]*", fullmatch=True)))
+@given(st.one_of(st.text(), st.from_regex(r"((https|s3|gs|az|hf)://|package:m==)[ -~]*", fullmatch=True)))
 @example("https://[/m.onnx")
 @example("https://a]b/m.onnx")
 @example("hf://a/b/c@d@e")
@@ -131,6 +148,7 @@ def test_any_text_is_an_address_or_refused_with_a_sentence(text: str) -> None:
         ("s3://b/a/m.onnx", "data/w.bin", "s3://b/a/data/w.bin"),
         ("gs://b/m.onnx", "./w.bin", "gs://b/w.bin"),
         ("hf://o/r/onnx/m.onnx@main", "m.onnx_data", "hf://o/r/onnx/m.onnx_data@main"),
+        ("package:m==1.0/onnx/m.onnx", "data/w.bin", "package:m==1.0/onnx/data/w.bin"),
     ],
 )
 def test_external_data_is_looked_for_beside_its_graph(text: str, location: str, expected: str) -> None:
