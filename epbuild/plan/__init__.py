@@ -8,6 +8,7 @@ from epbuild.plan.possible import obstacle, obstacles
 from epbuild.plan.sources import Locate, find_source
 from epbuild.plan.steps import (
     STATEMENT,
+    Action,
     Emission,
     Genai,
     Member,
@@ -19,6 +20,7 @@ from epbuild.plan.steps import (
     PlannedTarget,
     SessionGroup,
     Step,
+    ToolchainNeeds,
 )
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "MANIFEST",
     "PROVENANCE",
     "STATEMENT",
+    "Action",
     "Change",
     "CustomOps",
     "Emission",
@@ -42,6 +45,7 @@ __all__ = [
     "PlannedTarget",
     "SessionGroup",
     "Step",
+    "ToolchainNeeds",
     "action_key",
     "changes",
     "differences",
