@@ -32,10 +32,12 @@ from epbuild.catalog.normalize import (
     plain_text,
     refusals,
 )
+from epbuild.catalog.numbers import METRICS, Numbers, Thresholds
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 
 __all__ = [
     "BUILT_IN",
+    "METRICS",
     "BadCatalog",
     "BadValue",
     "Catalog",
@@ -45,11 +47,13 @@ __all__ = [
     "Limitation",
     "Metadata",
     "NodeNames",
+    "Numbers",
     "Option",
     "Refusal",
     "Reproducibility",
     "SessionKeys",
     "Sharing",
+    "Thresholds",
     "UnknownName",
     "check_metadata",
     "entries_for",
