@@ -187,17 +187,17 @@ def _part_document(part: Part, files: Mapping[Path, str]) -> dict[str, Any]:
 
 
 def _pack_document(emission: Emission) -> dict[str, Any]:
-    by_zstd: dict[str, Any] = {}
-    if emission.pack == "tar.zst":
+    compression, compressed = emission.compression, dict[str, Any]()
+    if compression is not None:
         from epbuild.emit import compressor
 
-        by_zstd = {"compression": emission.compression, "compressor": compressor(StepId(emission.id))}
+        compressed = {"compression": compression.level, "compressor": compressor(compression.method, StepId(emission.id))}
     return {
         "form": emission.pack,
         # What is said about an archive names it.
         **({"name": emission.path.name} if emission.is_file and emission.provenance else {}),
         **({"push": str(emission.push)} if emission.push is not None else {}),
-        **by_zstd,
+        **compressed,
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from epbuild.build.contents import Merged
 from epbuild.build.merging import MergedModel, draft_names, settings_of
 from epbuild.build.publishing import Files, image_of
-from epbuild.emit import Content, Form, JsonFile, Placed, Role, Stored
+from epbuild.emit import Content, Form, JsonFile, Placed, Role, Squeezed, Stored, is_squeezed, squeezed
 from epbuild.plan import Emission, Merging, Part, action_key
 
 
@@ -63,7 +63,10 @@ class Identities:
 
     def as_image(self, contents: Sequence[Content], annotations: Mapping[str, str]) -> Files:
         self.as_folder(contents)
-        image = image_of(self._emission, contents, annotations)
+        layers: Sequence[Content | Squeezed] = contents
+        if self._emission.compression is not None:  # what it makes of a content, the key has beside the identities
+            layers = [squeezed(content, content.sha256, 0) if is_squeezed(content) else content for content in contents]
+        image = image_of(self._emission, layers, annotations)
         self.image = {"manifest": image.manifest.sha256, "index": image.index.sha256, "layout": image.layout.sha256}
         return {}
 

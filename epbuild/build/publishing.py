@@ -19,7 +19,7 @@ from epbuild.recipe import DEFAULT_TAG, ImageReference
 from epbuild.store import BlobStore, Copier, Digests, Reading, read
 
 if TYPE_CHECKING:
-    from epbuild.emit import Form, Image
+    from epbuild.emit import Form, Image, Squeezed
 
 Files = dict[str, dict[str, object]]
 """The digest and size of each emitted file, by its path below the output's root."""
@@ -47,8 +47,8 @@ class Destination(Protocol):
         """The output is an OCI image with these files."""
 
 
-def image_of(emission: Emission, contents: Sequence[Content], annotations: Mapping[str, str]) -> Image:
-    """The image that an emission's files become."""
+def image_of(emission: Emission, contents: Sequence[Content | Squeezed], annotations: Mapping[str, str]) -> Image:
+    """The image that an emission's files become, each as it is or compressed."""
     from epbuild.emit import image
 
     return image(contents, annotations, tag=emission.push.tag if emission.push is not None else DEFAULT_TAG)
@@ -94,8 +94,9 @@ class Publisher:
         emission, draft = self._emission, self._draft
         path, packed = emission.path, draft / emission.path.name
         self._refuse_foreign(path, ours=path.name in self._written.wrote(path))
+        level = emission.compression.level if emission.compression is not None else None
         with packed.open("xb") as file:
-            made = write_archive(form, contents, self.pour, file, level=emission.compression, step=StepId(emission.id))
+            made = write_archive(form, contents, self.pour, file, level=level, step=StepId(emission.id))
         whole = Content(path.name, "asset", made.size, made.digest, packed)
         files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
         neighbours = {name: file.data for name, file in beside(whole).items()}
@@ -122,7 +123,7 @@ class Publisher:
     def as_image(self, contents: Sequence[Content], annotations: Mapping[str, str]) -> Files:
         """Lay an OCI image of the contents out, and have it pushed where the emission says so. Raises what `as_folder` and `push` do."""
         reference = self._emission.push
-        made = image_of(self._emission, contents, annotations)
+        made = image_of(self._emission, self._layers(contents), annotations)
         documents = [self._bench.bytes_written(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *documents]
         self.as_folder(files)
@@ -140,6 +141,19 @@ class Publisher:
         with content.file.open("rb", buffering=0) as file:
             read(file, reading, write)
         self._check(content, reading.digest)
+
+    def _layers(self, contents: Sequence[Content]) -> list[Content | Squeezed]:
+        """The files of an image, compressed where the emission asks for that."""
+        compression = self._emission.compression
+        if compression is None:
+            return list(contents)
+        from epbuild.emit import is_squeezed, squeeze
+
+        folder, step = self._draft / "squeezed", StepId(self._emission.id)
+        return [
+            squeeze(content, self.pour, compression.level, folder, step) if is_squeezed(content) else content
+            for content in contents
+        ]
 
     def _place(self, content: Content, path: Path, there: Path) -> None:
         if self._stays(content, path, there):

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from epbuild.emit.emitted import EmittedModel, base_models, compiled_models
     from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
     from epbuild.emit.materials import Built, InputFile, Materials, RecipeFiles, gather, recipe_file, source_name
-    from epbuild.emit.oci import MANIFEST_TYPE, TITLE, Image, image
+    from epbuild.emit.oci import CONTENT_DIGEST, CONTENT_SIZE, MANIFEST_TYPE, TITLE, ZSTD_TYPE, Image, image
     from epbuild.emit.package import Inference, Variant, check_package, for_inference, package_manifest
     from epbuild.emit.provenance import Subject, is_statement_about, statement
+    from epbuild.emit.squeezing import Squeezed, is_squeezed, squeeze, squeezed
 
 __all__ = [
+    "CONTENT_DIGEST",
+    "CONTENT_SIZE",
     "MANIFEST_TYPE",
     "TITLE",
+    "ZSTD_TYPE",
     "Built",
     "Content",
     "EmittedModel",
@@ -42,6 +46,7 @@ __all__ = [
     "Pour",
     "RecipeFiles",
     "Role",
+    "Squeezed",
     "Stage",
     "Stored",
     "StoredModel",
@@ -62,6 +67,7 @@ __all__ = [
     "gather",
     "genai_config",
     "image",
+    "is_squeezed",
     "is_statement_about",
     "listed_files",
     "mend",
@@ -72,6 +78,8 @@ __all__ = [
     "render",
     "share_files",
     "source_name",
+    "squeeze",
+    "squeezed",
     "statement",
     "swap_in",
     "unfinished",
@@ -88,8 +96,9 @@ __getattr__ = late(
         "emitted": ("EmittedModel", "base_models", "compiled_models"),
         "genai": ("GenaiError", "Stage", "check_base", "check_stages", "genai_config"),
         "materials": ("Built", "InputFile", "Materials", "RecipeFiles", "gather", "recipe_file", "source_name"),
-        "oci": ("MANIFEST_TYPE", "TITLE", "Image", "image"),
+        "oci": ("CONTENT_DIGEST", "CONTENT_SIZE", "MANIFEST_TYPE", "TITLE", "ZSTD_TYPE", "Image", "image"),
         "package": ("Inference", "Variant", "check_package", "for_inference", "package_manifest"),
         "provenance": ("Subject", "is_statement_about", "statement"),
+        "squeezing": ("Squeezed", "is_squeezed", "squeeze", "squeezed"),
     },
 )

@@ -1,14 +1,15 @@
 """Archives: an output's files as one file, the same bytes from every user on every machine, written in constant memory as they are read.
 
-A zip archive depends on its files alone. The bytes of one that zstd compresses depend on the version of libzstd too, which `compressor`
-names; that all processors get the same from one version is what its makers aim at, not what they promise (their issue 4099). One thread
-compresses: what three make differs from one time to the next (measured with libzstd 1.5.7).
+A zip archive of stored members depends on its files alone. What is compressed depends on the version of libzstd or zlib too, which
+`compressor` names; that all processors get the same from one version is what libzstd's makers aim at, not what they promise (their issue
+4099). One thread compresses: what three make differs from one time to the next (measured with libzstd 1.5.7).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from epbuild.emit.recorded import MANIFEST
 from epbuild.emit.stage import Stage
 from epbuild.emit.tree import Content, Pour, Write
 from epbuild.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.recipe import CompressionMethod
 
 Form = Literal["zip", "tar.zst"]
 
@@ -53,10 +55,12 @@ def write_archive(
     pour: Pour,
     destination: Destination,
     *,
-    level: int = LEVEL,
+    level: int | None = None,
     step: StepId | None = None,
 ) -> Archive:
-    """Write an archive of `contents`, in whatever order they are given; `level` is zstd's, and has no meaning for a zip archive.
+    """Write an archive of `contents`, in whatever order they are given.
+
+    `level` is that of zstd (None: its default), or that of deflate for a zip archive (None: its members are stored as they are).
 
     The manifest comes first, so that whoever has the archive finds it without reading on. Raises EnvironmentFailure when the package for
     zstd is missing, BuildError when a content does not have its size, and what `pour` and the destination's `write` raise; what was
@@ -66,17 +70,24 @@ def write_archive(
     seal = _Seal(destination)
     with Stage(seal.write, "archive") as sink:
         if form == "zip":
-            zipped.write_zip(ordered, measured, sink.put)
+            zipped.write_zip(ordered, measured, sink.put, level=level)
         else:
-            squeezer = zstandard_package(step).ZstdCompressor(level=level, write_checksum=True).compressobj()
+            squeezer = zstd_compressor(level, step).compressobj()
             with Stage(lambda piece: sink.put(squeezer.compress(piece)), "zstd") as squeeze:
                 tarred.write_tar(ordered, measured, squeeze.put)
             sink.put(squeezer.flush())
     return seal.archive
 
 
-def compressor(step: StepId | None = None) -> str:
-    """What makes the bytes of a `.tar.zst`: the package and the version of libzstd. Raises EnvironmentFailure when it is missing."""
+def zstd_compressor(level: int | None = None, step: StepId | None = None) -> Any:
+    """What compresses by zstd, at a level (None: its default). Raises EnvironmentFailure (EPB425) when the package is missing."""
+    return zstandard_package(step).ZstdCompressor(level=LEVEL if level is None else level, write_checksum=True)
+
+
+def compressor(method: CompressionMethod, step: StepId | None = None) -> str:
+    """What decides on the bytes that a method makes: its library, with the version. Raises EnvironmentFailure when it is missing."""
+    if method == "deflate":
+        return f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
     package = zstandard_package(step)
     return f"zstandard {package.__version__}, libzstd {'.'.join(map(str, package.ZSTD_VERSION))}"
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from epbuild.canonical import canonical_json
+from epbuild.emit.squeezing import Squeezed
 from epbuild.emit.tree import Content, Role
 from epbuild.portable import real_path
 from epbuild.recipe import DEFAULT_TAG
@@ -43,6 +44,12 @@ MEDIA_TYPES: Mapping[Role, str] = MappingProxyType(
 
 TITLE = "org.opencontainers.image.title"
 REF_NAME = "org.opencontainers.image.ref.name"
+ZSTD_TYPE = "+zstd"
+"""What the media type of a compressed layer ends in."""
+
+CONTENT_DIGEST, CONTENT_SIZE = "dev.epbuild.content.digest", "dev.epbuild.content.size"
+"""On a compressed layer: `sha256:` and the SHA-256 of what it is decompressed, and how many bytes that has."""
+
 FORMAT_ANNOTATION = "dev.epbuild.format"
 """On the `index.json` of an image layout that epbuild made; its value is FORMAT."""
 
@@ -97,7 +104,7 @@ class Image:
 
 
 def image(
-    contents: Sequence[Content],
+    contents: Sequence[Content | Squeezed],
     annotations: Mapping[str, str],
     *,
     artifact_type: str = ARTIFACT_TYPE,
@@ -105,13 +112,13 @@ def image(
 ) -> Image:
     """The image of an output's files, in whatever order they come; `annotations` are the manifest's.
 
-    Each file is a layer whose title is its path. `tag` names the image in its layout, for tools that want a name there. Raises
-    ValueError where there is no file: an image has one layer at least.
+    Each file is a layer whose title is its path, or that of the compressed file that stands for it. `tag` names the image in its layout,
+    for tools that want a name there. Raises ValueError where there is no file: an image has one layer at least.
     """
     if not contents:
         raise ValueError("an image needs a file")
     config = Document(_blob(hashlib.sha256(_EMPTY).hexdigest()), _EMPTY)
-    files = sorted(contents, key=lambda content: content.path)
+    files = sorted(contents, key=lambda content: _packed(content).path)
     manifest = _document(
         {
             "schemaVersion": 2,
@@ -128,7 +135,8 @@ def image(
         "annotations": {REF_NAME: tag},
     }
     index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [named], "annotations": {FORMAT_ANNOTATION: FORMAT}}
-    blobs = {content.sha256: replace(content, path=_blob(content.sha256)) for content in reversed(files)}
+    packed = [_packed(content) for content in reversed(files)]
+    blobs = {content.sha256: replace(content, path=_blob(content.sha256)) for content in packed}
     blobs.pop(config.sha256, None)  # a file of the user's may hold just that
     return Image(
         blobs=tuple(sorted(blobs.values(), key=lambda content: content.path)),
@@ -167,8 +175,17 @@ def listed(folder: Path) -> Mapping[str, str]:
     }
 
 
-def _layer(content: Content) -> dict[str, Any]:
-    return {**_descriptor(MEDIA_TYPES[content.role], content.sha256, content.size), "annotations": {TITLE: content.path}}
+def _packed(content: Content | Squeezed) -> Content:
+    return content.packed if isinstance(content, Squeezed) else content
+
+
+def _layer(layer: Content | Squeezed) -> dict[str, Any]:
+    packed, media_type = _packed(layer), MEDIA_TYPES[_packed(layer).role]
+    annotations = {TITLE: packed.path}
+    if isinstance(layer, Squeezed):
+        media_type += ZSTD_TYPE
+        annotations |= {CONTENT_DIGEST: f"sha256:{layer.content.sha256}", CONTENT_SIZE: str(layer.content.size)}
+    return {**_descriptor(media_type, packed.sha256, packed.size), "annotations": annotations}
 
 
 def _descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:

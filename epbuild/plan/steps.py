@@ -24,6 +24,7 @@ from epbuild.onnxfile import Connection
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.recipe import (
     CompileSettings,
+    Compression,
     DeviceChoice,
     Expectation,
     GenaiRole,
@@ -342,8 +343,8 @@ class Emission:
     where: Position
     push: ImageReference | None = None
     """Where a registry is to have it."""
-    compression: int = 3
-    """The level of zstd."""
+    compression: Compression | None = None
+    """None: the files are packed as they are."""
     provenance: bool = False
     bom: bool = False
     title: str = ""

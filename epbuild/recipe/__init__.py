@@ -15,6 +15,8 @@ from epbuild.recipe.image_reference import DEFAULT_TAG, BadImageReference, Image
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import (
     CompileSettings,
+    Compression,
+    CompressionMethod,
     DeviceChoice,
     EpChoice,
     Expectation,
@@ -45,6 +47,8 @@ __all__ = [
     "BadImageReference",
     "BrokenRecipe",
     "CompileSettings",
+    "Compression",
+    "CompressionMethod",
     "DeviceChoice",
     "EpChoice",
     "Expectation",

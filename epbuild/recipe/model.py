@@ -24,6 +24,9 @@ Layout = Literal["directory", "ort-model-package"]
 Pack = Literal["zip", "tar.zst", "oci"]
 """What the files of an output are packed into."""
 
+CompressionMethod = Literal["zstd", "deflate"]
+"""What makes the files of an output smaller."""
+
 GenaiRole = Literal["embeddings", "prefill", "decode", "lm_head", "both"]
 """What a model does in onnxruntime-genai's pipeline; `both`: it runs on the prompt and on each new token."""
 
@@ -235,6 +238,14 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Compression:
+    """How the files of an output are made smaller: the method, and its level (zstd: 1 to 19, deflate: 1 to 9)."""
+
+    method: CompressionMethod
+    level: int
+
+
+@dataclass(frozen=True)
 class Output:
     """One layout to emit. The templates still hold the names that only a group and a target give: see `recipe.template`."""
 
@@ -254,8 +265,8 @@ class Output:
     pack_where: Position | None = None
     push: Setting | None = None
     """The reference of an image in a registry."""
-    compression: int = 3
-    """The level of zstd, from 1 to 19."""
+    compression: Compression | None = None
+    """None: the files are packed as they are, which those of a `tar.zst` never are."""
     provenance: bool = False
     bom: bool = False
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from epbuild.errors import Position, Problem
 from epbuild.recipe.fields import Fields
-from epbuild.recipe.model import Output, Reference, Setting
-from epbuild.recipe.problems import WRONG_VALUE
+from epbuild.recipe.model import Compression, CompressionMethod, Output, Pack, Reference, Setting
+from epbuild.recipe.problems import WRONG_VALUE, quoted
+from epbuild.recipe.source import MappingNode, ScalarNode
 from epbuild.recipe.template import OUTPUT_NAMES
 
 LATER = dict.fromkeys(("path", "model", "context_binary", "base", "component", "push"), OUTPUT_NAMES)
@@ -16,7 +17,10 @@ LATER = dict.fromkeys(("path", "model", "context_binary", "base", "component", "
 
 _DEFAULT_MODEL = "${model}_ctx.onnx"
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
-_MOST_COMPRESSION = 19  # beyond that zstd wants far more memory, also of whoever unpacks
+# The most that a level may be, and what it is by default. Beyond 19 zstd wants far more memory, also of whoever unpacks.
+_LEVELS: Mapping[CompressionMethod, tuple[int, int]] = {"zstd": (19, 3), "deflate": (9, 6)}
+# What a pack may be compressed by. Of zip only what all readers of zip archives know: many do not open one with members by zstd.
+_METHODS: Mapping[Pack, CompressionMethod] = {"zip": "deflate", "tar.zst": "zstd", "oci": "zstd"}
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
 """The names that a glob matches in a section of the recipe; None where that cannot be told. What is wrong is noted."""
@@ -26,9 +30,6 @@ def read_output(fields: Fields, match: Match, problems: list[Problem]) -> Output
     """The output that a mapping stands for; what is wrong with it is added to `problems`."""
     layout: Any = fields.text("layout")
     pack: Any = fields.text("pack")
-    level = fields.whole("compression")
-    if level is not None and not 1 <= level <= _MOST_COMPRESSION:
-        problems.append(Problem(WRONG_VALUE, f"This must be between 1 and {_MOST_COMPRESSION}.", fields.where_of("compression")))
     return Output(
         where=fields.where,
         layout=layout,
@@ -42,10 +43,47 @@ def read_output(fields: Fields, match: Match, problems: list[Problem]) -> Output
         pack=pack,
         pack_where=fields.where_of("pack"),
         push=_template(fields, "push"),
-        compression=Output.compression if level is None else level,
+        compression=_compression(fields, pack, problems),
         provenance=fields.flag("provenance"),
         bom=fields.flag("bom"),
     )
+
+
+def _compression(fields: Fields, pack: Pack | None, problems: list[Problem]) -> Compression | None:
+    """How an output is compressed: a method, a method and its level, or the level of the one method of a `tar.zst`."""
+    method = _METHODS.get(pack) if pack is not None else None
+    entry = fields.entries.get("compression")
+    if method is None:
+        return None  # without a pack, the schema refuses it
+    most, default = _LEVELS[method]
+    if entry is None:
+        return Compression(method, default) if pack == "tar.zst" else None
+    form = f"{{method: {method}, level: {default}}}"
+    level: int | None = None
+    asked: str | None = method
+    where = entry.node.where
+    if isinstance(entry.node, MappingNode):
+        own = fields.mapping("compression")
+        asked, level = own.text("method"), own.whole("level")
+        level_where = own.where_of("level")
+        where = own.where_of("method")
+    elif isinstance(entry.node, ScalarNode) and isinstance(entry.node.value, str):
+        asked = fields.text("compression")
+    else:
+        level, level_where = fields.whole("compression"), where
+        if pack != "tar.zst":
+            message = f"A level alone does not say by which method 'pack: {pack}' is compressed."
+            problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {form}."))
+            return None
+    if asked != method:
+        hint = f"Write {method}, or {form}" + (", or take 'pack: tar.zst', which zstd compresses." if pack == "zip" else ".")
+        reason = ": many programs could not open it" if (pack, asked) == ("zip", "zstd") else ""
+        problems.append(Problem(WRONG_VALUE, f"'pack: {pack}' is not compressed by {quoted(asked or '')}{reason}.", where, hint))
+        return None
+    if level is not None and not 1 <= level <= most:
+        problems.append(Problem(WRONG_VALUE, f"The level of {method} must be between 1 and {most}.", level_where))
+        return None
+    return Compression(method, default if level is None else level)
 
 
 def _template(fields: Fields, key: str) -> Setting | None:

@@ -9,16 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from epbuild.emit import MANIFEST_TYPE, TITLE
+from epbuild.emit import CONTENT_DIGEST, CONTENT_SIZE, MANIFEST_TYPE, TITLE, ZSTD_TYPE, zstandard_package
 from epbuild.portable import real_path
 from epbuild.unpack.members import MANIFEST, Members
-from epbuild.unpack.refusal import damaged, nothing
+from epbuild.unpack.refusal import damaged, nothing, quoted
 
 LAYOUT, INDEX = "oci-layout", "index.json"
 """The files that make a folder an image layout."""
 
 _PIECE_BYTES = 1 << 18
 _MOST_BYTES = 16 << 20  # of an index or a manifest: registries take 4 MiB
+_SUFFIX = ".zst"  # of the title of a compressed layer
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -37,6 +38,14 @@ class _Blob(NamedTuple):
         return f"the blob {self.sha256}"
 
 
+class _Layer(NamedTuple):
+    """A layer: its blob, the name of its file (None: it has none), and what that is if the blob is it in compressed form."""
+
+    blob: _Blob
+    name: str | None
+    content: _Blob | None = None
+
+
 def unpack_image(folder: Path, members: Members) -> None:
     """Give every layer that has a title to `members`, under that title; every blob that the image names is checked.
 
@@ -47,17 +56,19 @@ def unpack_image(folder: Path, members: Members) -> None:
     manifest = _manifest(folder, title)
     with _Reading(title, "its manifest"):
         config = _blob(manifest["config"])
-        layers = [(_blob(layer), (layer.get("annotations") or {}).get(TITLE)) for layer in manifest["layers"]]
-        if not all(isinstance(name, str | None) for _, name in layers):
-            raise ValueError("a title is no text")
-    if not any(name is not None for _, name in layers):
+        layers = [_layer(layer) for layer in manifest["layers"]]
+    if not any(layer.name is not None for layer in layers):
         raise nothing(title, "is an image without named files, such as one of a container")
     checked: set[_Blob] = set()
-    for blob, name in sorted(layers, key=lambda layer: layer[1] is None or layer[1].rpartition("/")[2] != MANIFEST):
+    for blob, name, content in sorted(layers, key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST):
         if name is not None:
             original = _file(folder, blob.path, title)
-            members.write(name, blob.size, _pieces(original, blob, title, checked), original)
-    for blob in {config, *(blob for blob, _ in layers)}:
+            pieces = _pieces(original, blob, title, checked)
+            if content is None:
+                members.write(name, blob.size, pieces, original)
+            else:
+                members.write(name, content.size, _decompressed(pieces, content, f"the layer {quoted(name)}", title))
+    for blob in {config, *(layer.blob for layer in layers)}:
         # What was linked has not been read, and of what many names have once is enough.
         for _ in () if blob in checked else _pieces(_file(folder, blob.path, title), blob, title, checked):
             pass
@@ -105,6 +116,51 @@ def _blob(descriptor: Mapping[str, Any]) -> _Blob:
     if not _DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
         raise ValueError(digest)
     return _Blob(digest.removeprefix("sha256:"), size)
+
+
+def _layer(descriptor: Mapping[str, Any]) -> _Layer:
+    """Raises what a descriptor of another form does."""
+    annotations = descriptor.get("annotations") or {}
+    name, blob = annotations.get(TITLE), _blob(descriptor)
+    if not isinstance(name, str | None):
+        raise TypeError("a title is no text")
+    if name is None or CONTENT_DIGEST not in annotations or not descriptor["mediaType"].endswith(ZSTD_TYPE):
+        return _Layer(blob, name)
+    content = _blob({"digest": annotations[CONTENT_DIGEST], "size": int(annotations[CONTENT_SIZE])})
+    return _Layer(blob, name.removesuffix(_SUFFIX), content)
+
+
+def _decompressed(pieces: Iterator[bytes], content: _Blob, what: str, title: str) -> Iterator[bytes]:
+    """What compressed pieces come to, which is that content. Raises UnsoundArchive, EnvironmentFailure without the package for zstd."""
+    package = zstandard_package()
+    digest, size = hashlib.sha256(), 0
+    reader = package.ZstdDecompressor().stream_reader(_Source(pieces), read_size=_PIECE_BYTES)
+    try:
+        while piece := reader.read(_PIECE_BYTES):
+            digest.update(piece)
+            size += len(piece)
+            yield piece
+    except package.ZstdError as error:
+        raise damaged(title, f"{what} cannot be decompressed: {str(error).rpartition(': ')[2]}") from error
+    for _ in pieces:  # what follows counts too: the blob is checked at its end
+        pass
+    if (digest.hexdigest(), size) != content:
+        raise damaged(title, f"{what} is not, decompressed, what the image says: it has another size or SHA-256")
+
+
+class _Source:
+    """Pieces as a file that is read from."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes, and none at the end."""
+        self._rest = self._rest or next(self._pieces, b"")
+        cut = len(self._rest) if size < 0 else size
+        piece, self._rest = self._rest[:cut], self._rest[cut:]
+        return piece
 
 
 def _file(folder: Path, path: str, title: str) -> Path:

@@ -73,6 +73,7 @@ def output(folder: str, layout: str, pack: str, **more: Any) -> Document:
 OUTPUTS = range(len(base_recipe()["outputs"]))
 PACKAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number]["layout"] == LAYOUTS[1]]
 IMAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "oci"]
+ZIPPED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "zip"]
 SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "tar.zst"]
 
 
@@ -296,7 +297,12 @@ CASES: dict[str, Case | str] = {
     "outputs[].base": Case(every("base", "before/${model}.onnx")),
     "outputs[].component": Case(every("component", "${group}-${model}", PACKAGES)),
     "outputs[].pack": Case({"outputs.1.path": "dist/plain/other.tar.zst", "outputs.1.pack": "tar.zst"}),
-    "outputs[].compression": Case(every("compression", 9, SQUEEZED)),
+    "outputs[].compression": Case({**every("compression", "zstd", IMAGES), **every("compression", 9, SQUEEZED)}),
+    "outputs[].compression.method": Case(every("compression", {"method": "deflate"}, ZIPPED)),
+    "outputs[].compression.level": Case(
+        every("compression", {"method": "zstd", "level": 9}, IMAGES),
+        given=every("compression", {"method": "zstd", "level": 1}, IMAGES),
+    ),
     "outputs[].push": Case(
         every("push", "localhost:1/fields:second", IMAGES[:1]), given=every("push", "localhost:1/fields:first", IMAGES[:1])
     ),

@@ -16,22 +16,25 @@ import tarfile
 import threading
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import pytest
 import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from epbuild.emit.archive import Archive, Form, compressor, listed, write_archive
+from epbuild.emit import archive as archives
+from epbuild.emit.archive import Archive, Destination, compressor, listed
 from epbuild.emit.tarred import write_tar
 from epbuild.emit.tree import Content, Pour, Write
 from epbuild.errors import BuildError, EnvironmentFailure, StepId
 from epbuild.store import BlobStore, DamagedBlob
 
 MIB = 1 << 20
+Form = Literal["zip", "tar.zst", "deflated"]
 FORMS: tuple[Form, ...] = get_args(Form)
 MANIFEST = json.dumps({"format": 1, "files": [], "recipe": "tiny-llm"}).encode()
 PACKAGE_MANIFEST = json.dumps({"components": [], "additional_metadata": {"epbuild": {"format": 1, "files": []}}}).encode()
@@ -53,7 +56,7 @@ paths = st.lists(segments, min_size=1, max_size=4).map("/".join)
 around_a_block = st.sampled_from([0, 1, 511, 512, 513, 10_240]).map(bytes)
 trees = st.dictionaries(paths, around_a_block | st.binary(max_size=3000), max_size=6)
 
-both_forms = pytest.mark.parametrize("form", FORMS)
+every_form = pytest.mark.parametrize("form", FORMS)
 needs_unzip = pytest.mark.skipif(not shutil.which("unzip"), reason="there is no unzip on this machine")
 needs_tar = pytest.mark.skipif(
     not (shutil.which("tar") and shutil.which("zstd")), reason="there is no tar or no zstd on this machine"
@@ -65,6 +68,15 @@ def contents_of(files: Mapping[str, bytes]) -> list[Content]:
         Content(path, "manifest" if path.endswith("manifest.json") else "asset", len(data), hashlib.sha256(data).hexdigest())
         for path, data in files.items()
     ]
+
+
+def write_archive(
+    form: Form, contents: Sequence[Content], pour: Pour, destination: Destination, step: StepId | None = None
+) -> Archive:
+    """An archive as recipes ask for it: a zip archive whose members are stored or deflated, or one by zstd."""
+    if form == "deflated":
+        return archives.write_archive("zip", contents, pour, destination, level=6, step=step)
+    return archives.write_archive(form, contents, pour, destination, step=step)
 
 
 def pouring(files: Mapping[str, bytes], piece_bytes: int = MIB) -> Pour:
@@ -94,7 +106,7 @@ def untarred(data: bytes) -> bytes:
 
 def read_back(form: Form, data: bytes) -> dict[str, bytes]:
     """The members in their order, as Python's own modules read them."""
-    if form == "zip":
+    if form != "tar.zst":
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             return {member.filename: archive.read(member) for member in archive.infolist()}
     with tarfile.open(fileobj=io.BytesIO(untarred(data))) as archive:
@@ -112,7 +124,7 @@ def run(*command: str | Path, folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@both_forms
+@every_form
 @given(files=trees)
 @example(files={"a" * 100: b"", "b" * 101: b"", "c/" + "d" * 100: b"", "e" * 155 + "/" + "f" * 100: b"", "g" * 156 + "/h": b""})
 @settings(max_examples=60, deadline=None)
@@ -120,7 +132,7 @@ def test_whatever_the_names_and_sizes_are_every_file_comes_back(form: Form, file
     assert read_back(form, archived(form, files)) == files
 
 
-@both_forms
+@every_form
 @given(files=trees, seed=st.randoms(use_true_random=False), piece_bytes=st.integers(1, 700))
 @settings(max_examples=40, deadline=None)
 def test_neither_the_order_of_the_files_nor_how_they_are_read_changes_a_byte(
@@ -131,7 +143,7 @@ def test_neither_the_order_of_the_files_nor_how_they_are_read_changes_a_byte(
     assert archived(form, dict(items), piece_bytes) == archived(form, files)
 
 
-@both_forms
+@every_form
 def test_however_a_large_file_is_read_its_archive_has_the_same_bytes(form: Form) -> None:
     files = {"weights": random.Random(5).randbytes(3 * MIB) + bytes(3 * MIB) + b"abc" * MIB}
     assert archived(form, files, 300_007) == archived(form, files) == archived(form, files, 5 * MIB)
@@ -149,7 +161,7 @@ def test_the_bytes_are_those_that_every_other_machine_gets() -> None:
 
 
 @pytest.mark.slow
-@both_forms
+@every_form
 def test_another_user_with_another_mask_zone_and_language_gets_the_same_bytes(form: Form, tmp_path: Path) -> None:
     script = "\n".join([
         "import os, sys, time",
@@ -171,7 +183,7 @@ def test_another_user_with_another_mask_zone_and_language_gets_the_same_bytes(fo
     assert (tmp_path / "theirs").read_bytes() == archived(form, FILES)
 
 
-@both_forms
+@every_form
 def test_the_manifest_comes_first_and_folders_stay_together(form: Form) -> None:
     names = ["b/z", "b-c/z", "b.c", "manifest.json", "A", "b/a/manifest.json", "b/a/file"]
     members = list(read_back(form, archived(form, dict.fromkeys(names, b"{}"))))
@@ -207,9 +219,10 @@ def test_a_tar_archive_is_a_whole_number_of_records() -> None:
 
 
 @needs_unzip
-def test_unzip_unpacks_what_was_packed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["zip", "deflated"])
+def test_unzip_unpacks_what_was_packed(form: Form, tmp_path: Path) -> None:
     files = {**FILES, "large": random.Random(1).randbytes(9 * MIB)}  # whose CRC comes after it
-    (tmp_path / "a.zip").write_bytes(archived("zip", files))
+    (tmp_path / "a.zip").write_bytes(archived(form, files))
     run("unzip", "-tqq", "a.zip", folder=tmp_path)
     run("unzip", "-qq", "a.zip", "-d", "out", folder=tmp_path)
     assert files_below(tmp_path / "out") == files
@@ -258,12 +271,14 @@ def pour_zeros(content: Content, write: Write) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there zeros take room")
-@pytest.mark.parametrize("size", [(1 << 32) - 2, (1 << 32) - 1, 1 << 32])
-def test_a_zip_archive_of_more_than_four_gibibytes_is_whole(tmp_path: Path, size: int) -> None:
+@pytest.mark.parametrize(
+    ("form", "size"), [("zip", (1 << 32) - 2), ("zip", (1 << 32) - 1), ("zip", 1 << 32), ("deflated", (1 << 32) - 1)]
+)
+def test_a_zip_archive_of_more_than_four_gibibytes_is_whole(form: Form, tmp_path: Path, size: int) -> None:
     sizes = {"a": size, "b": 9 * MIB, "c": 5}
     contents = [Content(name, "asset", size, "") for name, size in sizes.items()]
     with Sparse(tmp_path / "large.zip", "x") as file:
-        made = write_archive("zip", contents, pour_zeros, file)
+        made = write_archive(form, contents, pour_zeros, file)
     assert (tmp_path / "large.zip").stat().st_size == made.size
     with zipfile.ZipFile(tmp_path / "large.zip") as archive:
         assert {entry.filename: entry.file_size for entry in archive.infolist()} == sizes
@@ -306,7 +321,7 @@ class Nowhere:
         self.size += len(data)
 
 
-@both_forms
+@every_form
 def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(form: Form) -> None:
     nowhere = Nowhere()
     contents = [Content("weights", "asset", 96 * MIB, ""), Content("config", "asset", 7 * MIB, "")]
@@ -321,7 +336,7 @@ def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(form: Form
     assert peak < 12 * MIB
 
 
-@both_forms
+@every_form
 @pytest.mark.parametrize("found", [b"", b"weight", b"weights!", b"weights" * MIB])
 def test_a_file_that_is_not_as_long_as_it_was_is_packed_by_nobody(form: Form, found: bytes) -> None:
     with pytest.raises(BuildError, match=r"model\.bin") as failure:
@@ -332,7 +347,7 @@ def test_a_file_that_is_not_as_long_as_it_was_is_packed_by_nobody(form: Form, fo
     assert (problem.code, problem.where) == ("EPB415", "emit:a/b/c")
 
 
-@both_forms
+@every_form
 def test_a_blob_that_was_altered_on_disk_ends_the_packing(form: Form, tmp_path: Path) -> None:
     store = BlobStore(tmp_path / "cache")
     (tmp_path / "model.bin").write_bytes(b"weights" * MIB * 2)
@@ -352,7 +367,7 @@ def test_a_blob_that_was_altered_on_disk_ends_the_packing(form: Form, tmp_path: 
         write_archive(form, [content], pour, io.BytesIO())
 
 
-@both_forms
+@every_form
 @pytest.mark.parametrize(("size", "room"), [(12 * MIB, 2 * MIB), (100, 0)])
 def test_a_disk_that_fills_up_is_an_error_and_leaves_no_thread_behind(form: Form, size: int, room: int) -> None:
     class FullDisk(Nowhere):
@@ -373,7 +388,7 @@ def test_without_the_package_for_zstd_one_sentence_says_what_to_install(monkeypa
     monkeypatch.setitem(sys.modules, "zstandard", None)
     asks: Sequence[Callable[[], object]] = (
         lambda: archived("tar.zst", FILES),
-        compressor,
+        lambda: compressor("zstd"),
         lambda: listed(tmp_path / "a.tar.zst"),
     )
     for ask in asks:
@@ -383,12 +398,26 @@ def test_without_the_package_for_zstd_one_sentence_says_what_to_install(monkeypa
     assert read_back("zip", archived("zip", FILES)) == FILES
 
 
+def test_a_deflated_zip_archive_is_smaller_and_says_by_which_level() -> None:
+    files = {"weights": bytes(range(256)) * 40_000, "small": b"abc" * 500}
+    sizes = {}
+    for level in (1, 9):
+        file = io.BytesIO()
+        archives.write_archive("zip", contents_of(files), pouring(files), file, level=level)
+        assert read_back("zip", file.getvalue()) == dict(sorted(files.items()))
+        with zipfile.ZipFile(file) as archive:
+            assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_DEFLATED}
+        sizes[level] = len(file.getvalue())
+    assert sizes[9] < sizes[1] < len(archived("zip", files)) / 50
+    assert compressor("deflate") == f"zlib {zlib.ZLIB_RUNTIME_VERSION}"
+
+
 def test_the_compressor_is_named_with_the_version_of_libzstd() -> None:
     version = ".".join(map(str, zstandard.ZSTD_VERSION))
-    assert compressor() == f"zstandard {zstandard.__version__}, libzstd {version}"
+    assert compressor("zstd") == f"zstandard {zstandard.__version__}, libzstd {version}"
 
 
-@both_forms
+@every_form
 @pytest.mark.parametrize(
     ("name", "manifest"), [("manifest.json", MANIFEST), ("manifest.json", PACKAGE_MANIFEST), ("cpu/manifest.json", MANIFEST)]
 )
@@ -397,7 +426,7 @@ def test_an_archive_that_epbuild_made_is_known_by_its_manifest(form: Form, name:
     assert listed(tmp_path / "archive") == json.loads(manifest)
 
 
-@both_forms
+@every_form
 def test_only_the_beginning_of_an_archive_is_read_to_know_it(form: Form, tmp_path: Path) -> None:
     data = archived(form, {"manifest.json": MANIFEST, "weights": random.Random(4).randbytes(12 * MIB)})
     (tmp_path / "archive").write_bytes(data[: 4 * MIB])
@@ -447,7 +476,7 @@ def test_a_place_without_an_archive_has_none(tmp_path: Path) -> None:
     assert listed(tmp_path / "nothing") is None
 
 
-@both_forms
+@every_form
 @given(changes=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), min_size=1, max_size=6))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_mangled_archive_is_refused_or_read_but_never_trips_a_build(

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,14 @@ from typing import Any, get_args
 
 import jsonschema
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.emit.oci import MEDIA_TYPES, Document, Image, image, listed
-from epbuild.emit.tree import Content, Role
+from epbuild.emit.squeezing import squeeze
+from epbuild.emit.tree import Content, Role, Write
+from epbuild.errors import BuildError
 
 FILES: Mapping[str, tuple[Role, bytes]] = {
     "manifest.json": ("manifest", b'{"format": 1}'),
@@ -291,3 +295,35 @@ def test_the_output_folder_itself_may_be_reached_through_a_link(tmp_path: Path) 
     folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
     (tmp_path / "link").symlink_to(folder)
     assert listed(tmp_path / "link") == listed(folder) != {}
+
+
+def pour_zeros(content: Content, write: Write) -> None:
+    piece = bytes(1 << 20)
+    for _ in range(content.size >> 20):
+        write(memoryview(piece))
+
+
+def test_however_large_a_file_is_it_is_compressed_in_a_few_megabytes_of_memory(tmp_path: Path) -> None:
+    squeeze(Content("first", "asset", 1 << 20, "0" * 64), pour_zeros, 3, tmp_path)  # imports
+    tracemalloc.start()
+    try:
+        made = squeeze(Content("weights", "external-data", 96 << 20, "a" * 64), pour_zeros, 3, tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made.packed.file is not None
+    data = made.packed.file.read_bytes()
+    assert (made.packed.path, made.packed.size) == ("weights.zst", len(data))
+    assert made.packed.sha256 == hashlib.sha256(data).hexdigest()
+    assert zstandard.ZstdDecompressor().stream_reader(data).read() == bytes(96 << 20)
+    assert peak < 12 << 20
+
+
+@pytest.mark.parametrize("size", [(1 << 20) - 1, (1 << 20) + 1])
+def test_a_file_that_is_not_as_long_as_it_was_is_not_compressed(size: int, tmp_path: Path) -> None:
+    def pour(content: Content, write: Write) -> None:
+        write(memoryview(bytes(1 << 20)))
+
+    with pytest.raises(BuildError, match="weights changed while it was packed") as error:
+        squeeze(Content("weights", "external-data", size, "a" * 64), pour, 3, tmp_path)
+    assert error.value.problems[0].code == "EPB415"

@@ -91,7 +91,7 @@ def output(path: str) -> dict[str, Any]:
         "layout": "directory",
         **{name: {"value": text} for name, text in texts.items()},
         **dict.fromkeys(("base", "component", "groups", "targets", "pack", "push")),
-        "compression": 3,
+        "compression": None,
         "provenance": False,
         "bom": False,
     }

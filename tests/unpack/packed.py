@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import zstandard
 
-from epbuild.emit import Content, Write, image, write_archive
+from epbuild.emit import Content, Squeezed, Write, image, is_squeezed, squeeze, write_archive
 from epbuild.emit.archive import Form
 
 FILES: Mapping[str, bytes] = {
@@ -34,19 +35,27 @@ def contents_of(files: Mapping[str, bytes]) -> list[Content]:
     ]
 
 
-def archived(form: Form, files: Mapping[str, bytes]) -> bytes:
+def archived(form: Form, files: Mapping[str, bytes], level: int | None = None) -> bytes:
     def pour(content: Content, write: Write) -> None:
         write(memoryview(files[content.path]))
 
     file = io.BytesIO()
-    write_archive(form, contents_of(files), pour, file)
+    write_archive(form, contents_of(files), pour, file, level=level)
     return file.getvalue()
 
 
-def laid_out(files: Mapping[str, bytes], folder: Path) -> Path:
-    """An image layout."""
-    made = image(contents_of(files), {})
-    by_digest = {hashlib.sha256(data).hexdigest(): data for data in files.values()}
+def laid_out(files: Mapping[str, bytes], folder: Path, *, compressed: bool = False) -> Path:
+    """An image layout, of files as they are or compressed by zstd."""
+    contents = contents_of(files)
+    with tempfile.TemporaryDirectory() as temporary:
+
+        def pour(content: Content, write: Write) -> None:
+            write(memoryview(files[content.path]))
+
+        layers = [squeeze(item, pour, 3, Path(temporary)) if compressed and is_squeezed(item) else item for item in contents]
+        packed = [item.packed.file.read_bytes() for item in layers if isinstance(item, Squeezed) and item.packed.file is not None]
+    made = image(layers, {})
+    by_digest = {hashlib.sha256(data).hexdigest(): data for data in (*files.values(), *packed)}
     blobs = {blob.path: by_digest[blob.sha256] for blob in made.blobs}
     for path, data in {**blobs, **{document.path: document.data for document in made.documents}}.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

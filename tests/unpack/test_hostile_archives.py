@@ -19,7 +19,7 @@ import onnx
 import pytest
 from packed import FILES, compressed, files_below, laid_out, with_manifest
 
-from epbuild.emit import TITLE
+from epbuild.emit import CONTENT_DIGEST, CONTENT_SIZE, TITLE
 from epbuild.unpack import UnsoundArchive, members, opened
 from epbuild.verify import NothingToVerify
 
@@ -356,6 +356,37 @@ def test_every_blob_of_an_image_is_what_its_name_says(image: Path, linkable: boo
         path.write_bytes(whole)
     with opened(image):
         pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        (CONTENT_SIZE, "5", "has more than the 5 bytes"),
+        (CONTENT_SIZE, str(len(FILES["m_ctx.onnx"]) + 1), "is not, decompressed, what the image says"),
+        (CONTENT_SIZE, str(1 << 40), "of which no manifest before it tells"),
+        (CONTENT_SIZE, "many", "not as the OCI image specification has it"),
+        (CONTENT_SIZE, "-1", "not as the OCI image specification has it"),
+        (CONTENT_DIGEST, f"sha256:{'0' * 64}", "is not, decompressed, what the image says"),
+    ],
+)
+def test_a_compressed_layer_is_what_the_image_says_of_it(name: str, value: str, why: str, tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        [layer] = [layer for layer in manifest["layers"] if layer["annotations"][TITLE] == "m_ctx.onnx.zst"]
+        assert layer["mediaType"].endswith("+zstd")
+        layer["annotations"][name] = value
+
+    code = "EPB631" if "manifest before" in why else "EPB619"
+    text = refused(edited(laid_out(FILES, tmp_path / "image", compressed=True), change), code)
+    assert why in text
+
+
+def test_a_compressed_layer_that_zstd_cannot_read_is_one_sentence(tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        [layer] = [layer for layer in manifest["layers"] if layer["annotations"][TITLE] == "m_ctx.onnx"]
+        layer["mediaType"] += "+zstd"
+        layer["annotations"] |= {CONTENT_SIZE: str(layer["size"]), CONTENT_DIGEST: layer["digest"]}
+
+    assert "cannot be decompressed" in refused(edited(laid_out(FILES, tmp_path / "image"), change), "EPB619")
 
 
 def test_no_link_in_an_image_is_followed(image: Path, tmp_path: Path) -> None:

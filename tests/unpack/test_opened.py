@@ -31,7 +31,7 @@ from epbuild.verify import NothingToVerify
 MIB = 1 << 20
 FORMS: tuple[Form, ...] = get_args(Form)
 both_forms = pytest.mark.parametrize("form", FORMS)
-every_form = pytest.mark.parametrize("form", [*FORMS, "oci"])
+every_form = pytest.mark.parametrize("form", [*FORMS, "deflated", "oci", "oci+zstd"])
 
 segments = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=40).filter(
     lambda text: text not in (".", "..")
@@ -52,8 +52,11 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def made(form: str, files: Mapping[str, bytes], folder: Path) -> Path:
-    if form == "oci":
-        return laid_out(files, folder / "image")
+    if form.startswith("oci"):
+        return laid_out(files, folder / "image", compressed=form == "oci+zstd")
+    if form == "deflated":
+        (folder / "a.zip").write_bytes(archived("zip", files, 6))
+        return folder / "a.zip"
     path = folder / f"a.{form}"
     path.write_bytes(archived(form, files))  # type: ignore[arg-type]
     return path
