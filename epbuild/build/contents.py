@@ -13,16 +13,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from epbuild.build.made import Made
 from epbuild.build.merging import MergedModel, draft_names, merge, merged_key
 from epbuild.emit import Content, JsonFile, ManifestModel, Placed, Role, Stored, StoredModel, arrange, render
 from epbuild.errors import BuildError, Problem, StepId
 from epbuild.onnxfile import relink
-from epbuild.plan import MANIFEST, Emission, Merging, Part, PlannedEp, PlannedTarget
+from epbuild.plan import MANIFEST, Emission, Merging, Part, PlannedEp, PlannedTarget, SessionGroup
 from epbuild.store import BlobStore
 
 if TYPE_CHECKING:
     from epbuild.emit import EmittedModel, Inference
+
+
+@dataclass(frozen=True)
+class Made:
+    """A session group with what it came to: its key, the document behind the key, and its result."""
+
+    group: SessionGroup
+    key: str
+    document: Mapping[str, Any]
+    result: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -262,6 +271,7 @@ def _models(part: Part, made: Sequence[Made], placed: Sequence[Placed]) -> list[
             nodes=[_relinked(node, references[part.models[model["member"]]]) for node in model["nodes"]],
             fallback_nodes=model["fallback_nodes"],
             compatibility=model["compatibility"],
+            left=model.get("left", ()),
         )
         for item, members in ((item, _listed_members(item)) for item in made)
         for model in item.result["models"]
@@ -279,6 +289,11 @@ def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: Me
         nodes=merged.nodes,
         fallback_nodes=sum(model["fallback_nodes"] for _, model in members),
         compatibility=merged.compatibility,
+        left=[
+            {**left, "node": f"{merging.prefixes[model['member']]}{left['node']}" if left["node"] else ""}
+            for _, model in members
+            for left in model.get("left", ())
+        ],
         merged=[
             {"name": model["member"], "action_key": item.key, "source": _source(listed[model["member"]], model)}
             for item, model in members

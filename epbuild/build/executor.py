@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from epbuild.build.diagnosis import diagnose, last_words, readable, tells_progress
 from epbuild.build.events import Listener, StepOutput, StepStarted
+from epbuild.build.node_log import MARK, VERBOSE, NodeLog
 from epbuild.build.node_names import prefix_nodes
 from epbuild.build.reports import BadReport
 from epbuild.build.supervisor import Ending, supervise
@@ -41,7 +42,7 @@ from epbuild.store import BlobStore, Cancelled
 from epbuild.toolchain import Environment
 from epbuild.verify import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled, source_signature
 
-REQUEST_FORMAT = 2
+REQUEST_FORMAT = 3
 _WORKER = Path(__file__).parent.parent / "worker" / "compile.py"
 _INPUT = "in"
 _OUTPUT = "out"
@@ -86,11 +87,12 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     it cannot be stored, Cancelled when the build is being stopped.
     """
     begin = time.monotonic()
-    models, shared, ending = _make(group, execution)
+    compiled = _make(group, execution)
+    models, shared = compiled.models, compiled.shared
     # What the sources take and give: whoever has only the artifacts can then tell that it is still so.
     outputs = {model.member: model.outputs for model in models}
     signatures = {member.name: source_signature(read_header(member.graph), outputs[member.name]) for member in group.members}
-    result = _result(models, signatures, execution, ending, time.monotonic() - begin)
+    result = _result(compiled, signatures, execution, time.monotonic() - begin)
     result = result if shared is None else _with_shared(result, group, shared)
     return _with_weights(result, group, execution)
 
@@ -100,7 +102,7 @@ def measure(group: SessionGroup, execution: Execution) -> int:
 
     Raises what `execute` does.
     """
-    models, _, _ = _make(group, execution)
+    models = _make(group, execution).models
     names = {name for model in models for name in (*model.binaries, *model.data)}
     return sum((execution.staging / _OUTPUT / name).stat().st_size for name in names)
 
@@ -110,7 +112,7 @@ def remake(group: SessionGroup, execution: Execution) -> dict[str, Path]:
 
     Raises what `execute` does.
     """
-    models, _, _ = _make(group, execution)
+    models = _make(group, execution).models
     return {name: execution.staging / _OUTPUT / name for name in _artifacts(models)}
 
 
@@ -119,10 +121,20 @@ def _artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for model in models for name in (model.file, *model.binaries, *model.data)))
 
 
-def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledModel, ...], SharedInitializers | None, Ending]:
+class _Compiled(NamedTuple):
+    """What a worker compiled, checked; the initializers that the sources share, how the worker ended, and what its log says of nodes."""
+
+    models: tuple[CompiledModel, ...]
+    shared: SharedInitializers | None
+    ending: Ending
+    node_log: NodeLog
+
+
+def _make(group: SessionGroup, execution: Execution) -> _Compiled:
     """Leave the group's artifacts, checked, in the staging directory."""
     shared = _stage(group, execution)
-    ending = _compile(group, execution)
+    node_log = node_log_of(group)
+    ending = _compile(group, execution, node_log)
     if ending.how == "cancelled":
         raise Cancelled(group.id)
     error = diagnose(group, ending, execution.shown_log)
@@ -143,7 +155,7 @@ def _make(group: SessionGroup, execution: Execution) -> tuple[tuple[CompiledMode
     )
     execution.recheck()
     _unstage(group, execution)
-    return models, shared, ending
+    return _Compiled(models, shared, ending, node_log)
 
 
 @dataclass(frozen=True)
@@ -238,6 +250,8 @@ def _request(group: SessionGroup) -> dict[str, Any]:
         "session_options": dict(group.target.session_options),
         "custom_ops": custom_ops_request(group.custom_ops),
         "share": group.share,
+        # Their log at this level has why they leave nodes outside, and where each model begins in it.
+        "node_log": {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None,
         "members": [_member_request(member) for member in group.members],
     }
 
@@ -285,7 +299,7 @@ def _member_request(member: Member) -> dict[str, Any]:
     }
 
 
-def _compile(group: SessionGroup, execution: Execution) -> Ending:
+def _compile(group: SessionGroup, execution: Execution, node_log: NodeLog) -> Ending:
     steps = dict(zip((member.name for member in group.members), group.steps, strict=False))
     current = [group.steps[0]]
 
@@ -314,6 +328,7 @@ def _compile(group: SessionGroup, execution: Execution) -> Ending:
             cancelled=execution.cancelled,
             reported=reported,
             said=said,
+            worth=node_log.read,
         )
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
@@ -359,8 +374,6 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
                 member=member.name,
                 file=member.output.removeprefix(f"{_OUTPUT}/"),
                 embed=member.compile.embed,
-                ep_context_nodes=member.expect.ep_context_nodes,
-                fallback_nodes=member.expect.fallback_nodes,
             )
             for member in group.members
         ),
@@ -376,9 +389,13 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
         raise VerifyError(*error.problems, said) from error
 
 
-def _result(
-    models: tuple[CompiledModel, ...], signatures: Mapping[str, Any], execution: Execution, ending: Ending, seconds: float
-) -> dict[str, Any]:
+def node_log_of(group: SessionGroup) -> NodeLog:
+    """What reads the log of a group's worker."""
+    return NodeLog(ep.entry.node_log for ep in group.target.eps if ep.entry.node_log is not None)
+
+
+def _result(compiled: _Compiled, signatures: Mapping[str, Any], execution: Execution, seconds: float) -> dict[str, Any]:
+    models, ending, node_log = compiled.models, compiled.ending, compiled.node_log
     folder, store = real_path(execution.staging / _OUTPUT), execution.store
     # Several names may lead to one file, which can be taken once; and what a link leads to elsewhere is not ours to take.
     files = {name: real_path(folder / name) for name in _artifacts(models)}
@@ -395,7 +412,8 @@ def _result(
                 "binaries": dict(model.binaries),
                 "data": list(model.data),
                 "nodes": [node_document(node) for node in model.nodes],
-                "fallback_nodes": model.fallback_nodes,
+                "fallback_nodes": len(model.outside),
+                "left": [asdict(left) for left in node_log.left(model.member, model.outside)],
                 "compatibility": {
                     name.removeprefix(COMPATIBILITY): value
                     for name, value in model.metadata.items()

@@ -42,6 +42,10 @@ _INHERITED_ON_WINDOWS = _INHERITED | {
 }  # fmt: skip
 
 
+Worth = Literal["said", "kept", "detail"]
+"""What becomes of a line that a worker writes: shown and kept, only kept in the log, or neither."""
+
+
 @dataclass(frozen=True)
 class Ending:
     """How a worker ended, what it reported, and the end of what it said on standard error."""
@@ -65,11 +69,13 @@ def supervise(
     cancelled: threading.Event,
     reported: Callable[[Mapping[str, Any]], None],
     said: Callable[[str], None],
+    worth: Callable[[str], Worth] = lambda line: "said",
 ) -> Ending:
     """Run `command` in `folder`, with `environment` beside the little that is inherited, and wait for it.
 
     Every report on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`; whatever
-    the process writes, no more of it is in memory than a report of a megabyte and the beginnings of a few lines. After
+    the process writes, no more of it is in memory than a report of a megabyte and the beginnings of a few lines. `worth` is asked of every
+    line whether it is one of those, only for the log, or for neither. After
     `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed; children that outlive it are
     killed as well, as they could go on writing. Raises OSError when it cannot be started, BadReport when it reports what no worker does,
     and what `reported` or `said` raises.
@@ -90,14 +96,17 @@ def supervise(
 
     def read_words(pipe: IO[bytes]) -> None:
         with log.open("wb") as file:
-            begins = True
+            begins, kind = True, "said"
             while piece := pipe.readline(_LONGEST_PIECE):
-                file.write(piece)
-                file.flush()
                 # Of a line that is longer, the log has all, and whoever follows it the beginning.
                 text = plain(piece.decode("utf-8", "replace"))[:_LONGEST_TEXT] if begins else ""
+                kind = worth(text) if begins else kind
                 begins = piece.endswith(b"\n")
-                if text:
+                if kind == "detail":
+                    continue
+                file.write(piece)
+                file.flush()
+                if text and kind == "said":
                     tail.append(text)
                     said(text)
 

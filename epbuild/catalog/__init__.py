@@ -15,6 +15,7 @@ from epbuild.catalog.entries import (
     KnownDifference,
     Limitation,
     Metadata,
+    NodeLogRules,
     NodeNames,
     Option,
     Refusal,
@@ -32,12 +33,10 @@ from epbuild.catalog.normalize import (
     plain_text,
     refusals,
 )
-from epbuild.catalog.numbers import METRICS, Numbers, Thresholds
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 
 __all__ = [
     "BUILT_IN",
-    "METRICS",
     "BadCatalog",
     "BadValue",
     "Catalog",
@@ -46,14 +45,13 @@ __all__ = [
     "KnownDifference",
     "Limitation",
     "Metadata",
+    "NodeLogRules",
     "NodeNames",
-    "Numbers",
     "Option",
     "Refusal",
     "Reproducibility",
     "SessionKeys",
     "Sharing",
-    "Thresholds",
     "UnknownName",
     "check_metadata",
     "entries_for",

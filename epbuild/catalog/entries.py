@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from epbuild.catalog.numbers import Numbers, read_numbers
-
 OptionType = Literal["text", "choice", "boolean", "integer", "number", "size", "name", "list", "pattern", "file", "folder"]
 Effect = Literal["measured", "documented", "unknown", "none"]
 """Whether an option changes what a compile writes, and how that is known. What is unknown counts as a change."""
@@ -221,8 +219,10 @@ class Limitation:
     """Option and the regular expression that its canonical value must match; none: whatever the options."""
     during: Literal["compile", "load"] | None = None
     """Where it shows; None: in both."""
-    of: Literal["machine", "target"] = "machine"
-    """What it is that cannot: this machine, so that another one may, or what is compiled for, whatever machine compiles."""
+    of: Literal["machine", "target", "model"] = "machine"
+    """What it is that cannot: this machine, so that another one may; what is compiled for; or the model as it is, or as it is asked for."""
+    hint: str | None = None
+    """What to try, as sentences."""
     source_has: Literal["overridable initializers"] | None = None
     """What a source model has that this is about, so that it is refused before it is compiled."""
     stops: bool = False
@@ -242,6 +242,21 @@ class Limitation:
             and self.holds(sys.platform, self.device if device is None else device, options)
             and re.search(self.symptom, said) is not None
         )
+
+
+@dataclass(frozen=True)
+class NodeLogRules:
+    """How an EP says of each node whether it takes it, as regular expressions for the lines of a log that holds all that it can say."""
+
+    refused: str
+    """Finds an entry about nodes that it does not take, which goes on for some lines."""
+    node: str
+    """Finds a node there: groups `operator` and `node`, its name."""
+    reason: str
+    """Finds why they are not taken: a group `reason`."""
+    more: str
+    """Finds any other line that belongs to the entry before it."""
+    origin: str
 
 
 @dataclass(frozen=True)
@@ -291,7 +306,10 @@ class Entry:
     """None: it is not known whether the EP heeds a prefix for the names of its nodes, nor whether they can be renamed."""
     takes_every_node: bool = False
     """Whether it leaves no node to the EPs that come after it."""
-    numbers: Numbers = field(default_factory=Numbers)
+    graph_optimization_level: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
+    """How far ONNX Runtime optimises a graph before this EP is given it, where the recipe does not say."""
+    node_log: NodeLogRules | None = None
+    """None: the EP says nothing of single nodes, or nobody knows how."""
 
     @cached_property
     def _concerned(self) -> dict[frozenset[str], tuple[Refusal, ...]]:
@@ -389,7 +407,8 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> Ent
         reproducible=_reproducibility(document.get("reproducible"), origin),
         node_names=_node_names(document.get("node_names"), origin),
         takes_every_node=document.get("takes_every_node", False),
-        numbers=read_numbers(document.get("numbers")),
+        graph_optimization_level=document.get("graph_optimization_level", "disable_all"),
+        node_log=NodeLogRules(**{"origin": origin, **document["node_log"]}) if "node_log" in document else None,
     )
 
 
@@ -478,6 +497,7 @@ def _limitation(row: Mapping[str, Any], origin: str) -> Limitation:
         when=row.get("when", {}),
         during=row.get("during"),
         of=row.get("limit_of", "machine"),
+        hint=row.get("hint"),
         source_has=row.get("source_has"),
         stops=row.get("stops", False),
     )

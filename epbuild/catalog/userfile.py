@@ -168,6 +168,10 @@ def _bad_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                     yield f"options.{name}.{word}", f"'{value}' is not how the EP writes it; write '{canonical}'"
 
 
+_NODE_LOG = {"refused": (), "node": ("operator", "node"), "reason": ("reason",), "more": ()}
+"""The expressions of `node_log`, and the groups that each needs."""
+
+
 def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every place that speaks of an option, and the option."""
     for name, table in document.get("names", {}).items():
@@ -197,6 +201,9 @@ def _bad_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield place, "the expression needs a group, for the target's name"
         if place.endswith(".files_pattern") and not groups:
             yield place, "the expression needs a group, for the path"
+        for name in _NODE_LOG.get(place.removeprefix("node_log."), ()) if place.startswith("node_log.") else ():
+            if name not in re.compile(expression).groupindex:
+                yield place, f"the expression needs a group named '{name}'"
 
 
 def _expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -215,6 +222,10 @@ def _expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for number, row in enumerate(document.get("cannot", ())):
         if "symptom" in row:
             yield f"cannot.{number}.symptom", row["symptom"]
-    for section, word in (("binary", "target_pattern"), ("compatibility", "pattern")):
+    for section, word in (
+        ("binary", "target_pattern"),
+        ("compatibility", "pattern"),
+        *(("node_log", word) for word in _NODE_LOG),
+    ):
         if word in document.get(section, {}):
             yield f"{section}.{word}", document[section][word]

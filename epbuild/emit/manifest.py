@@ -26,6 +26,8 @@ class ManifestModel:
     nodes: Sequence[Mapping[str, Any]]
     fallback_nodes: int
     compatibility: Mapping[str, str]
+    left: Sequence[Mapping[str, Any]] = ()
+    """The nodes that were left outside the EP, each with its operator and why."""
     merged: Sequence[Mapping[str, Any]] = ()
 
 
@@ -62,6 +64,7 @@ def render(
                 **({"merged": [dict(member) for member in model.merged]} if model.merged else {}),
                 "ep_context_nodes": [dict(node) for node in model.nodes],
                 "fallback_nodes": model.fallback_nodes,
+                **({"left": [dict(node) for node in model.left]} if model.left else {}),
                 "compatibility": dict(model.compatibility),
             }
             for model in models

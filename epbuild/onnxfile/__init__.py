@@ -20,7 +20,9 @@ from epbuild.onnxfile.headers import (
     ExternalData,
     Initializer,
     ModelHeader,
+    NamedNode,
     ValueInfo,
+    operator_name,
     read_header,
 )
 from epbuild.onnxfile.refusal import ChangeRefused
@@ -51,6 +53,7 @@ __all__ = [
     "MissingReference",
     "ModelHeader",
     "ModelPlace",
+    "NamedNode",
     "Packaging",
     "Repackaged",
     "SharedInitializers",
@@ -66,6 +69,7 @@ __all__ = [
     "merge_models",
     "model_places",
     "most_in_common",
+    "operator_name",
     "read_connection",
     "read_header",
     "read_weights",

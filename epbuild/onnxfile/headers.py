@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE, EPContextNode, read_node
 from epbuild.onnxfile.wire import Field, MalformedModel, WireReader, integer
@@ -32,6 +32,7 @@ _GRAPH_INITIALIZER = 5
 _GRAPH_INPUT = 11
 _GRAPH_OUTPUT = 12
 _GRAPH_SPARSE_INITIALIZER = 15
+_NODE_NAME = 3
 _NODE_OP_TYPE = 4
 _NODE_ATTRIBUTE = 5
 _NODE_DOMAIN = 7
@@ -55,7 +56,7 @@ _MODEL_FIELDS = frozenset(
 )
 _SUBGRAPH_FIELDS = frozenset({_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER})
 _GRAPH_FIELDS = _SUBGRAPH_FIELDS | {_GRAPH_NAME, _GRAPH_INPUT, _GRAPH_OUTPUT}
-_NODE_FIELDS = frozenset({_NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN})
+_NODE_FIELDS = frozenset({_NODE_NAME, _NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN})
 _FUNCTION_FIELDS = frozenset({_FUNCTION_NODE})
 _VALUE_FIELDS = frozenset({_VALUE_NAME, _VALUE_TYPE})
 _SHAPE_FIELDS = frozenset({1})
@@ -120,6 +121,13 @@ class Initializer:
     external: ExternalData | None
 
 
+class NamedNode(NamedTuple):
+    """A node by its name, which is empty where it has none, and its operator, with the domain where that is not ONNX's own."""
+
+    name: str
+    operator: str
+
+
 @dataclass(frozen=True)
 class ModelHeader:
     """What an ONNX model says about itself.
@@ -144,6 +152,8 @@ class ModelHeader:
     overridable: tuple[str, ...]
     """The initializers that are inputs too, so that whoever runs the model may feed another value: from IR version 4 on."""
     subgraph_data: frozenset[str]
+    other_nodes: tuple[NamedNode, ...] = ()
+    """The nodes that are not EPContext nodes, where their names were asked for."""
 
     @property
     def external_locations(self) -> tuple[str, ...]:
@@ -161,21 +171,26 @@ class ModelHeader:
         return sum(self.operators.values()) - len(self.ep_context_nodes)
 
 
-def read_header(path: Path) -> ModelHeader:
-    """Reads the header of the model file at `path` without reading its weights.
+def operator_name(domain: str, op_type: str) -> str:
+    """An operator as people write it: with its domain where that is not ONNX's own."""
+    return f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type
+
+
+def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
+    """Reads the header of the model file at `path` without reading its weights; `name_nodes`: with the names of its nodes.
 
     Raises MalformedModel where the file is not a whole ONNX model, OSError where it cannot be read.
     """
     with path.open("rb") as file:
-        return parse_header(file)
+        return parse_header(file, name_nodes=name_nodes)
 
 
-def parse_header(file: BinaryIO) -> ModelHeader:
+def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
     """Reads the header of the model that the seekable `file` holds from its first byte to its last; raises MalformedModel."""
     wire = WireReader(file)
     _refuse_what_is_no_model(file, wire.size)
     data = _ExternalFiles()
-    graph = _MainGraph(wire, data)
+    graph = _MainGraph(wire, data, name_nodes=name_nodes)
     ir_version = 0
     producer_name = ""
     opsets: dict[str, int] = {}
@@ -215,6 +230,7 @@ def parse_header(file: BinaryIO) -> ModelHeader:
         ep_context_nodes=tuple(graph.contexts),
         external_data=data.needed,
         subgraph_data=frozenset(data.in_subgraphs),
+        other_nodes=tuple(graph.named),
     )
 
 
@@ -258,9 +274,11 @@ class _ExternalFiles:
 class _Nodes:
     """Walks nodes, and the subgraphs and tensors in them; `data` gathers external data."""
 
-    def __init__(self, wire: WireReader, data: _ExternalFiles) -> None:
+    def __init__(self, wire: WireReader, data: _ExternalFiles, *, name_nodes: bool = False) -> None:
         self.wire = wire
         self.data = data
+        self.name_nodes = name_nodes
+        self.named: list[NamedNode] = []
         self.depth = 0
         self.operators: Counter[tuple[str, str]] = Counter()
         self.contexts: list[EPContextNode] = []
@@ -268,10 +286,12 @@ class _Nodes:
     def read_node(self, path: tuple[Field, ...], node: Field) -> None:
         """Reads the node `node`, which the fields of `path` enclose."""
         wire = self.wire
-        domain = op_type = ""
+        name = domain = op_type = ""
         for field in wire.message(node, _NODE_FIELDS):
             if field.number == _NODE_OP_TYPE:
                 op_type = wire.text(field)
+            elif field.number == _NODE_NAME:
+                name = wire.text(field) if self.name_nodes else ""
             elif field.number == _NODE_DOMAIN:
                 domain = wire.text(field)
             else:
@@ -287,6 +307,9 @@ class _Nodes:
         if (domain, op_type) == _EP_CONTEXT:
             self.contexts.append(read_node(wire, (*path, node)))
             _refuse_too_many(self.contexts, node)
+        elif self.name_nodes:
+            self.named.append(NamedNode(name, operator_name(domain, op_type)))
+            _refuse_too_many(self.named, node)
 
     def read_tensor(self, tensor: Field) -> Initializer:
         """Reads a TensorProto without its values."""
@@ -321,8 +344,8 @@ class _Nodes:
 class _MainGraph(_Nodes):
     """Walks the main graph; protobuf allows it to come in pieces, which add up."""
 
-    def __init__(self, wire: WireReader, data: _ExternalFiles) -> None:
-        super().__init__(wire, data)
+    def __init__(self, wire: WireReader, data: _ExternalFiles, *, name_nodes: bool = False) -> None:
+        super().__init__(wire, data, name_nodes=name_nodes)
         self.name = ""
         self.inputs: list[ValueInfo] = []
         self.outputs: list[ValueInfo] = []

@@ -8,7 +8,6 @@ from epbuild.plan.possible import obstacle, obstacles
 from epbuild.plan.sources import Locate, find_source
 from epbuild.plan.steps import (
     STATEMENT,
-    Action,
     Emission,
     Genai,
     Member,
@@ -20,7 +19,6 @@ from epbuild.plan.steps import (
     PlannedTarget,
     SessionGroup,
     Step,
-    ToolchainNeeds,
 )
 
 __all__ = [
@@ -30,7 +28,6 @@ __all__ = [
     "MANIFEST",
     "PROVENANCE",
     "STATEMENT",
-    "Action",
     "Change",
     "CustomOps",
     "Emission",
@@ -45,7 +42,6 @@ __all__ = [
     "PlannedTarget",
     "SessionGroup",
     "Step",
-    "ToolchainNeeds",
     "action_key",
     "changes",
     "differences",

@@ -16,8 +16,8 @@ from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.sources import Locate, SourceModel, find_source
-from epbuild.plan.steps import Action, Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
-from epbuild.recipe import Group, GroupMember, Output, Recipe
+from epbuild.plan.steps import Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
+from epbuild.recipe import CompileSettings, Group, GroupMember, Output, Recipe
 
 # The scalars and shapes that models of all kinds have are no weights that anybody shares.
 _NEXT_TO_NOTHING = 0.01
@@ -45,7 +45,8 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = la
         raise PlanError(*work.problems)
     return Plan(
         steps=tuple(steps),
-        actions={ident: action for ident, action in work.actions.items() if ident in kept},
+        session_groups={ident: group for ident, group in work.groups.items() if ident in kept},
+        emissions={ident: emission for ident, emission in work.emissions.items() if ident in kept},
         warnings=tuple(dict.fromkeys(work.warnings)),
     )
 
@@ -77,11 +78,6 @@ class _Work:
     """The parts of outputs that hold several, by the output's number and its path."""
     group_ops: dict[tuple[str, str], tuple[CustomOps, ...]] = field(default_factory=dict)
     """The custom operators of each group for each target."""
-
-    @property
-    def actions(self) -> dict[str, Action]:
-        """All actions, each after those that it needs."""
-        return {**self.groups, **self.emissions}
 
     def __post_init__(self) -> None:
         self.labels = list(_labels(self.recipe.outputs))
@@ -251,7 +247,14 @@ class _Work:
             target=target,
             # The files are found once it is known which groups are wanted.
             members=tuple(
-                Member(member.model.name, self.recipe.file, {}, models[member.model.name], member.compile, member.expect)
+                Member(
+                    member.model.name,
+                    self.recipe.file,
+                    {},
+                    models[member.model.name],
+                    _settled(member.compile, target),
+                    member.expect,
+                )
                 for member in members
             ),
             share=group.share_weights,
@@ -287,6 +290,12 @@ class _Work:
                 if group.group not in lonely:
                     lonely[group.group] = _lonely(group, {member.name: found[member.name] for member in members})
                 self.warnings += lonely[group.group]
+
+
+def _settled(settings: CompileSettings, target: PlannedTarget) -> CompileSettings:
+    """Compile settings in which all is said that the target decides where the recipe does not."""
+    level = settings.graph_optimization_level or target.graph_optimization_level
+    return replace(settings, graph_optimization_level=level)
 
 
 def _unnameable(group: Group, target: PlannedTarget) -> Iterator[Problem]:

@@ -6,19 +6,17 @@
 
 Where the models of a group become one, merge:decoder/phone stands before the emission, and is done with it.
 
-An action (the unit of caching and scheduling) is one session group or one emission; it goes by the id of its last step. A further kind
-of action is a further class here, of the `Action` protocol, and an entry in `build.kinds` that says how it is keyed and done.
+An action (the unit of caching and scheduling) is one session group or one emission; it goes by the id of its last step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple
 
-from epbuild.catalog import Entry, KnownDifference
+from epbuild.catalog import Entry, KnownDifference, Limitation
 from epbuild.errors import Position, Problem
 from epbuild.onnxfile import Connection
 from epbuild.plan.custom_ops import CustomOps
@@ -28,6 +26,7 @@ from epbuild.recipe import (
     DeviceChoice,
     Expectation,
     GenaiRole,
+    GraphOptimization,
     ImageReference,
     Layout,
     ModelSource,
@@ -40,41 +39,6 @@ StepKind = Literal["compile", "share", "merge", "emit"]
 
 STATEMENT = ".intoto.json"
 """Ends the name of a file with provenance."""
-
-
-class ToolchainNeeds(NamedTuple):
-    """A toolchain, the EPs that it has to hold, and beside them the packages of custom operators: where each module is asked for."""
-
-    toolchain: Toolchain
-    entries: tuple[Entry, ...]
-    packages: Mapping[str, Position]
-
-
-class Action(Protocol):
-    """The unit of caching and scheduling. Its key is known once the actions that it needs are done, or their results are in the store."""
-
-    @property
-    def id(self) -> str:
-        """The id of its last step."""
-
-    @property
-    def steps(self) -> tuple[str, ...]:
-        """The ids of the steps that it does, in order."""
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The ids of the actions whose results it is made of, each once."""
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Every file of the user's own that it depends on, each once, as far as they are known."""
-
-    @property
-    def runs_in(self) -> ToolchainNeeds | None:
-        """The toolchain that it runs in, and what that has to hold for it; None: epbuild does it itself."""
-
-
-_A = TypeVar("_A")
 
 
 @dataclass(frozen=True)
@@ -207,6 +171,16 @@ class PlannedTarget:
         return tuple(ep for ep in self.eps if ep.entry.sources)
 
     @property
+    def graph_optimization_level(self) -> GraphOptimization:
+        """How far ONNX Runtime optimises a graph where the recipe does not say: as the first EP that compiles is best given it."""
+        return next((ep.entry.graph_optimization_level for ep in self.compiling), "disable_all")
+
+    @property
+    def leaves_to_cpu(self) -> bool:
+        """Whether the target names, last, an EP that takes every node: then some may be left to it."""
+        return self.eps[-1].entry.takes_every_node
+
+    @property
     def known_differences(self) -> tuple[KnownDifference, ...]:
         """In what its artifacts are known to differ when they are compiled again; nothing is claimed where there is none."""
         return tuple(row for ep in self.compiling for row in ep.entry.known_differences(ep.provider_options))
@@ -215,6 +189,17 @@ class PlannedTarget:
     def known_to_differ(self) -> str | None:
         """Why its artifacts are known to differ when they are compiled again, as clauses; None where that is not known of them."""
         return "; ".join(dict.fromkeys(row.why for row in self.known_differences)) or None
+
+    def limitations(self, said: str, act: Literal["compile", "load"]) -> Iterator[tuple[PlannedEp, Limitation]]:
+        """Each limitation that the catalog knows and that shows in what was said while something was compiled or loaded, with its EP."""
+        for ep in self.eps:
+            for limitation in ep.entry.cannot:
+                if limitation.shows(said, act, ep.device.type, ep.provider_options):
+                    yield ep, limitation
+
+    def hints(self, said: str) -> list[str]:
+        """What the catalog has to try against what was said while something was compiled, each once."""
+        return list(dict.fromkeys(row.hint for _, row in self.limitations(said, "compile") if row.hint))
 
     @property
     def option_files(self) -> tuple[OptionFile, ...]:
@@ -250,6 +235,13 @@ class SessionGroup:
         """The name of the members' one weights file, beside each of them; EPs that share through it write it down. None: none."""
         return f"{self.group}.weights.bin" if self.share and self.initializer_threshold is not None else None
 
+    def most_left(self, member: Member) -> int | None:
+        """How many nodes of a member may be left outside the EPs that compile; None: any number."""
+        asked = member.expect.fallback_nodes
+        if asked == "any" or (asked is None and self.target.leaves_to_cpu):
+            return None
+        return asked or 0
+
     @property
     def min_shared_ratio(self) -> float | None:
         """The least part of the bytes of its members compiled alone that sharing must save; None: nobody asks."""
@@ -266,17 +258,6 @@ class SessionGroup:
     def custom_op_packages(self) -> tuple[CustomOps, ...]:
         """Those of its custom operators whose library a package of the toolchain ships."""
         return tuple(ops for ops in self.custom_ops if ops.library is None)
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The actions that it is made of."""
-        return ()
-
-    @property
-    def runs_in(self) -> ToolchainNeeds:
-        """The target's toolchain, with its EPs that come in packages."""
-        entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
-        return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
 
 
 @dataclass(frozen=True)
@@ -371,16 +352,6 @@ class Emission:
         return tuple(dict.fromkeys(ident for part in self.parts for ident in part.session_groups))
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """The actions that it is made of."""
-        return self.session_groups
-
-    @property
-    def runs_in(self) -> None:
-        """Epbuild lays outputs out itself."""
-        return None
-
-    @property
     def mergings(self) -> tuple[Merging, ...]:
         """Those of its parts that merge."""
         return tuple(part.merging for part in self.parts if part.merging is not None)
@@ -396,37 +367,30 @@ class Emission:
         return tuple(dict.fromkeys(path for part in self.parts for path in part.files))
 
 
+class ToolchainNeeds(NamedTuple):
+    """A toolchain, the EPs that it has to hold, and beside them the packages of custom operators: where each module is asked for."""
+
+    toolchain: Toolchain
+    entries: tuple[Entry, ...]
+    packages: Mapping[str, Position]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The ordered graph of steps, every step after those that it needs, with the actions behind them."""
 
     steps: tuple[Step, ...]
-    actions: Mapping[str, Action]
-    """By id, each after those that it needs."""
+    session_groups: Mapping[str, SessionGroup]
+    emissions: Mapping[str, Emission]
     warnings: tuple[Problem, ...] = ()
 
-    @cached_property
-    def session_groups(self) -> Mapping[str, SessionGroup]:
-        """Those of its actions that compile."""
-        return self.of(SessionGroup)
-
-    @cached_property
-    def emissions(self) -> Mapping[str, Emission]:
-        """Those of its actions that lay an output out."""
-        return self.of(Emission)
-
-    def of(self, kind: type[_A]) -> dict[str, _A]:
-        """Its actions of one kind, by id."""
-        return {ident: action for ident, action in self.actions.items() if isinstance(action, kind)}
-
     def toolchains(self) -> dict[str, ToolchainNeeds]:
-        """The toolchains that the plan's actions run in, each with what it has to hold."""
+        """The toolchains that the plan's session groups run in, each with what it has to hold."""
         found: dict[str, ToolchainNeeds] = {}
-        for needs in (action.runs_in for action in self.actions.values()):
-            if needs is None:
-                continue
-            known = found.get(needs.toolchain.name, ToolchainNeeds(needs.toolchain, (), {}))
-            more = tuple(entry for entry in needs.entries if entry not in known.entries)
-            packages = {**needs.packages, **known.packages}
-            found[needs.toolchain.name] = ToolchainNeeds(needs.toolchain, (*known.entries, *more), packages)
+        for group in self.session_groups.values():
+            toolchain = group.target.toolchain
+            known = found.get(toolchain.name, ToolchainNeeds(toolchain, (), {}))
+            more = tuple(ep.entry for ep in group.target.eps if ep.library is None and ep.entry not in known.entries)
+            packages = {ops.name: ops.where for ops in group.custom_op_packages}
+            found[toolchain.name] = ToolchainNeeds(toolchain, (*known.entries, *more), {**packages, **known.packages})
         return found

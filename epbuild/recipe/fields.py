@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from epbuild.errors import Position, Problem
 from epbuild.recipe.model import Scalar
@@ -74,6 +75,18 @@ class Fields:
         if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
             return int(value)
         self._problems.append(wrong_type(node, "integer"))
+        return None
+
+    def whole_or_any(self, key: str) -> int | Literal["any"] | None:
+        """A whole number, or the word `any`."""
+        value, node = self._scalar(key)
+        if node is None or not isinstance(value, str):
+            return self.whole(key)
+        if value == "any":
+            return "any"
+        self._problems.append(
+            Problem(WRONG_VALUE, f"{quoted(value)} is no number of nodes: write a whole number, or 'any'.", node.where)
+        )
         return None
 
     def size(self, key: str) -> int | None:

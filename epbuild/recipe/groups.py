@@ -21,7 +21,7 @@ def read_compile_settings(fields: Fields, model: str, problems: list[Problem]) -
     """How `model` is compiled; what is wrong with that is added to `problems`."""
     initializers = fields.mapping("initializers")
     store: Any = initializers.text("store") or CompileSettings.initializers
-    level: Any = fields.text("graph_optimization_level") or CompileSettings.graph_optimization_level
+    level: Any = fields.text("graph_optimization_level")
     file, threshold = initializers.text("file"), initializers.whole("threshold")
     prefix = fields.text("node_name_prefix")
     if store == "external" and initializers.lacks("file"):
@@ -43,7 +43,7 @@ def read_expectation(fields: Fields) -> Expectation:
     """What must be true of a compiled model."""
     return Expectation(
         ep_context_nodes=fields.whole("ep_context_nodes"),
-        fallback_nodes=fields.whole("fallback_nodes"),
+        fallback_nodes=fields.whole_or_any("fallback_nodes"),
         min_shared_ratio=fields.mapping("shared_bytes").number("min_ratio"),
         where=fields.where,
     )

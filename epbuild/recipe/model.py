@@ -150,7 +150,8 @@ class CompileSettings:
     """
 
     embed: bool = False
-    graph_optimization_level: GraphOptimization = "disable_all"
+    graph_optimization_level: GraphOptimization | None = None
+    """None: that of the target's EP, as the catalog has it; in a plan it is always there."""
     initializers: Literal["inline", "external", "source"] = "inline"
     external_file: str | None = None
     external_threshold: int = 1024
@@ -168,7 +169,8 @@ class Expectation:
     """
 
     ep_context_nodes: int | None = None
-    fallback_nodes: int | None = None
+    fallback_nodes: int | Literal["any"] | None = None
+    """None: the recipe does not say; then only a target that ends with the CPU EP may leave nodes to it."""
     min_shared_ratio: float | None = None
     """The least part that sharing must save of the bytes that the group's members come to when each is compiled alone."""
     where: Position | None = None

@@ -158,9 +158,17 @@ def _further(entry: Entry) -> Iterator[str]:
         if entry.reproducible.exceptions:
             yield "Known to differ:"
             yield "\n".join(f"- {_text(_known_difference(one))}" for one in entry.reproducible.exceptions)
+    if entry.sources:
+        yield "### Before it is given a graph"
+        yield (
+            f"ONNX Runtime optimises the graph at the level `{entry.graph_optimization_level}`, where the recipe's "
+            "`compile.graph_optimization_level` says nothing. Of several EPs in a target, the first that compiles decides."
+        )
     if entry.cannot:
         yield "### What it cannot do"
-        yield "\n".join(f"- {_text(one.what)}: {_text(one.why)}" for one in entry.cannot)
+        yield "\n".join(
+            f"- {_text(one.what)}: {_text(one.why)}" + (f". {_text(one.hint)}" if one.hint else "") for one in entry.cannot
+        )
 
 
 def _known_difference(known: KnownDifference) -> str:

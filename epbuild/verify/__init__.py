@@ -10,10 +10,10 @@ from epbuild.verify.checks import (
     ExpectedModel,
     SharedBytes,
     check_compiled,
-    check_expectations,
     check_shared_bytes,
     read_target,
 )
+from epbuild.verify.fallback import LeftGroup, LeftNode, Outside
 from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.signature import signature, source_signature
 
@@ -42,18 +42,20 @@ __all__ = [
     "FileDifference",
     "Finding",
     "Incomparable",
+    "LeftGroup",
+    "LeftNode",
     "ListedFile",
     "ListedModel",
     "Manifest",
     "Model",
     "NothingToVerify",
     "Outcome",
+    "Outside",
     "Payload",
     "SharedBytes",
     "SizeChange",
     "check_artifact",
     "check_compiled",
-    "check_expectations",
     "check_shared_bytes",
     "compare",
     "compare_bytes",

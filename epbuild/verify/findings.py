@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Outcome = Literal["passed", "failed", "skipped"]
 """`skipped`: it could not be checked here, for the reason in the message; that is no failure."""
@@ -24,5 +23,3 @@ class Finding:
     code: str | None = None
     """The EPB6xx code of what is wrong."""
     hint: str | None = None
-    figures: tuple[Mapping[str, Any], ...] = ()
-    """Of each output of a model that was run: its metrics, and on what kind of inputs."""

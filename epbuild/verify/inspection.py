@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.errors import Problem, VerifyError
-from epbuild.onnxfile import BadReference, EPContextNode, MalformedModel, ModelHeader, locate, read_header, resolve
+from epbuild.onnxfile import BadReference, EPContextNode, MalformedModel, ModelHeader, locate, operator_name, read_header, resolve
 from epbuild.verify.checks import read_target
 from epbuild.verify.contexts import COMPATIBILITY, entry_of
 from epbuild.verify.payload import Payload
@@ -175,7 +175,7 @@ def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any
 def _others(header: ModelHeader) -> dict[str, int]:
     """The operators that are not EPContext nodes, most frequent first."""
     counts = {
-        f"{domain}::{name}" if domain not in ("", "ai.onnx") else name: count
+        operator_name(domain, name): count
         for (domain, name), count in header.operators.items()
         if (domain, name) != ("com.microsoft", "EPContext")
     }

@@ -217,6 +217,9 @@ def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
 def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
     """Fresh SessionOptions for one member; the last of a sharing group stops the sharing and so writes the binary."""
     options = onnxruntime.SessionOptions()
+    if request.get("node_log"):
+        # Only the session's: at this level the default logger makes the EP's own libraries say everything as well, five times as much.
+        options.log_severity_level = request["node_log"]["severity"]
     register_custom_ops(options, request["custom_ops"])
     for ep, device in zip(request["eps"], devices):  # noqa: B905 - older interpreters
         if device is not None:
@@ -338,6 +341,10 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
     kept = []
     for member in request["members"]:
         channel.send("member_started", member=member["name"])
+        if request.get("node_log"):
+            # Into the log itself: nobody could tell how far a report, on another pipe, is ahead of it.
+            sys.stderr.write(f"{request['node_log']['mark']}{member['name']}\n")
+            sys.stderr.flush()
         begin = time.monotonic()
         kept.append(compile_member(onnxruntime, request, member, devices))
         channel.send("member_finished", member=member["name"], seconds=round(time.monotonic() - begin, 3))

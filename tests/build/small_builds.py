@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from epbuild.build import Event, Request, RunFinished, StepFailed, Survey, executor, run, session, survey
 from epbuild.build.supervisor import Ending
 from epbuild.catalog import entry
-from epbuild.errors import Position
+from epbuild.errors import Position, Problem
 from epbuild.plan import Member, PlannedEp, PlannedTarget, SessionGroup
 from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain
 from epbuild.store import Configuration, Memory, StepRecord, Workspace
@@ -53,9 +53,13 @@ groups:
   classifier:
     models: [classifier]
     targets: [plain]
+    expect: {fallback_nodes: any}
 outputs:
   - {layout: directory, path: "dist/${group}"}
 """
+
+LET_THE_CPU = "    expect: {fallback_nodes: any}\n"
+"""What lets the classifier leave its Relu outside the EP."""
 
 SHARE = "share:decoder/npu"
 CLASSIFIER = "compile:classifier/plain/classifier"
@@ -173,8 +177,12 @@ class Workshop:
         return finished
 
     @property
+    def problems(self) -> list[Problem]:
+        return [problem for event in self.events if isinstance(event, StepFailed) for problem in event.problems]
+
+    @property
     def failures(self) -> list[str]:
-        return [problem.code for event in self.events if isinstance(event, StepFailed) for problem in event.problems]
+        return [problem.code for problem in self.problems]
 
     def output(self, group: str = "decoder") -> Path:
         return self.folder / "dist" / group
@@ -210,7 +218,8 @@ class Workshop:
         self.compiled.append("+".join(member["name"] for member in members))
         inputs = [request["eps"], *(_digest(folder / member["source"]) for member in members)]
         content = json.dumps(inputs, sort_keys=True).encode()
-        binaries = {ep["name"]: f"{members[0]['name']}_ctx_{entry(ep['name']).short}.bin" for ep in request["eps"]}
+        compiling = [ep for ep in request["eps"] if entry(ep["name"]).sources]
+        binaries = {ep["name"]: f"{members[0]['name']}_ctx_{entry(ep['name']).short}.bin" for ep in compiling}
         for member in members:
             contexts: Mapping[str, str | bytes] = dict.fromkeys(binaries, content) if member["embed"] else binaries
             onnx.save(context_model(contexts), folder / member["output"])

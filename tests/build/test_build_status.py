@@ -19,6 +19,7 @@ from small_builds import (
     COMPILES,
     EMIT_CLASSIFIER,
     EMIT_DECODER,
+    LET_THE_CPU,
     SHARE,
     STEPS,
     Workshop,
@@ -280,7 +281,7 @@ def test_a_tightened_expectation_is_checked_against_results_that_are_already_the
     states = built.states()
     assert (states[SHARE], states[EMIT_DECODER], states[CLASSIFIER]) == ("out of date", "out of date", "current")
     assert built.reasons(SHARE) == tuple(
-        f"1 nodes of the model '{name}' stayed outside QNNExecutionProvider; the recipe expects 0"
+        f"1 node of the model '{name}' stayed outside QNNExecutionProvider: 1 Relu. The recipe expects 0 at most"
         for name in ("prefill", "decode")
     )
     before = built.contents()
@@ -288,6 +289,40 @@ def test_a_tightened_expectation_is_checked_against_results_that_are_already_the
     assert built.failures == ["EPB609", "EPB609"]
     assert built.compiled == []
     assert built.contents() == before
+
+
+def test_a_node_left_outside_fails_its_step_unless_the_recipe_has_a_word_of_it(workshop: Workshop) -> None:
+    workshop.write_recipe((LET_THE_CPU, ""))
+    assert workshop.build().exit_code == 1
+    [problem] = workshop.problems
+    assert (problem.code, problem.where) == ("EPB655", CLASSIFIER)
+    assert problem.message == "1 node of the model 'classifier' stayed outside QNNExecutionProvider: 1 Relu"
+    assert problem.hint == (
+        "To accept that the CPU runs them, write `expect: {fallback_nodes: 1}`, or end the target's `eps` with CPUExecutionProvider."
+    )
+    assert not workshop.output("classifier").exists()
+
+
+WORDS = {
+    "a number": "    expect: {fallback_nodes: 1}\n",
+    "any": LET_THE_CPU,
+}
+
+
+@pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
+def test_once_the_recipe_has_a_word_of_it_nothing_is_compiled_again(workshop: Workshop, word: str) -> None:
+    workshop.write_recipe((LET_THE_CPU, ""))
+    workshop.build(CLASSIFIER)
+    assert workshop.compiled == ["classifier"]
+    workshop.write_recipe((LET_THE_CPU, word))
+    assert workshop.build(CLASSIFIER).exit_code == 0
+    assert workshop.compiled == []
+
+
+def test_a_target_that_ends_with_the_cpu_ep_may_leave_nodes_to_it(workshop: Workshop) -> None:
+    eps = "plain: {toolchain: qnn, eps: [{ep: QNNExecutionProvider}, {ep: CPUExecutionProvider}]}"
+    workshop.write_recipe((LET_THE_CPU, ""), ("plain: {toolchain: qnn, ep: QNNExecutionProvider}", eps))
+    assert workshop.build(CLASSIFIER).exit_code == 0
 
 
 def test_a_loosened_expectation_rebuilds_nothing(built: Workshop) -> None:
@@ -359,7 +394,7 @@ def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Works
         monkeypatch.setattr(f"epbuild.{module}.__version__", "1000.0")
     emissions = {step: state for step, state in workshop.states().items() if step.startswith("emit:")}
     assert {step for step, state in emissions.items() if state == "current"} == {
-        step for step in emissions if "bom" not in workshop.survey().actions[step].document
+        step for step in emissions if "bom" not in workshop.survey().emissions[step].document
     }
     assert len(emissions) == 4
     [step] = [step for step, state in emissions.items() if state != "current" and "decoder" in step]

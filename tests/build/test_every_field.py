@@ -22,7 +22,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 from small_builds import Workshop, context_model
 
-from epbuild.build import compiling, executor, session, survey
+from epbuild.build import actions, executor, session, survey
 from epbuild.build.supervisor import Ending
 from epbuild.catalog import entry
 from epbuild.recipe import Toolchain
@@ -54,7 +54,7 @@ def base_recipe() -> Document:
         "toolchains": {"qnn": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"]}},
         "models": {"left": "left.onnx", "right": {"path": "right.onnx"}},
         "targets": {"npu": {"toolchain": "qnn", **copy.deepcopy(QNN)}},
-        "groups": {"pair": {"models": ["left", "right"], "targets": ["npu"]}},
+        "groups": {"pair": {"models": ["left", "right"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}}},
         "outputs": [
             *(output(PLAIN, layout, pack) for layout in LAYOUTS for pack in PACKS),
             *(
@@ -107,7 +107,7 @@ MATRIX: Edits = {
     "outputs": [{"layout": "directory", "path": "dist/plain/${target}"}],
 }
 TWO: Edits = {
-    "groups.other": {"models": ["left"], "targets": ["npu"]},
+    "groups.other": {"models": ["left"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}},
     "targets.gpu": {"toolchain": "qnn", "ep": OPENVINO, "device": {"type": "gpu"}},
     "groups.pair.targets": ["npu", "gpu"],
     "outputs": [{"layout": "directory", "path": "dist/plain/${group}/${target}", "groups": ["pair", "other"], "targets": ["*"]}],
@@ -286,7 +286,7 @@ CASES: dict[str, Case | str] = {
     ),
     "groups.*.models[].expect.shared_bytes.min_ratio": "it is refused there, since it is the group's",
     "groups.*.expect.shared_bytes.min_ratio": Case(
-        {"groups.pair.expect": {"shared_bytes": {"min_ratio": 0.01}}}, given=SHARING, counts=False
+        {"groups.pair.expect": {"fallback_nodes": "any", "shared_bytes": {"min_ratio": 0.01}}}, given=SHARING, counts=False
     ),
     "outputs[].layout": Case({"outputs.0.layout": LAYOUTS[1]}),
     "outputs[].path": Case({"outputs.0.path": "dist/plain/elsewhere"}),
@@ -358,7 +358,7 @@ class Checkout(Workshop):
         self.write_files(FILES)
         # The EPs are faked, so that this machine can compile for all of them.
         monkeypatch.setattr(session, "obstacles", lambda groups, platform: [])
-        monkeypatch.setattr(compiling, "obstacle", lambda target, platform: None)
+        monkeypatch.setattr(actions, "obstacle", lambda target, platform: None)
         monkeypatch.setattr(
             "epbuild.registry.push", lambda image, reference, *rest, **options: Pushed(reference, image.digest, 1, 0, 0)
         )

@@ -138,7 +138,7 @@ def test_its_parameters_are_what_the_recipe_asks_for() -> None:
     assert decoder["models"][0]["source"] == "models/tiny-llm/prefill.onnx"
     assert decoder["models"][0]["compile"] == {
         "embed": False,
-        "graph_optimization_level": "disable_all",
+        "graph_optimization_level": "basic",
         "initializers": "inline",
     }
 
@@ -292,7 +292,7 @@ def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> byt
     monkeypatch.setenv("EPBUILD_CACHE_DIR", os.fspath(cache))
     request = Request(recipe, selection=("emit:classifier/snapdragon-SM8750/*",))
     assert run(request, lambda event: None) == 0
-    made = [status.made for status in survey(request).actions.values() if status.made is not None]
+    made = [status.made for status in survey(request).groups.values() if status.made is not None]
     built = [
         Built(
             action=item.group.id,

@@ -68,7 +68,7 @@ def test_another_checkout_has_the_same_keys(tmp_path: Path) -> None:
         ("    share_weights: true\n", "    share_weights: true\n    timeout: 90\n    expect: {ep_context_nodes: 1}\n"),
         (
             "    share_weights: true\n",
-            "    share_weights: true\n    compile: {embed: false, graph_optimization_level: disable_all}\n",
+            "    share_weights: true\n    compile: {embed: false, graph_optimization_level: basic}\n",
         ),
         ("    path: dist/${group}/${target}\n", "    path: elsewhere/${group}/${target}\n    model: ${model}.onnx\n"),
         ("name: tiny\n", "name: renamed\ndescription: The same, described.\n"),
@@ -164,7 +164,7 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
         (
             "models: [prefill, decode]",
             "models: [prefill, {model: decode, compile: {graph_optimization_level: all}}]",
-            "model decode: compile graph optimization level changed: disable_all -> all",
+            "model decode: compile graph optimization level changed: basic -> all",
         ),
         (
             "models: [prefill, decode]",

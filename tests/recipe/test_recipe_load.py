@@ -53,7 +53,7 @@ def model(name: str, path: str, **more: Any) -> dict[str, Any]:
 
 COMPILE = {
     "embed": False,
-    "graph_optimization_level": "disable_all",
+    "graph_optimization_level": None,
     "initializers": "inline",
     "external_file": None,
     "external_threshold": 1024,
@@ -146,7 +146,10 @@ EXPECTED = {
     "groups": {
         "decoder": group(
             "decoder",
-            [member(name, expect={"ep_context_nodes": 1, "fallback_nodes": 0}) for name in ("prefill", "decode")],
+            [
+                member(name, {"graph_optimization_level": "disable_all"}, {"ep_context_nodes": 1, "fallback_nodes": 0})
+                for name in ("prefill", "decode")
+            ],
             ["snapdragon-SC8380XP", "snapdragon-SM8750"],
             share_weights=True,
             timeout=90.0,
@@ -435,9 +438,9 @@ TYPED = {
     ),
     "an expectation": (
         "targets: [npu]",
-        "targets: [npu]\n    expect: {fallback_nodes: '${vars.it}'}",
+        "targets: [npu]\n    expect: {ep_context_nodes: '${vars.it}'}",
         "0",
-        lambda r: r.groups["decoder"].members[0].expect.fallback_nodes,
+        lambda r: r.groups["decoder"].members[0].expect.ep_context_nodes,
         0,
     ),
     "a layout": (

@@ -66,7 +66,7 @@ def test_the_defaults_that_an_editor_shows_are_those_that_are_used(tmp_path: Pat
     assert group.share_weights is _default("group", "share_weights")
     assert [member.compile for member in group.members] == [compile_]
     assert compile_.embed is _default("compile", "embed")
-    assert compile_.graph_optimization_level == _default("compile", "graph_optimization_level")
+    assert compile_.graph_optimization_level is None  # the EP's catalog entry has it
     assert compile_.initializers == _default("initializers", "store")
     assert compile_.external_threshold == _default("initializers", "threshold")
     assert model.read == _default("model", "read")
