@@ -33,6 +33,15 @@ from epbuild.catalog.normalize import (
     plain_text,
     refusals,
 )
+from epbuild.catalog.preparations import (
+    OptionFault,
+    Preparation,
+    PreparationOption,
+    brought_by,
+    check_options,
+    preparation,
+    preparation_kinds,
+)
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 
 __all__ = [
@@ -48,12 +57,17 @@ __all__ = [
     "NodeLogRules",
     "NodeNames",
     "Option",
+    "OptionFault",
+    "Preparation",
+    "PreparationOption",
     "Refusal",
     "Reproducibility",
     "SessionKeys",
     "Sharing",
     "UnknownName",
+    "brought_by",
     "check_metadata",
+    "check_options",
     "entries_for",
     "entry",
     "find_option",
@@ -63,6 +77,8 @@ __all__ = [
     "normalize",
     "normalize_option",
     "plain_text",
+    "preparation",
+    "preparation_kinds",
     "refusals",
     "session_keys",
 ]

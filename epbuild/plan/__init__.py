@@ -5,6 +5,7 @@ from epbuild.plan.key import Change, action_key, changes, differences, key_docum
 from epbuild.plan.outputs import BASE, BOM, GENAI_CONFIG, MANIFEST, PROVENANCE
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.possible import obstacle, obstacles
+from epbuild.plan.preparations import package_problems, preparation_options, preparation_problems
 from epbuild.plan.sources import Locate, find_source
 from epbuild.plan.steps import (
     STATEMENT,
@@ -50,5 +51,8 @@ __all__ = [
     "make_plan",
     "obstacle",
     "obstacles",
+    "package_problems",
+    "preparation_options",
+    "preparation_problems",
     "problems_of_the_rest",
 ]

@@ -38,6 +38,7 @@ from epbuild.recipe.model import (
     Toolchain,
 )
 from epbuild.recipe.requirement import Requirement, read_requirement
+from epbuild.recipe.source import MappingNode, Node, ScalarNode, SequenceNode, plain
 from epbuild.recipe.template import OUTPUT_NAMES, TemplateError, substitute
 
 __all__ = [
@@ -61,8 +62,10 @@ __all__ = [
     "HubAddress",
     "ImageReference",
     "Layout",
+    "MappingNode",
     "Merge",
     "ModelSource",
+    "Node",
     "ObjectAddress",
     "Output",
     "Pack",
@@ -71,6 +74,8 @@ __all__ = [
     "Reference",
     "Requirement",
     "Scalar",
+    "ScalarNode",
+    "SequenceNode",
     "Setting",
     "Target",
     "TemplateError",
@@ -81,6 +86,7 @@ __all__ = [
     "names_library",
     "parse_address",
     "parse_image_reference",
+    "plain",
     "read_requirement",
     "substitute",
 ]

@@ -7,7 +7,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from epbuild.catalog import Entry, Known, KnownDifference, Option, entries_for, known_eps, session_keys
+from epbuild.catalog import (
+    Entry,
+    Known,
+    KnownDifference,
+    Option,
+    Preparation,
+    PreparationOption,
+    entries_for,
+    known_eps,
+    preparation,
+    preparation_kinds,
+    session_keys,
+)
 from epbuild.reference.editor import editor_schema, plain_default
 from epbuild.schemas import schema
 
@@ -30,6 +42,7 @@ _MOST_VALUES = 24
 def reference_pages() -> dict[str, str]:
     """Every page below `docs/reference/` by its file name, and the schema that editors explain recipes with."""
     pages = {"recipe.md": _recipe_page(schema("recipe")), "session-options.md": _session_page()}
+    pages["preparations.md"] = _preparations_page()
     pages |= {f"{ep}.md": _ep_page(ep, entries_for(ep)) for ep in known_eps()}
     editors = json.dumps(editor_schema("recipe"), indent=1) + "\n"
     return {"README.md": _index(), "recipe.schema.json": editors, **pages}
@@ -41,6 +54,7 @@ def _index() -> str:
         "Reference",
         "- [The recipe](recipe.md): every key of the recipe language.\n"
         "- [Session options](session-options.md): every session configuration key of ONNX Runtime that a recipe may set.\n"
+        "- [Preparations](preparations.md): what can be done to a model before it is compiled, and every option of it.\n"
         "- [recipe.schema.json](recipe.schema.json): the same for editors, which complete and explain a recipe that begins with\n"
         "  `# yaml-language-server: $schema=` and the path of that file.",
         "## Execution providers",
@@ -205,6 +219,56 @@ def _session_page() -> str:
         "## Keys that epbuild sets itself",
         _table(("key", "what to do instead"), reserved),
     )
+
+
+def _preparations_page() -> str:
+    kinds = [preparation(kind) for kind in preparation_kinds()]
+    what = "What `prepare` of a model can do by itself. Each runs in the toolchain of its step, which names the packages that it needs:"
+    names = "epbuild brings none of them. Options have the names that the libraries give them; without a default here, the library's holds."
+    sections = [f"{what}\n{names}"]
+    for kind in kinds:
+        sections += [f"## {kind.kind}", _text(kind.summary), _table(("", ""), _needs(kind)), *_preparation_options(kind)]
+        sections += ["\n".join(f"- {_text(note)}" for note in kind.notes)] if kind.notes else []
+    return _page("Preparations", *sections)
+
+
+def _needs(kind: Preparation) -> Iterator[tuple[str, str]]:
+    yield "packages", ", ".join(map(_code, kind.packages))
+    if kind.one_of:
+        yield "needs one of", ", ".join(map(_code, kind.one_of))
+    if kind.any_of:
+        yield "needs some of", ", ".join(map(_code, kind.any_of))
+    if kind.short is not None:
+        yield "in short", f"`{kind.kind}: 21` is `{kind.kind}: {{{kind.short}: 21}}`"
+    yield "known from", kind.origin
+
+
+def _preparation_options(kind: Preparation) -> Iterator[str]:
+    yield _table(("option", "value", "default", "meaning"), map(_preparation_row, kind.options.values()))
+    for option in kind.options.values():
+        if option.options:
+            yield f"Of `{option.name}`:"
+            yield _table(("option", "value", "default", "meaning"), map(_preparation_row, option.options.values()))
+
+
+def _preparation_row(option: PreparationOption) -> tuple[str, str, str, str]:
+    words = {
+        "names": "list of names",
+        "flag-or-names": "`true`, `false`, or a list of names",
+        "files": f"list of patterns of `{option.suffix}` files",
+        "ranges": "mapping of inputs to `[LOW, HIGH]`",
+        "sizes": "mapping of inputs to lists of sizes",
+        "table": "mapping",
+        **_TYPES,
+    }
+    value = _listed(option.values) if option.values else words[option.type]
+    if option.type == "names" and option.values:
+        value = f"list of: {value}"
+    bounds = {"at least": option.minimum, "at most": option.maximum}
+    value = ", ".join([value, *(f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None)])
+    default = "required" if option.required else "" if option.default is None else _json(option.default)
+    meaning = option.meaning + (f" Needs {' and '.join(map(_code, option.packages))}." if option.packages else "")
+    return _code(option.name), value, default, meaning + (f" With `{option.requires}` only." if option.requires else "")
 
 
 def _recipe_page(document: Mapping[str, Any]) -> str:

@@ -1,0 +1,294 @@
+"""Built-in preparations: what is known of each kind and of its options, and the check of options against that.
+
+check(preparation("opset"), 21)                        {"target_version": 21}
+check(preparation("opset"), {"target_version": "new"})   a fault at ("target_version",)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from epbuild.errors import nearest
+
+PreparationOptionType = Literal[
+    "boolean", "integer", "number", "choice", "names", "flag-or-names", "files", "ranges", "sizes", "table"
+]
+OptionPath = tuple[str | int, ...]
+"""The way to a value in a preparation's options: keys, and indices of lists."""
+
+_DATA = Path(__file__).with_name("preparations.toml")
+
+
+@dataclass(frozen=True)
+class PreparationOption:
+    """One option of a built-in preparation."""
+
+    name: str
+    type: PreparationOptionType
+    meaning: str
+    values: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    default: str | float | bool | None = None
+    """What holds where the option is not given; None: nothing, or what the library has."""
+    required: bool = False
+    requires: str | None = None
+    """The option that must be true for this one to have a meaning."""
+    packages: tuple[str, ...] = ()
+    """What the toolchain must hold for it to be anything but false."""
+    suffix: str | None = None
+    """For `files`: how each of their names ends."""
+    options: Mapping[str, PreparationOption] = field(default_factory=dict)
+    """For a `table`: what may be in it."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """One kind of built-in preparation."""
+
+    kind: str
+    summary: str
+    packages: tuple[str, ...]
+    """The distributions that the toolchain of its step must hold."""
+    options: Mapping[str, PreparationOption]
+    origin: str
+    short: str | None = None
+    """The option that a value in place of a mapping is for."""
+    one_of: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The options that name files, which are no part of the options that the script is given."""
+        return tuple(option.name for option in self.options.values() if option.type == "files")
+
+    def packages_for(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """The distributions that a step with these options needs."""
+        more = (name for option, value in options.items() if value is not False for name in self.options[option].packages)
+        return tuple(dict.fromkeys((*self.packages, *more)))
+
+
+@dataclass(frozen=True)
+class OptionFault:
+    """What is wrong with a preparation's options, and where; `of_name`: with the name of what is there, and not with its value."""
+
+    path: OptionPath
+    message: str
+    hint: str | None = None
+    of_name: bool = False
+
+
+def preparation_kinds() -> tuple[str, ...]:
+    """The kinds of built-in preparations, in the order of the data."""
+    return tuple(_all())
+
+
+def preparation(kind: str) -> Preparation:
+    """What is known of a kind; raises KeyError for one that there is not."""
+    return _all()[kind]
+
+
+def check_options(kind: Preparation, given: object) -> tuple[dict[str, Any], list[OptionFault]]:
+    """The options of a preparation with the defaults that a step must not leave to the library, and what is wrong with them.
+
+    `given` is what the recipe has after the kind: a mapping, a value for the option that `short` names, or None. With faults, the
+    options are those without any.
+    """
+    if kind.short is not None and not isinstance(given, Mapping | list) and given is not None:
+        faults = list(_faults(kind.options[kind.short], given, ()))
+        return ({} if faults else {kind.short: given}), faults
+    if given is None:
+        given = {}
+    if not isinstance(given, Mapping):
+        return {}, [OptionFault((), f"The options of '{kind.kind}' are a mapping.", _listed(kind.options))]
+    faults = list(_table_faults(kind.options, given, (), f"'{kind.kind}'"))
+    faults += _choice_faults(kind, given)
+    wrong = {fault.path[0] for fault in faults if fault.path}
+    return {name: _completed(kind.options[name], value) for name, value in given.items() if name not in wrong}, faults
+
+
+def _completed(option: PreparationOption, value: Any) -> Any:
+    """A value with the defaults of what is in it: numbers that are drawn must not change with a release of epbuild."""
+    if option.type == "table":
+        defaults = {name: inner.default for name, inner in option.options.items() if inner.default is not None}
+        return {**defaults, **value}
+    if option.type in {"integer", "sizes"}:
+        return _whole(value)
+    return value
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: [int(size) for size in sizes] for name, sizes in value.items()}
+    return int(value)
+
+
+def _choice_faults(kind: Preparation, given: Mapping[str, Any]) -> Iterable[OptionFault]:
+    there = [name for name in kind.one_of if name in given]
+    names = " or ".join(f"'{name}'" for name in kind.one_of or kind.any_of)
+    if kind.one_of and not there:
+        yield OptionFault((), f"'{kind.kind}' needs {names}.", _meanings(kind, kind.one_of))
+    if len(there) > 1:
+        yield OptionFault((there[1],), f"'{kind.kind}' takes one of {names}, and not both.", None, of_name=True)
+    if kind.any_of and not any(name in given for name in kind.any_of):
+        yield OptionFault((), f"'{kind.kind}' needs {names}.", _meanings(kind, kind.any_of))
+    for name in given:
+        needed = kind.options[name].requires if name in kind.options else None
+        if needed is not None and given.get(needed) is not True:
+            message = f"'{name}' says something of '{needed}' only, which is not asked for."
+            yield OptionFault((name,), message, f"Add '{needed}: true', or leave it out.", of_name=True)
+
+
+def _meanings(kind: Preparation, names: Iterable[str]) -> str:
+    return " ".join(f"{name}: {kind.options[name].meaning}" for name in names)
+
+
+def _table_faults(
+    options: Mapping[str, PreparationOption], given: Mapping[str, Any], path: OptionPath, whose: str
+) -> Iterable[OptionFault]:
+    for name, value in given.items():
+        if name not in options:
+            yield OptionFault((*path, name), f"{whose} has no option '{name}'.", _listed(options, name), of_name=True)
+        else:
+            yield from _faults(options[name], value, (*path, name))
+    for name, option in options.items():
+        if option.required and name not in given:
+            yield OptionFault(path, f"{whose} needs '{name}'.", option.meaning)
+
+
+def _listed(options: Collection[str], meant: str = "") -> str:
+    return nearest(meant, options) or f"There is: {', '.join(options)}."
+
+
+def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+    """What is wrong with one option's value."""
+    match option.type:
+        case "boolean":
+            if not isinstance(value, bool):
+                yield OptionFault(path, f"'{option.name}' is true or false.")
+        case "integer" | "number":
+            yield from _number_faults(option, value, path)
+        case "choice":
+            if value not in option.values:
+                hint = nearest(str(value), option.values)
+                yield OptionFault(path, f"'{option.name}' is one of {', '.join(option.values)}.", hint)
+        case "names" | "files":
+            yield from _names_faults(option, value, path)
+        case "flag-or-names":
+            if not isinstance(value, bool):
+                yield from _names_faults(option, value, path)
+        case "ranges" | "sizes":
+            yield from _by_input_faults(option, value, path)
+        case "table":
+            if isinstance(value, Mapping):
+                yield from _table_faults(option.options, value, path, f"'{option.name}'")
+            else:
+                yield OptionFault(path, f"'{option.name}' is a mapping.", _listed(option.options))
+
+
+def _number_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+    if not _is_number(value) or (option.type == "integer" and value != int(value)):
+        yield OptionFault(path, f"'{option.name}' is a {'whole ' if option.type == 'integer' else ''}number.")
+    elif option.minimum is not None and value < option.minimum:
+        yield OptionFault(path, f"'{option.name}' is at least {option.minimum:g}.")
+    elif option.maximum is not None and value > option.maximum:
+        yield OptionFault(path, f"'{option.name}' is at most {option.maximum:g}.")
+
+
+def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+    if option.type == "files" and isinstance(value, str) and value:
+        return
+    if not isinstance(value, list) or not value:
+        what = "a list of patterns of files" if option.type == "files" else "a list of names"
+        yield OptionFault(path, f"'{option.name}' is {what}{', or true or false' if option.type == 'flag-or-names' else ''}.")
+        return
+    for index, item in enumerate(value):
+        if not isinstance(item, str) or not item:
+            yield OptionFault((*path, index), f"'{option.name}' is a list of texts that are not empty.")
+        elif option.values and item not in option.values:
+            hint = nearest(item, option.values)
+            yield OptionFault((*path, index), f"'{option.name}' has some of {', '.join(option.values)}.", hint)
+        elif item in value[:index]:
+            yield OptionFault((*path, index), f"'{option.name}' has '{item}' twice.")
+
+
+def _by_input_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
+    """What is wrong with `{input: [LOW, HIGH]}` or `{input: [size, ...]}`."""
+    ranges = option.type == "ranges"
+    if not isinstance(value, Mapping) or not value:
+        what = "[LOW, HIGH]" if ranges else "its sizes"
+        yield OptionFault(path, f"'{option.name}' is a mapping of the model's inputs to {what}.")
+        return
+    for name, numbers in value.items():
+        if ranges and not (
+            isinstance(numbers, list) and len(numbers) == 2 and all(map(_is_number, numbers)) and numbers[0] <= numbers[1]
+        ):
+            yield OptionFault((*path, name), f"The range of '{name}' is [LOW, HIGH]: two numbers, the smaller one first.")
+        elif not ranges and not (
+            isinstance(numbers, list) and all(_is_number(size) and size == int(size) and size >= 1 for size in numbers)
+        ):
+            yield OptionFault((*path, name), f"The sizes of '{name}' are a list of whole numbers from 1.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def brought_by(distribution: str) -> tuple[str, ...]:
+    """Other distributions that install this one with them."""
+    return tuple(_document().get("brought_by", {}).get(distribution, ()))
+
+
+@cache
+def _document() -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(_DATA.read_text(encoding="utf-8"))
+
+
+@cache
+def _all() -> dict[str, Preparation]:
+    return {kind: _preparation(kind, row) for kind, row in _document()["kinds"].items()}
+
+
+def _preparation(kind: str, row: Mapping[str, Any]) -> Preparation:
+    return Preparation(
+        kind=kind,
+        summary=row["summary"],
+        packages=tuple(row["packages"]),
+        options=_options(row["options"]),
+        origin=row["origin"],
+        short=row.get("short"),
+        one_of=tuple(row.get("one_of", ())),
+        any_of=tuple(row.get("any_of", ())),
+        notes=tuple(row.get("notes", ())),
+    )
+
+
+def _options(table: Mapping[str, Any]) -> dict[str, PreparationOption]:
+    return {name: _option(name, row) for name, row in table.items()}
+
+
+def _option(name: str, row: Mapping[str, Any]) -> PreparationOption:
+    if row["type"] not in get_args(PreparationOptionType):
+        raise ValueError(f"{name}: {row['type']}")
+    return PreparationOption(
+        name=name,
+        type=row["type"],
+        meaning=row["meaning"],
+        values=tuple(row.get("values", ())),
+        minimum=row.get("minimum"),
+        maximum=row.get("maximum"),
+        default=row.get("default"),
+        required=row.get("required", False),
+        requires=row.get("requires"),
+        packages=tuple(row.get("packages", ())),
+        suffix=row.get("suffix"),
+        options=_options(row.get("options", {})),
+    )

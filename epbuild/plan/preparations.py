@@ -1,0 +1,75 @@
+"""Built-in preparations of a recipe held against the catalog: their options with their places, and what their toolchains must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from epbuild.catalog import OptionFault, brought_by, check_options, entry, preparation, preparation_kinds
+from epbuild.errors import Position, Problem, nearest
+from epbuild.recipe import MappingNode, Node, SequenceNode, Toolchain, plain
+
+BAD_PREPARATION: Final = "EPB280"
+LACKS_PACKAGE: Final = "EPB281"
+
+_RUNTIME = "onnxruntime"
+
+
+def preparation_options(kind: str, node: Node | None, where: Position) -> tuple[dict[str, Any], list[Problem]]:
+    """The options of a built-in preparation, as its script is to be given them, and what is wrong with them.
+
+    `node` is what the recipe has after the kind, its templates substituted; None where it has the kind alone, at `where`. Files are among
+    the options as the recipe writes them.
+    """
+    if kind not in preparation_kinds():
+        known = preparation_kinds()
+        hint = nearest(kind, known) or f"There is: {', '.join(known)}."
+        return {}, [Problem(BAD_PREPARATION, f"There is no preparation '{kind}'.", where, hint)]
+    options, faults = check_options(preparation(kind), None if node is None else plain(node))
+    return options, [_problem(fault, node, where) for fault in faults]
+
+
+def preparation_problems(kind: str, node: Node | None, where: Position) -> list[Problem]:
+    """What is wrong with the options of a built-in preparation, as `preparation_options` has it."""
+    return preparation_options(kind, node, where)[1]
+
+
+def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain, where: Position) -> list[Problem]:
+    """What a preparation needs of its toolchain that the toolchain's `packages` do not name; nothing where they cannot be read.
+
+    An environment that is there already, without `packages` beside it, is asked when the step runs.
+    """
+    requirements = toolchain.requirements
+    if (toolchain.interpreter is not None and not requirements) or any(not one.distribution for one in requirements):
+        return []
+    there = {one.distribution for one in requirements}
+    lacking = [name for name in preparation(kind).packages_for(options) if not there & _bringing(name)]
+    if not lacking:
+        return []
+    what = " and ".join(f"'{name}'" for name in lacking)
+    them = "it" if len(lacking) == 1 else "them"
+    message = f"The preparation '{kind}' needs {what}, and the toolchain '{toolchain.name}' does not name {them}."
+    hint = f"Add {', '.join(lacking)} to the packages of '{toolchain.name}' ({toolchain.where}), with the versions that you want."
+    return [Problem(LACKS_PACKAGE, message, where, hint)]
+
+
+def _bringing(name: str) -> set[str]:
+    """The distributions of which one is enough for a package to be there: builds of ONNX Runtime have many names."""
+    builds = entry("CPUExecutionProvider").distributions if name == _RUNTIME else ()
+    return {name, *builds, *brought_by(name)}
+
+
+def _problem(fault: OptionFault, node: Node | None, where: Position) -> Problem:
+    place = where
+    for index, part in enumerate(fault.path):
+        last = index == len(fault.path) - 1
+        if isinstance(node, MappingNode) and isinstance(part, str) and part in node.entries:
+            found = node.entries[part]
+            place = found.name_where if last and fault.of_name else found.node.where
+            node = found.node
+        elif isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.items):
+            node = node.items[part]
+            place = node.where
+    if not fault.path and node is not None:
+        place = node.where
+    return Problem(BAD_PREPARATION, fault.message, place, fault.hint)

@@ -1,0 +1,72 @@
+"""`cut`: the part of a model between some of its values, by onnx.utils."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from types import SimpleNamespace
+from typing import Any
+
+step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "step.py")))  # noqa: PTH100, PTH118, PTH120
+
+
+def cut(request: dict[str, Any]) -> None:
+    """Write what leads from `inputs` to `outputs`; those that are not given are the model's. Raises Refused where that is no model."""
+    import onnx
+
+    options = request["options"]
+    model = onnx.shape_inference.infer_shapes(step.load_header(request))
+    outputs = options.get("outputs") or [value.name for value in model.graph.output]
+    own = [value.name for value in step.required_inputs(model)]
+    inputs = options.get("inputs") or own
+    check_names(model, inputs, outputs)
+    needed, missing = reach(model, inputs, outputs)
+    if missing:
+        hint = f"Add them to 'inputs': {', '.join(missing)}."
+        raise step.Refused(f"the outputs need more of the model's inputs than 'inputs' has: {', '.join(missing)}", hint)
+    if "inputs" in options:
+        for name in inputs:
+            if name not in needed:
+                raise step.Refused(f"no output needs the input '{name}'", "Leave it out of 'inputs', or name other outputs.")
+    else:
+        inputs = [name for name in inputs if name in needed]
+    if not inputs:
+        raise step.Refused("the outputs need no input of the model: they are constants", "Name other outputs.")
+    result = onnx.utils.Extractor(model).extract_model(inputs, outputs)
+    step.check(step.fill(result, request))
+    step.say(f"{step.node_count(model)} became {step.node_count(result)}")
+    step.save(result, request)
+
+
+def check_names(model: Any, inputs: list[str], outputs: list[str]) -> None:
+    """Raise Refused where a name is no value of the graph, or one whose type and sizes are not known."""
+    made = {name for node in model.graph.node for name in node.output}
+    given = {value.name for value in model.graph.input}
+    typed = {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
+    for option, names, known in (("inputs", inputs, made | given), ("outputs", outputs, made)):
+        for name in names:
+            if name not in known:
+                raise step.Refused(f"'{option}' has '{name}', which is no such value of the model", step.nearest(name, known))
+            if name not in typed:
+                hint = "Put 'infer_shapes: {symbolic: true}' before it, or cut elsewhere."
+                raise step.Refused(f"what type the value '{name}' has is not known", hint)
+
+
+def reach(model: Any, inputs: list[str], outputs: list[str]) -> tuple[set[str], list[str]]:
+    """Which of `inputs` the outputs need, and which inputs of the model they need that are not among them."""
+    maker = {name: node for node in model.graph.node for name in node.output if name}
+    own = {value.name for value in step.required_inputs(model)}
+    seen: set[str] = set()
+    waiting = list(outputs)
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in maker and name not in inputs:
+            waiting += step.read_by(maker[name])
+    return seen & set(inputs), [name for name in sorted(own) if name in seen and name not in inputs]
+
+
+if __name__ == "__main__":
+    step.main(cut)

@@ -1,0 +1,56 @@
+"""`float16`: float32 becomes float16, by onnxruntime.transformers, which keeps onnxmltools' converter up."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from types import SimpleNamespace
+from typing import Any
+
+step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "step.py")))  # noqa: PTH100, PTH118, PTH120
+
+FLOAT, FLOAT16 = 1, 10
+
+
+def float16(request: dict[str, Any]) -> None:
+    """Write the source with its float32 tensors as float16. Raises Refused where an option names what there is not."""
+    import onnx
+    from onnxruntime.transformers.float16 import convert_float_to_float16
+
+    options = dict(request["options"])
+    header = step.load_header(request)
+    check_names(header, options)
+    # Inferred without the weights: with them, a large model is more than the one message that is inferred.
+    infer = not options.pop("disable_shape_infer", False)
+    model = step.fill(onnx.shape_inference.infer_shapes(header) if infer else header, request)
+    before = floats(model)
+    result = convert_float_to_float16(model, disable_shape_infer=True, **options)
+    after = floats(result)
+    step.say(f"{before[FLOAT]} weights in float32 became {after[FLOAT]}, {before[FLOAT16]} in float16 became {after[FLOAT16]}")
+    values = (*result.graph.input, *result.graph.output, *result.graph.value_info)
+    if after == before and not any(value.type.tensor_type.elem_type == FLOAT16 for value in values):
+        raise step.Refused("nothing of the model became float16", "Check 'op_block_list' and 'node_block_list'.")
+    step.save(result, request)
+
+
+def check_names(model: Any, options: dict[str, Any]) -> None:
+    """Raise Refused where an option names nodes, inputs or outputs that there are none of: the library would go on in silence."""
+    nodes = {node.name for node in model.graph.node}
+    for name in options.get("node_block_list", ()):
+        if name not in nodes:
+            raise step.Refused(f"'node_block_list' has '{name}', which is no node of the model", step.nearest(name, nodes))
+    kept = options.get("keep_io_types")
+    ends = {value.name for value in (*model.graph.input, *model.graph.output)}
+    for name in kept if isinstance(kept, list) else ():
+        if name not in ends:
+            message = f"'keep_io_types' has '{name}', which is no input or output of the model"
+            raise step.Refused(message, step.nearest(name, ends))
+
+
+def floats(model: Any) -> dict[int, int]:
+    """How many weights are in float32 and in float16."""
+    return {kind: sum(tensor.data_type == kind for tensor in model.graph.initializer) for kind in (FLOAT, FLOAT16)}
+
+
+if __name__ == "__main__":
+    step.main(float16)

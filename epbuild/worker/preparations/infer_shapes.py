@@ -1,0 +1,53 @@
+"""`infer_shapes`: types and sizes of the values inside the graph, by ONNX, after onnxruntime's symbolic inference where it is asked for."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from types import SimpleNamespace
+from typing import Any
+
+step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "step.py")))  # noqa: PTH100, PTH118, PTH120
+
+OF_SYMBOLIC = ("int_max", "auto_merge", "guess_output_rank")
+
+
+def infer_shapes(request: dict[str, Any]) -> None:
+    """Write the source with what can be inferred of its values. Raises Refused where symbolic inference does not get through."""
+    import onnx
+
+    options = dict(request["options"])
+    symbolic = options.pop("symbolic", False)
+    model = step.load_header(request)
+    before = known(model)
+    of_symbolic = {name: options.pop(name) for name in OF_SYMBOLIC if name in options}
+    if symbolic:
+        model = infer_symbolically(model, of_symbolic)
+    model = onnx.shape_inference.infer_shapes(model, **options)
+    of = sum(len(node.output) for node in model.graph.node)
+    step.say(f"of {of} values, {before} had all sizes known, and {known(model)} have now")
+    step.save(step.fill(model, request), request)
+
+
+def infer_symbolically(model: Any, options: dict[str, Any]) -> Any:
+    """The model with what onnxruntime's symbolic inference finds. Raises Refused where it gives up."""
+    from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+
+    try:
+        return SymbolicShapeInference.infer_shapes(model, **options)
+    except Exception as error:
+        hint = "Fix sizes by 'inputs' of the model, try 'auto_merge: true', or leave 'symbolic' out."
+        raise step.Refused(f"onnxruntime's symbolic shape inference does not get through the model: {error}", hint) from error
+
+
+def known(model: Any) -> int:
+    """How many values that nodes compute have sizes that are all known."""
+    made = {name for node in model.graph.node for name in node.output}
+    values = {value.name: step.sizes_of(value) for value in (*model.graph.value_info, *model.graph.output)}
+    return sum(
+        name in made and sizes is not None and all(isinstance(size, int) for size in sizes) for name, sizes in values.items()
+    )
+
+
+if __name__ == "__main__":
+    step.main(infer_shapes)

@@ -1,0 +1,52 @@
+"""`opset`: another version of the ONNX operator set, by ONNX's own converter."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from types import SimpleNamespace
+from typing import Any
+
+step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "step.py")))  # noqa: PTH100, PTH118, PTH120
+
+
+def convert(request: dict[str, Any]) -> None:
+    """Write the source with its operators in another version. Raises Refused where the converter has no way there."""
+    import onnx
+
+    target = request["options"]["target_version"]
+    newest = onnx.defs.onnx_opset_version()
+    if target > newest:
+        hint = f"Ask for {newest} at most, or for a newer onnx in the toolchain."
+        raise step.Refused(f"onnx {onnx.__version__} knows operator sets up to {newest}, and not {target}", hint)
+    source = step.load_model(request)
+    if step.weight_bytes(source) > step.LARGEST_INLINE:
+        hint = "Export it again with the operator set that it should have."
+        raise step.Refused("ONNX's converter takes a model as one message, which this one is too large for", hint)
+    before = version(source)
+    result = source if before == target else converted(source, target)
+    step.say(f"operator set {before} became {version(result)}")
+    step.save(result, request)
+
+
+def converted(source: Any, target: int) -> Any:
+    """The model in another version. Raises Refused."""
+    import onnx
+
+    try:
+        result = onnx.version_converter.convert_version(source, target)
+        step.check(result)
+    except Exception as error:
+        reason = str(error).rpartition(" failed: ")[2]  # without the place in the library's source
+        message = f"ONNX's converter cannot bring the model from operator set {version(source)} to {target}: {reason}"
+        raise step.Refused(message, "Try a version that is nearer, or export the model again.") from error
+    return result
+
+
+def version(model: Any) -> int:
+    """The version of ONNX's own operators that a model asks for."""
+    return next((opset.version for opset in model.opset_import if opset.domain in {"", "ai.onnx"}), 0)
+
+
+if __name__ == "__main__":
+    step.main(convert)

@@ -1,0 +1,30 @@
+"""`simplify`: constants folded, and nodes fused and removed, by onnxslim."""
+
+from __future__ import annotations
+
+import os
+import runpy
+from types import SimpleNamespace
+from typing import Any
+
+step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "step.py")))  # noqa: PTH100, PTH118, PTH120
+
+
+def simplify(request: dict[str, Any]) -> None:
+    """Write the source as onnxslim leaves it."""
+    import onnxslim
+
+    source = step.load_model(request)
+    before = step.node_count(source)
+    result = onnxslim.slim(source, **request["options"])
+    if result is None:
+        raise step.Refused(
+            "with made inputs, the simplified model gives other outputs than its source",
+            "Name what to leave out in 'skip_optimizations' or 'skip_fusion_patterns'.",
+        )
+    step.say(f"{before} became {step.node_count(result)}")
+    step.save(result, request)
+
+
+if __name__ == "__main__":
+    step.main(simplify)

@@ -1,0 +1,244 @@
+"""What every preparation script does alike: its request, its reports, its model files. Loaded by path, beside the script.
+
+    python -I quantize.py request.json      in the staging directory
+
+    {"format": 1, "kind": "quantize", "source": "in/det.onnx", "output": "out/det.onnx", "options": {"activation_type": "uint8"},
+     "files": {"calibration": ["in/files/0/a.npz"]}}
+
+Pipe, lifeline and endings are those of `compile.py`. A failure is reported with a `hint` beside its message where there is one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+REQUEST_FORMAT = 1
+SEED = "0"
+SCRATCH = "scratch"
+LARGEST_INLINE = 1 << 30  # bytes of weights; from 2 GiB on, one protobuf message cannot hold a model
+SMALLEST_EXTERNAL = 1024
+
+
+def beside(*parts: str) -> Any:
+    """A script of the worker as a module: an isolated Python does not look for modules here."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *parts)  # noqa: PTH100, PTH118, PTH120
+    specification = importlib.util.spec_from_file_location("epbuild_" + parts[-1].rpartition(".")[0], path)
+    module = importlib.util.module_from_spec(specification)  # type: ignore[arg-type]
+    specification.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+class Refused(Exception):
+    """The model, the options and the files do not fit each other; with what to do about it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def nearest(name: str, known: Any) -> str:
+    """A hint that names what `name` was perhaps meant to be; else some of what there is."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"Did you mean '{close[0]}'?"
+    shown = ", ".join(names[:10]) + (f" and {len(names) - 10} others" if len(names) > 10 else "")
+    return f"There is: {shown or 'none'}."
+
+
+def say(text: str) -> None:
+    """A line for the step's log, which is shown while it runs."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+# -- Models ------------------------------------------------------------------------------------------------------------
+
+
+def load_header(request: dict[str, Any]) -> Any:
+    """The source without its external data."""
+    import onnx
+
+    return onnx.load(request["source"], load_external_data=False)
+
+
+def load_model(request: dict[str, Any]) -> Any:
+    """The source with all of its weights."""
+    import onnx
+
+    return onnx.load(request["source"])
+
+
+def fill(model: Any, request: dict[str, Any]) -> Any:
+    """Give a model that was made of the source's header the source's weights."""
+    import onnx
+
+    onnx.load_external_data_for_model(model, os.path.dirname(request["source"]))  # noqa: PTH120
+    return model
+
+
+def save(model: Any, request: dict[str, Any]) -> None:
+    """Write the result: with its weights in one file beside it where the source had external data, or where they are large."""
+    import onnx
+
+    put_in_order(model.graph)
+    external = is_external(request) or weight_bytes(model) > LARGEST_INLINE
+    output = request["output"]
+    if not external:
+        onnx.save(model, output)
+        return
+    location = os.path.basename(output) + ".data"  # noqa: PTH119
+    onnx.save(
+        model,
+        output,
+        save_as_external_data=True,
+        all_tensors_to_one_file=True,
+        location=location,
+        size_threshold=SMALLEST_EXTERNAL,
+        convert_attribute=False,
+    )
+
+
+def put_in_order(graph: Any) -> None:
+    """Have every node after those that it reads, as ONNX wants it and some converters do not leave it; else as they are."""
+    makers = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
+    needs = [{makers[name] for name in read_by(node) if name in makers} for node in graph.node]
+    if all(need < index for index, found in enumerate(needs) for need in found):
+        return
+    readers: list[list[int]] = [[] for _ in needs]
+    for index, found in enumerate(needs):
+        for need in found:
+            readers[need].append(index)
+    missing = [len(found) for found in needs]
+    ready = [index for index, count in enumerate(missing) if not count]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(needs):
+        raise Refused("the nodes of the result read each other in a circle")
+    nodes = [graph.node[index] for index in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def read_by(node: Any) -> list[str]:
+    """The values that a node reads, and those that its subgraphs read."""
+    found = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                found += read_by(inner)
+            found += [value.name for value in graph.output]
+    return found
+
+
+def check(model: Any) -> None:
+    """Raise what ONNX's checker finds wrong with a loaded model, unless that is too large for it."""
+    import onnx
+
+    if weight_bytes(model) <= LARGEST_INLINE:
+        onnx.checker.check_model(model)
+
+
+def is_external(request: dict[str, Any]) -> bool:
+    """Whether weights of the source lie outside of it."""
+    return any(tensor.data_location == tensor.EXTERNAL for tensor in load_header(request).graph.initializer)
+
+
+def weight_bytes(model: Any) -> int:
+    """The bytes of a loaded model's weights."""
+    return sum(
+        len(tensor.raw_data) or 4 * (len(tensor.float_data) + len(tensor.int32_data)) for tensor in model.graph.initializer
+    )
+
+
+def required_inputs(model: Any) -> list[Any]:
+    """The inputs that have to be fed: those that are no initializer as well."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in initializers]
+
+
+def sizes_of(value: Any) -> list[int | str] | None:
+    """The sizes of a tensor: numbers, names, and `?` for those that are neither; None where not even their number is known."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return [
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or "?" for dim in tensor.shape.dim
+    ]
+
+
+def open_inputs(model: Any) -> dict[str, Any]:
+    """The inputs whose sizes are not all fixed, with their sizes."""
+    found = {value.name: sizes_of(value) for value in required_inputs(model)}
+    return {name: sizes for name, sizes in found.items() if sizes is None or not all(isinstance(size, int) for size in sizes)}
+
+
+def node_count(model: Any) -> str:
+    """How many nodes a model has, as words."""
+    count = len(model.graph.node)
+    return f"{count} node" + ("" if count == 1 else "s")
+
+
+# -- The process -------------------------------------------------------------------------------------------------------
+
+
+def repeat_with_fixed_seed() -> int | None:
+    """Run this very script again with a fixed seed for Python's hashes, and return its exit status; None in the run that has it.
+
+    Libraries go through sets of names, whose order is another one in every process unless the seed is fixed; and `-I` ignores the
+    variable that fixes it. The new process is as isolated as this one: no other variable for Python is left, no path is added.
+    """
+    if os.environ.get("PYTHONHASHSEED") == SEED and not sys.flags.ignore_environment:
+        sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(sys.argv[0]))]  # noqa: PTH100, PTH120
+        return None
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("PYTHON")}
+    variables = {**kept, "PYTHONHASHSEED": SEED, "PYTHONUTF8": "1"}
+    command = [sys.executable, "-s", *sys.argv]
+    if os.name != "nt":
+        os.execve(sys.executable, command, variables)  # noqa: S606 - this process, once more
+    return subprocess.call(command, env=variables)
+
+
+def main(prepare: Any) -> None:
+    """The whole process of a script: `prepare` is given the request, and writes its output. Never returns."""
+    status = repeat_with_fixed_seed()
+    os._exit(run(prepare) if status is None else status)
+
+
+def run(prepare: Any) -> int:
+    """Read the request, prepare, and report; returns the exit status."""
+    worker = beside("..", "compile.py")
+    channel = worker.Channel()
+    worker.follow_parent()
+    with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
+        request = json.load(file)
+    os.makedirs(SCRATCH, exist_ok=True)  # noqa: PTH103
+    tempfile.tempdir = os.path.abspath(SCRATCH)  # noqa: PTH100 - what libraries write on the way is no one else's to clean up
+    try:
+        channel.send("started", kind=request["kind"])
+        prepare(request)
+    except Exception as error:  # noqa: BLE001 - libraries raise what they like
+        kind = "unfit" if isinstance(error, (ImportError, MemoryError)) else "error"
+        message = str(error) or type(error).__name__
+        hint = {"hint": error.hint} if isinstance(error, Refused) and error.hint else {}
+        what = {"kind": kind, "type": type(error).__name__, "message": worker.shortened(message), **hint}
+        channel.send("failed", **what, peak_memory=worker.peak_memory(), **worker.address_space())
+        return worker.FAILED  # type: ignore[no-any-return]
+    finally:
+        sys.stderr.flush()
+    channel.send("finished", peak_memory=worker.peak_memory())
+    return 0

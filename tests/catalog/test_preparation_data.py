@@ -1,0 +1,97 @@
+"""What the catalog says of built-in preparations: each has its script, and options that are wrong are refused where they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import epbuild
+from epbuild.catalog import OptionFault, check_options, preparation, preparation_kinds
+
+SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"
+RANGES = {"x": [0, 1]}
+
+
+def faults(kind: str, given: object) -> list[OptionFault]:
+    return check_options(preparation(kind), given)[1]
+
+
+def options(kind: str, given: object) -> dict[str, Any]:
+    found, wrong = check_options(preparation(kind), given)
+    assert wrong == []
+    return found
+
+
+def test_every_kind_has_its_script_and_every_script_its_kind() -> None:
+    assert {path.stem for path in SCRIPTS.glob("*.py")} - {"__init__", "step"} == set(preparation_kinds())
+
+
+@pytest.mark.parametrize("kind", preparation_kinds())
+def test_what_is_said_of_a_kind_fits_together(kind: str) -> None:
+    known = preparation(kind)
+    assert {*known.one_of, *known.any_of, *filter(None, [known.short])} <= set(known.options)
+    for option in known.options.values():
+        assert option.meaning.endswith(".")
+        assert option.requires is None or option.requires in known.options
+        assert (option.type == "choice") <= bool(option.values)
+        assert (option.type == "table") == bool(option.options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "path"),
+    [
+        ("opset", None, ()),
+        ("opset", "new", ()),
+        ("opset", True, ()),
+        ("opset", {"target_version": 0}, ("target_version",)),
+        ("opset", {"target_version": 17.5}, ("target_version",)),
+        ("opset", [17], ()),
+        ("simplify", {"skip_optimization": ["graph_fusion"]}, ("skip_optimization",)),
+        ("simplify", {"skip_optimizations": ["graph_fusion", "fusion"]}, ("skip_optimizations", 1)),
+        ("simplify", {"skip_fusion_patterns": "FusionGemm"}, ("skip_fusion_patterns",)),
+        ("simplify", {"skip_fusion_patterns": ["a", "a"]}, ("skip_fusion_patterns", 1)),
+        ("simplify", "yes", ()),
+        ("float16", {"keep_io_types": "x"}, ("keep_io_types",)),
+        ("float16", {"keep_io_types": [""]}, ("keep_io_types", 0)),
+        ("float16", {"max_finite_val": 100_000}, ("max_finite_val",)),
+        ("infer_shapes", {"auto_merge": True}, ("auto_merge",)),
+        ("infer_shapes", {"data_prop": 1}, ("data_prop",)),
+        ("cut", {}, ()),
+        ("cut", {"outputs": []}, ("outputs",)),
+        ("quantize", None, ()),
+        ("quantize", {"calibration": ["a.npz"], "generate": {"ranges": RANGES}}, ("generate",)),
+        ("quantize", {"calibration": ["a.npz"], "activation_type": "QUInt8"}, ("activation_type",)),
+        ("quantize", {"calibration": 7}, ("calibration",)),
+        ("quantize", {"generate": {}}, ("generate",)),
+        ("quantize", {"generate": {"ranges": {"x": [1, 0]}}}, ("generate", "ranges", "x")),
+        ("quantize", {"generate": {"ranges": {"x": 1}}}, ("generate", "ranges", "x")),
+        ("quantize", {"generate": {"ranges": RANGES, "sizes": {"x": [1, 0]}}}, ("generate", "sizes", "x")),
+        ("quantize", {"generate": {"ranges": RANGES, "seeds": 1}}, ("generate", "seeds")),
+    ],
+)
+def test_options_that_are_wrong_are_refused_where_they_stand(kind: str, given: object, path: tuple[Any, ...]) -> None:
+    [fault] = faults(kind, given)
+    assert fault.path == path
+    assert fault.message.endswith(".")
+
+
+def test_a_name_that_is_nearly_right_is_completed() -> None:
+    assert [fault.hint for fault in faults("simplify", {"skip_optimisations": []})] == ["Did you mean 'skip_optimizations'?"]
+    choice = faults("quantize", {"calibration": "a.npz", "activation_type": "unit8"})
+    assert [fault.hint for fault in choice] == ["Did you mean 'uint8'?"]
+
+
+def test_one_value_stands_for_the_option_that_a_kind_is_about() -> None:
+    assert options("opset", 21) == options("opset", {"target_version": 21}) == {"target_version": 21}
+
+
+def test_what_samples_are_made_of_is_written_out_so_that_it_is_in_the_key() -> None:
+    assert options("quantize", {"generate": {"ranges": RANGES}}) == {"generate": {"samples": 8, "seed": 0, "ranges": RANGES}}
+
+
+def test_an_option_may_need_a_package_more() -> None:
+    simplify = preparation("simplify")
+    assert simplify.packages_for({"model_check": False}) == simplify.packages
+    assert simplify.packages_for({"model_check": True}) == (*simplify.packages, "onnxruntime")

@@ -1,0 +1,349 @@
+"""The built-in preparations with the real libraries: what each makes of a model, the same bytes each time, and what each refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import epbuild
+from epbuild.build.supervisor import supervise
+from epbuild.errors import Problem
+from epbuild.store import toolchain_directory
+from epbuild.toolchain import Requirements, provision
+
+TOOLS = ("onnxruntime==1.31.1", "onnx==1.23.2", "onnxslim==0.1.98", "sympy==1.14.0")
+SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"
+MODELS = Path(__file__).parents[2] / "recipes" / "models"
+DECODER = MODELS / "tiny-llm" / "decoder.onnx"
+CALIBRATION = sorted((MODELS / "tiny-llm").glob("calibration_*.npz"))
+RANGES = {"ranges": {"image": [0, 1]}, "samples": 4, "seed": 0}
+BATCH = 2
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    return provision(Requirements(TOOLS), toolchain_directory(), name="tools", where=None)
+
+
+class Bench:
+    """Runs scripts as a step does, each time in a staging directory of its own."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self.python = python
+        self.folder = folder
+        self.runs = 0
+        self.words: list[str] = []
+
+    def run(self, kind: str, source: Path, options: dict[str, Any], files: list[Path] | None = None) -> dict[str, Any]:
+        """The last report."""
+        self.runs += 1
+        staging = self.folder / str(self.runs)
+        (staging / "in" / "files").mkdir(parents=True)
+        (staging / "out").mkdir()
+        shutil.copy(source, staging / "in" / "model.onnx")
+        if (data := source.with_name("weights.bin")).exists():
+            shutil.copy(data, staging / "in")
+        for file in files or []:
+            shutil.copy(file, staging / "in" / "files")
+        samples = [f"in/files/{file.name}" for file in files or []]
+        request = {
+            "format": 1,
+            "kind": kind,
+            "source": "in/model.onnx",
+            "output": "out/model.onnx",
+            "options": options,
+            "files": {"calibration": samples} if samples else {},
+        }
+        (staging / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        ending = supervise(
+            [str(self.python), "-I", str(SCRIPTS / f"{kind}.py"), "request.json"],
+            staging,
+            staging / "log",
+            timeout=120,
+            environment={},
+            cancelled=threading.Event(),
+            reported=lambda report: None,
+            said=self.words.append,
+        )
+        assert ending.reports, ending.tail
+        last = dict(ending.reports[-1])
+        assert (ending.status == 0) == (last["event"] == "finished"), ending
+        return last
+
+    def made(self, kind: str, source: Path, options: dict[str, Any], files: list[Path] | None = None) -> onnx.ModelProto:
+        """What a script makes, which is a whole model."""
+        assert self.run(kind, source, options, files)["event"] == "finished"
+        onnx.checker.check_model(self.output / "model.onnx", full_check=True)
+        return onnx.load(self.output / "model.onnx")
+
+    def refused(self, kind: str, source: Path, options: dict[str, Any], files: list[Path] | None = None) -> tuple[str, str]:
+        """What a script says when it refuses, and what to do."""
+        report = self.run(kind, source, options, files)
+        assert (report["event"], report["kind"], report["type"]) == ("failed", "error", "Refused")
+        assert not list(self.output.iterdir())
+        return report["message"], report.get("hint", "")
+
+    @property
+    def output(self) -> Path:
+        return self.folder / str(self.runs) / "out"
+
+    def bytes(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in self.output.iterdir()}
+
+
+@pytest.fixture
+def bench(python: Path, tmp_path: Path) -> Bench:
+    return Bench(python, tmp_path)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    return network_in(tmp_path, BATCH)
+
+
+def network_in(folder: Path, batch: int | str) -> Path:
+    """Two convolutions, of which the first has weights that are computed of constants, and a flat end."""
+    draw = np.random.default_rng(0)
+    weights = {
+        "first": draw.normal(size=(8, 3, 3, 3)),
+        "second": draw.normal(size=(4, 8, 3, 3)),
+        "half": np.array(0.5),
+        "dense": draw.normal(size=(4 * 8 * 8, 5)),
+    }
+    shape = numpy_helper.from_array(np.array([0, -1], np.int64), "flat")
+    nodes = [
+        helper.make_node("Mul", ["first", "half"], ["halved"], "halving"),
+        helper.make_node("Conv", ["image", "halved"], ["a"], "conv_a", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("Conv", ["b", "second"], ["c"], "conv_b", pads=[1, 1, 1, 1]),
+        helper.make_node("Reshape", ["c", "flat"], ["d"], "flatten"),
+        helper.make_node("MatMul", ["d", "dense"], ["scores"], "scoring"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [batch, 3, 8, 8])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [batch, 5])],
+        [shape, *(numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items())],
+    )
+    path = folder / "network.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def image(batch: int = BATCH) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(9).random((batch, 3, 8, 8), dtype=np.float32)
+
+
+def scores(bench: Bench, model: Path | None = None) -> np.ndarray[Any, Any]:
+    """What the model computes of an image, by the CPU EP; the one that was made last, unless another is named."""
+    run = "import numpy, onnxruntime, sys; m, x, y = sys.argv[1:]; s = onnxruntime.InferenceSession(m, providers=['CPUExecutionProvider'])"
+    run += "; numpy.save(y, s.run(None, {'image': numpy.load(x)})[0])"
+    given, found = bench.folder / "image.npy", bench.folder / "scores.npy"
+    np.save(given, image())
+    subprocess.run([bench.python, "-I", "-c", run, model or bench.output / "model.onnx", given, found], check=True)
+    return np.load(found).astype(np.float64)  # type: ignore[no-any-return]
+
+
+def cosine(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    return float((one * other).sum() / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+def operators(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+def sample(folder: Path, name: str, **arrays: np.ndarray[Any, Any]) -> Path:
+    path = folder / name
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+# -- quantize ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"activation_type": "uint16", "weight_type": "int8", "per_channel": True}])
+def test_a_quantised_model_computes_nearly_the_same_and_is_made_alike_each_time(
+    bench: Bench, network: Path, options: dict[str, Any]
+) -> None:
+    model = bench.made("quantize", network, {**options, "generate": RANGES})
+    first = bench.bytes()
+    kinds = operators(model)
+    assert "DequantizeLinear" in kinds
+    assert kinds.count("QuantizeLinear") >= 3
+    assert "Mul" not in kinds  # folded before
+    assert cosine(scores(bench, network), scores(bench)) > 0.99
+    bench.made("quantize", network, {**options, "generate": RANGES})
+    assert bench.bytes() == first
+
+
+def test_a_model_is_calibrated_by_what_is_in_the_files(bench: Bench, network: Path, tmp_path: Path) -> None:
+    files = [sample(tmp_path, f"{scale}.npz", image=image() * scale) for scale in (1, 3)]
+    model = bench.made("quantize", network, {}, files)
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    scale = next(values[node.input[1]] for node in model.graph.node if node.input[0] == "image")
+    assert scale == pytest.approx(image().max() * 3 / 255, rel=1e-3)
+    assert "calibrating with 2 files" in bench.words
+
+
+def test_a_decoder_is_quantised_with_its_sizes_open_and_keeps_its_weights_outside(bench: Bench) -> None:
+    model = bench.made("quantize", DECODER, {}, CALIBRATION)
+    assert [dim.dim_param for dim in model.graph.input[0].type.tensor_type.shape.dim] == ["", "sequence_length"]
+    first = bench.bytes()
+    assert first.keys() == {"model.onnx", "model.onnx.data"}
+    bench.made("quantize", DECODER, {}, CALIBRATION)
+    assert bench.bytes() == first
+
+
+def test_nodes_that_are_to_stay_in_float_do(bench: Bench, network: Path) -> None:
+    model = bench.made("quantize", network, {"generate": RANGES, "nodes_to_exclude": ["conv_b"]})
+    weights = {node.name: node.input[1] for node in model.graph.node if node.op_type == "Conv"}
+    assert weights["conv_b"] == "second"
+    assert weights["conv_a"].endswith("DequantizeLinear_Output")
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"nodes_to_exclude": ["conv_c"]}, "'nodes_to_exclude' has 'conv_c'", "Did you mean 'conv_b'?"),
+        ({"nodes_to_exclude": ["halving"]}, "the node 'halving' is gone once", "skip_optimization: true"),
+        ({"op_types_to_quantize": ["Conf"]}, "'op_types_to_quantize' has 'Conf'", "Did you mean 'Conv'?"),
+        ({"generate": {**RANGES, "ranges": {"picture": [0, 1]}}}, "'ranges' names 'picture'", "image"),
+        ({"generate": {**RANGES, "sizes": {"image": [1, 3, 8, 8]}}}, "the model takes [2, 3, 8, 8]", ""),
+        ({"generate": {**RANGES, "ranges": {"image": [-3e38, 3e38]}}}, "made sample 1, the model computes NaN", "Calibrate with"),
+        ({"generate": {**RANGES, "ranges": {"image": [0, 1e37]}}}, "is not finite", "Calibrate with"),
+    ],
+)
+def test_options_that_do_not_fit_the_model_are_refused(
+    bench: Bench, network: Path, options: dict[str, Any], message: str, hint: str
+) -> None:
+    told = bench.refused("quantize", network, {"generate": RANGES, **options})
+    assert message in told[0]
+    assert hint in told[1]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"picture": image()}, "an array 'picture', and the model no such input"),
+        ({}, "lacks the model's input 'image'"),
+        ({"image": image().astype(np.float64)}, "'image' is float64; the model takes float32"),
+        ({"image": image(1)}, "has the sizes [1, 3, 8, 8]; the model takes [2, 3, 8, 8]"),
+        ({"image": image() * np.float32(np.nan)}, "holds numbers that are not finite"),
+    ],
+)
+def test_samples_that_are_no_inputs_of_the_model_are_refused_by_their_file(
+    bench: Bench, network: Path, tmp_path: Path, arrays: dict[str, Any], message: str
+) -> None:
+    told = bench.refused("quantize", network, {}, [sample(tmp_path, "a.npz", **arrays)])
+    assert "a.npz" in told[0]
+    assert message in told[0]
+
+
+def test_open_sizes_are_named_where_samples_are_to_be_made(bench: Bench, tmp_path: Path) -> None:
+    message, hint = bench.refused("quantize", network_in(tmp_path, "batch"), {"generate": RANGES})
+    assert "'image' has the open sizes [batch, 3, 8, 8]" in message
+    assert "'inputs' of the model" in hint
+    model = bench.made("quantize", network_in(tmp_path, "batch"), {"generate": {**RANGES, "sizes": {"image": [2, 3, 8, 8]}}})
+    assert "QuantizeLinear" in operators(model)
+
+
+# -- The others --------------------------------------------------------------------------------------------------------
+
+
+def test_float16_halves_a_model_and_leaves_its_ends_where_that_is_asked(bench: Bench, network: Path) -> None:
+    model = bench.made("float16", network, {"keep_io_types": True, "node_block_list": ["scoring"]})
+    first = bench.bytes()
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    assert (types["second"], types["dense"]) == (TensorProto.FLOAT16, TensorProto.FLOAT)
+    assert model.graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
+    assert cosine(scores(bench, network), scores(bench)) > 0.9999
+    bench.made("float16", network, {"keep_io_types": True, "node_block_list": ["scoring"]})
+    assert bench.bytes() == first
+    assert bench.refused("float16", network, {"node_block_list": ["score"]})[1].startswith("Did you mean 'scoring'?")
+
+
+def test_simplify_folds_what_is_constant_and_computes_the_same(bench: Bench, network: Path) -> None:
+    model = bench.made("simplify", network, {"model_check": True})
+    first = bench.bytes()
+    assert "Mul" not in operators(model)
+    assert np.allclose(scores(bench, network), scores(bench), rtol=1e-5)
+    bench.made("simplify", network, {"model_check": True})
+    assert bench.bytes() == first
+    left = bench.made("simplify", network, {"skip_optimizations": ["constant_folding"]})
+    assert "Mul" in operators(left)
+
+
+@pytest.mark.parametrize("options", [{"data_prop": True}, {"symbolic": True, "auto_merge": True}])
+def test_infer_shapes_finds_the_sizes_inside(bench: Bench, network: Path, options: dict[str, Any]) -> None:
+    model = bench.made("infer_shapes", network, options)
+    found = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in model.graph.value_info}
+    assert (found["b"], found["d"]) == ([2, 8, 8, 8], [2, 256])
+
+
+def test_opset_brings_a_model_to_another_version_or_says_what_has_none(bench: Bench, network: Path) -> None:
+    model = bench.made("opset", network, {"target_version": 21})
+    assert [opset.version for opset in model.opset_import] == [21]
+    assert "and not 99" in bench.refused("opset", network, {"target_version": 99})[0]
+    message, _ = bench.refused("opset", DECODER, {"target_version": 11})
+    assert "No Previous Version of LayerNormalization exists" in message
+    assert ".h:" not in message
+
+
+def test_cut_leaves_what_leads_from_the_inputs_to_the_outputs(bench: Bench, network: Path) -> None:
+    model = bench.made("cut", network, {"inputs": ["b"], "outputs": ["c"]})
+    assert operators(model) == ["Conv"]
+    assert [value.name for value in (*model.graph.input, *model.graph.output)] == ["b", "c"]
+    assert operators(bench.made("cut", network, {"outputs": ["b"]})) == ["Mul", "Conv", "Relu"]
+
+
+def test_cut_keeps_the_weights_of_a_model_outside(bench: Bench) -> None:
+    model = bench.made("cut", DECODER, {"outputs": ["present_key_0"]})
+    assert [value.name for value in model.graph.output] == ["present_key_0"]
+    assert 0 < len(bench.bytes()["model.onnx.data"]) < DECODER.with_name("weights.bin").stat().st_size
+    assert len(model.graph.input) < len(onnx.load(DECODER, load_external_data=False).graph.input)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"outputs": ["score"]}, "'outputs' has 'score'", "Did you mean 'scores'?"),
+        ({"inputs": ["c"], "outputs": ["b"]}, "need more of the model's inputs", "image"),
+        ({"inputs": ["image", "c"], "outputs": ["scores"]}, "no output needs the input 'image'", "Leave it out"),
+        ({"outputs": ["halved"]}, "they are constants", "other outputs"),
+    ],
+)
+def test_a_cut_that_leaves_no_model_is_refused(
+    bench: Bench, network: Path, options: dict[str, Any], message: str, hint: str
+) -> None:
+    told = bench.refused("cut", network, options)
+    assert message in told[0]
+    assert hint in told[1]
+
+
+def test_a_package_that_the_toolchain_lacks_is_its_fault_and_not_the_models(network: Path, tmp_path: Path) -> None:
+    bare = provision(Requirements(("onnx==1.23.2",)), toolchain_directory(), name="bare", where=None)
+    report = Bench(bare, tmp_path).run("quantize", network, {"generate": RANGES})
+    assert (report["event"], report["kind"]) == ("failed", "unfit")
+    assert "onnxruntime" in report["message"]
+
+
+def test_these_tests_use_what_the_catalog_asks_for() -> None:
+    from epbuild.errors import Position
+    from epbuild.plan import package_problems
+    from epbuild.recipe import Toolchain
+
+    where = Position("epbuild.yaml", 1, 1)
+    found: list[Problem] = []
+    for kind in ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut"):
+        found += package_problems(kind, {}, Toolchain("tools", where, packages=TOOLS), where)
+    assert found == []

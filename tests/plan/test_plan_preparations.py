@@ -1,0 +1,87 @@
+"""Options of built-in preparations, refused at their place in the recipe; and toolchains that lack what a preparation needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epbuild.errors import Position, Problem
+from epbuild.plan import package_problems, preparation_options
+from epbuild.recipe import MappingNode, Node, Toolchain
+from epbuild.recipe.source import read
+
+WHERE = Position("epbuild.yaml", 7, 7)
+
+
+def node_of(text: str) -> Node:
+    root = read(f"options: {text}".encode(), "epbuild.yaml").root
+    assert isinstance(root, MappingNode)
+    return root.entries["options"].node
+
+
+def told(kind: str, text: str) -> list[tuple[str, int, int]]:
+    found = []
+    for problem in preparation_options(kind, node_of(text), WHERE)[1]:
+        assert isinstance(problem.where, Position)
+        found.append((problem.code, problem.where.line, problem.where.column))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "column"),
+    [
+        ("cut", "{output: [y]}", 11),  # the name of the option
+        ("cut", "{outputs: [y, 3]}", 24),  # the item
+        ("opset", "seventeen", 10),
+        ("float16", "{keep_io_types: maybe}", 26),
+        ("quantize", "{generate: {ranges: {x: [1, 0]}}}", 34),
+    ],
+)
+def test_what_is_wrong_is_found_at_its_place(kind: str, text: str, column: int) -> None:
+    assert ("EPB280", 1, column) in told(kind, text)
+
+
+def test_a_kind_that_there_is_not_is_refused_with_the_nearest() -> None:
+    [problem] = preparation_options("quantise", None, WHERE)[1]
+    assert (problem.code, problem.where, problem.hint) == ("EPB280", WHERE, "Did you mean 'quantize'?")
+
+
+def test_a_kind_that_needs_options_is_refused_where_it_has_none() -> None:
+    [problem] = preparation_options("cut", None, WHERE)[1]
+    assert problem.where == WHERE
+    assert "'inputs' or 'outputs'" in problem.message
+
+
+def lacking(kind: str, *packages: str, interpreter: str | None = None) -> list[Problem]:
+    toolchain = Toolchain("tools", Position("epbuild.yaml", 2, 3), packages=packages, interpreter=interpreter)
+    return package_problems(kind, {}, toolchain, WHERE)
+
+
+def test_a_toolchain_is_told_what_to_add() -> None:
+    [problem] = lacking("quantize", "onnxruntime==1.31.1")
+    assert (problem.code, problem.where) == ("EPB281", WHERE)
+    assert "'onnx' and 'sympy'" in problem.message
+    assert problem.hint is not None
+    assert "Add onnx, sympy to the packages of 'tools' (epbuild.yaml:2:3)" in problem.hint
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [
+        ("onnxruntime==1.31.1", "onnx", "sympy>=1.13"),
+        ("ONNXRuntime-GPU", "onnx[reference]", "sympy"),
+        ("onnxruntime-openvino", "onnxslim"),  # which brings onnx and sympy
+        ("./wheels/all_of_it.whl",),  # whatever that installs
+    ],
+)
+def test_a_toolchain_that_may_hold_what_is_needed_is_taken(packages: tuple[str, ...]) -> None:
+    assert lacking("quantize", *packages) == []
+
+
+def test_a_plugin_of_onnxruntime_is_no_onnxruntime() -> None:
+    assert len(lacking("float16", "onnxruntime-qnn==2.7.0", "onnx")) == 1
+
+
+def test_an_environment_that_is_there_is_asked_when_the_step_runs(tmp_path: Path) -> None:
+    assert lacking("quantize", interpreter=str(tmp_path / "python")) == []
