@@ -146,6 +146,13 @@ def best(model: Path, inputs: dict[str, list[int]], target: Target, levels: list
     return min(tried, key=lambda outcome: (outcome.outside, outcome.nodes))
 
 
+def models(recipe: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The models that groups compile as they are: those that are prepared first, or get sizes as members, have no bare equal."""
+    members = {member for group in recipe["groups"].values() for member in group["models"] if isinstance(member, str)}
+    found = {name: {"path": model} if isinstance(model, str) else model for name, model in recipe["models"].items()}
+    return {name: model for name, model in found.items() if name in members and "prepare" not in model}
+
+
 def chosen(names: list[str], globs: list[str]) -> list[str]:
     return [name for name in names if any(fnmatchcase(name, glob) for glob in globs)]
 
@@ -175,8 +182,9 @@ def main() -> int:
     print("| model | target | best level | bare | size | seconds |" + (" epbuild |" if beside else ""))
     print("|---|---|---|---|---|---|" + ("---|" if beside else ""))
     worse = 0
-    for name in chosen(list(recipe["models"]), given.models):
-        model = recipe["models"][name]
+    described = models(recipe)
+    for name in chosen(list(described), given.models):
+        model = described[name]
         source = fetch(model["path"], given.wheels)
         for target in targets(recipe):
             if target.name not in wanted:

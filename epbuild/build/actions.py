@@ -1,20 +1,16 @@
-"""Does the actions of one build: makes session groups, or finds that somebody has; lays artifacts out; keeps count of what came of each."""
+"""Does the actions of one build: makes what the store keeps, or finds that somebody has; publishes; keeps count of what came of each."""
 
 from __future__ import annotations
 
-import itertools
 import posixpath
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epbuild.build.capacity import estimated_memory
-from epbuild.build.contents import Made
 from epbuild.build.emission import Output, clear_away
 from epbuild.build.events import (
     Listener,
@@ -28,18 +24,20 @@ from epbuild.build.events import (
     Warned,
     shown_path,
 )
-from epbuild.build.executor import Execution, execute
+from epbuild.build.executor import Execution
+from epbuild.build.kind import KeyInputs
+from epbuild.build.kinds import kind_of
 from epbuild.build.logs import log_file, named
+from epbuild.build.made import Made
 from epbuild.build.orphans import PLACE, RESULTS, lease_name
 from epbuild.build.scheduler import Idle
-from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
 from epbuild.build.sizes import compared, last_files, savings
 from epbuild.build.status import Survey, Surveyor
 from epbuild.build.tally import Cost, Tally
 from epbuild.build.written import Written
 from epbuild.emit import Pour, unfinished
-from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, StoreError, VerifyError
-from epbuild.plan import Emission, SessionGroup, action_key, differences, key_document, obstacle
+from epbuild.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
+from epbuild.plan import Action, Emission, action_key, differences
 from epbuild.recipe import ImageReference, Recipe
 from epbuild.store import Cancelled, DamagedBlob, Measurement, MissingBlob, StepRecord, lease
 from epbuild.toolchain import Environment
@@ -90,13 +88,13 @@ class Actions:
 
     @property
     def made(self) -> Mapping[str, Made]:
-        """The session groups that are made by now, or were found made, by id."""
+        """The actions whose results are in the store by now, or were found there, by id."""
         return self._made
 
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
         known, recorded = [], self._memory.keys()
-        for ident, status in self._found.groups.items():
+        for ident, status in self._found.actions.items():
             if status.made is None or ident in self._found.todo:
                 continue
             self._made[ident] = status.made
@@ -106,13 +104,11 @@ class Actions:
                 self._ended(StepFinished(step, "restored" if status.state == "restorable" else "current", 0.0))
         if known:
             self._memory.record_steps(known)
-        current = [ident for ident, status in self._found.emissions.items() if status.state == "current"]
-        self._outputs.adopt(
-            self._emitted(self._plan.emissions[ident], self._found.emissions[ident].document) for ident in current
-        )
-        self._clear_away({self._plan.emissions[ident].path: self._plan.emissions[ident] for ident in current})
-        for ident in current:
-            self._stands(self._plan.emissions[ident])
+        current = {ident: emission for ident, emission in self._plan.emissions.items() if ident not in self._found.todo}
+        self._outputs.adopt(self._emitted(emission, self._found.actions[ident].document) for ident, emission in current.items())
+        self._clear_away({emission.path: emission for emission in current.values()})
+        for emission in current.values():
+            self._stands(emission)
 
     def expect(self, jobs: int) -> float | None:
         """Count from now on what is to do, `jobs` actions at once; returns the seconds that it is likely to take, if that is known."""
@@ -122,23 +118,23 @@ class Actions:
         )
         return self._tally.seconds_left()
 
-    def cost(self, action: str) -> Cost:
-        """How long an action will take: as long as last time, else by the size of its models; emitting comes cheap."""
-        if action in self._plan.emissions:
+    def cost(self, ident: str) -> Cost:
+        """How long an action will take: as long as last time, else by the bytes that it works on; publishing comes cheap."""
+        action = self._plan.actions[ident]
+        if isinstance(action, Emission):
             return Cost(0.0, measured=True)
-        measured = self._workspace.measurement(self._subject(action))
+        measured = self._workspace.measurement(self._subject(ident))
         if measured is not None:
             return Cost(measured.seconds, measured=True)
-        return Cost(1.0 + _size(self._plan.session_groups[action]) / _BYTES_PER_SECOND, measured=False)
+        return Cost(1.0 + kind_of(action).size(action) / _BYTES_PER_SECOND, measured=False)
 
-    def memory(self, action: str) -> int:
-        """How many bytes an action will take: as the recipe says, else as last time, else by the size of its models."""
-        if action in self._plan.emissions:
+    def memory(self, ident: str) -> int:
+        """How many bytes an action will take: as the recipe says, else as last time, else by the bytes that it works on."""
+        action = self._plan.actions[ident]
+        if isinstance(action, Emission):
             return 0
-        group = self._plan.session_groups[action]
-        measured = self._workspace.measurement(self._subject(action))
-        peak = measured.peak_rss_bytes if measured is not None else None
-        return group.memory or peak or estimated_memory(_size(group))
+        measured = self._workspace.measurement(self._subject(ident))
+        return kind_of(action).memory(action, measured.peak_rss_bytes if measured is not None else None)
 
     def _subject(self, action: str) -> str:
         """What the cost of an action is remembered under: that of another recipe's action of the same id is another."""
@@ -147,11 +143,11 @@ class Actions:
     def perform(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
         self._tally.begin(action)
-        emission = self._plan.emissions.get(action)
-        if emission is None:
-            self._make(self._plan.session_groups[action])
-        else:
-            self._lay_out(emission)
+        match self._plan.actions[action]:
+            case Emission() as emission:
+                self._lay_out(emission)
+            case other:
+                self._make(other)
 
     def failed(self, action: str, error: EpbuildError) -> None:
         """Take note that an action failed: the step at fault is told, the others of its group count as skipped."""
@@ -181,77 +177,91 @@ class Actions:
     def _savings(self) -> Iterator[SharingSaved]:
         emitted = [emission for emission in self._plan.emissions.values() if self._outcomes.get(emission.id) == "emitted"]
         laid_out = {ident for emission in emitted for ident in emission.session_groups}
-        for ident, made in self._made.items():
+        for ident, made in ((ident, self._made[ident]) for ident in self._plan.session_groups if ident in self._made):
             if ident in laid_out or self._outcomes.get(made.group.steps[-1]) in ("built", "restored"):
                 saved = savings(made.group, made.result)
                 if saved is not None:
                     yield saved
 
-    def _make(self, group: SessionGroup) -> None:
-        status = self._found.groups[group.id]
-        if status.key is None:
-            raise BuildError(Problem("EPB414", "the toolchain is not there", StepId(group.id)))
-        self._tell(StepStarted(group.steps[0], "staging"))
-        with self.alone(group.id, group.steps[0], self._store.root, status.key):
+    def _make(self, asked: Action, *, again: bool = False) -> None:
+        """Make what the store keeps of an action, or find that it is there; `again`: although it was made, since the store has lost it."""
+        kind, status = kind_of(asked), self._found.actions[asked.id]
+        needed = tuple(self._made[ident] for ident in asked.needs)
+        runs_in = asked.runs_in
+        if runs_in is None or runs_in.toolchain.name not in self._environments:
+            raise BuildError(Problem("EPB414", "the toolchain is not there", StepId(asked.id)))
+        if status.key is None or needed:
+            # What it needs may have been made in this very build, and may have come out as another.
+            action, document = self._surveyor.keyed(asked, needed, self._environments[runs_in.toolchain.name])
+        else:
+            action, document = asked, dict(status.document)
+        key = action_key(document)
+        self._tell(StepStarted(action.steps[0], kind.doing))
+        result: Mapping[str, Any] | None
+        outcome: Outcome = "restored"
+        with self.alone(action.id, action.steps[0], self._store.root, key):
             begin = time.monotonic()  # to wait for another build is no work
-            result = self._surveyor.result(status.key)
-            built = result is None
+            result = self._surveyor.result(key)
+            if status.key is None and not again:
+                # What it needs came out as before: then so has it, even where the store has lost it and its outputs are in place.
+                here = self._memory.result(key)
+                if here is not None:
+                    outcome, result = "current", result or here
             if result is None:
-                reason = obstacle(group.target, sys.platform)
-                if reason is not None:
-                    raise EnvironmentFailure(Problem("EPB416", reason, StepId(group.id), "Build it on a machine that can."))
-                with self.execution(group, status.document, group.id) as execution:
-                    result = execute(group, execution)
-                self._surveyor.records.put(status.key, {"document": status.document, "result": result})
-            self._check(group, result)  # what fails anyway is not measured
-            for member in unmeasured(group, result):
-                with self.execution(group, status.document, f"{group.id}/{member.name}") as execution:
-                    result = with_alone(result, member, measure_alone(group, member, execution))
-                # At once, since it may have taken as long as the group itself.
-                self._surveyor.records.put(status.key, {"document": status.document, "result": result})
-        self._check(group, result)
-        seconds = time.monotonic() - begin
-        self._memory.record_steps([_record(group.id, status.key, status.document, result)])
-        if built:
-            self._workspace.record_measurement(self._subject(group.id), Measurement(seconds, result["measured"]["peak_memory"]))
-        self._made[group.id] = Made(group, status.key, status.document, result)
-        members = result["measured"]["members"] if built else {}
-        for step, member in itertools.zip_longest(group.steps, group.members):
-            name = member.name if member else None
-            note, size = _note(group, result, name)
-            took = members.get(name, seconds if step == group.steps[-1] else 0.0)
-            self._ended(StepFinished(step, "built" if built else "restored", took, note, size))
+                kind.check(action)
+                with self.execution(action, needed, document, action.id) as execution:
+                    result, outcome = kind.make(action, execution), "built"
+                self._surveyor.records.put(key, {"document": document, "result": result})
+            self._check(action, result)  # what fails anyway is not finished
 
-    def _check(self, group: SessionGroup, result: Mapping[str, Any]) -> None:
-        unmet = self._surveyor.unmet(group, result)
+            def work(name: str) -> AbstractContextManager[Execution]:
+                return self.execution(action, needed, document, f"{action.id}/{name}")
+
+            for more in kind.finish(action, result, work):
+                result = more
+                # At once, since it may have taken as long as the action itself.
+                self._surveyor.records.put(key, {"document": document, "result": result})
+        self._check(action, result)
+        seconds = time.monotonic() - begin
+        self._memory.record_steps([_record(action.id, key, document, result)])
+        if outcome == "built":
+            measured = Measurement(seconds, result["measured"]["peak_memory"])
+            self._workspace.record_measurement(self._subject(action.id), measured)
+        self._made[action.id] = Made(action, key, document, result, needed)
+        for end in kind.ends(action, result):
+            took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0
+            self._ended(StepFinished(end.step, outcome, seconds if took is None else took, end.note, end.size))
+
+    def _check(self, action: Action, result: Mapping[str, Any]) -> None:
+        unmet = kind_of(action).unmet(action, result)
         if unmet:
             raise VerifyError(*unmet)
 
     @contextmanager
-    def execution(self, group: SessionGroup, document: Mapping[str, Any], name: str) -> Iterator[Execution]:
-        """What one compile of models of the group needs, while their files are what `document` says; the log is that of `name`."""
-        inputs = group.files
-        environment = self._held_still(group, document)
+    def execution(self, action: Action, needed: Sequence[Made], document: Mapping[str, Any], name: str) -> Iterator[Execution]:
+        """What one run of an action needs, while its files are what `document` says; the log is that of `name`."""
+        inputs, kind = action.files, kind_of(action)
+        environment = self._held_still(action, document)
         written = {path: _written(path) for path in inputs}
         log = log_file(self._workspace.directory, name, self._memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
 
         def recheck() -> None:
             later = environment.now()
-            now = key_document(group, self._surveyor.digests.of_many(inputs), _identity(group, later))
-            changes = differences(document, now)
+            digests = self._surveyor.digests.of_many(inputs)
+            changes = differences(document, kind.document(action, KeyInputs(digests, kind.identity(action, later), needed)))
             # What was another for a while and is now what it was may have been read in between.
             touched = [str(path) for path in inputs if _written(path) != written[path]] + later.touched_since(environment)
             if not changes and touched:
                 changes = [f"{shown_path(Path(path))} was touched, and may have been another for a while" for path in touched[:1]]
             if changes:
-                message = f"an input changed while it was compiled: {'; '.join(changes)}"
-                raise BuildError(Problem("EPB415", message, StepId(group.id), "Nothing was kept; run the build again."))
+                message = f"an input changed while it was {kind.done}: {'; '.join(changes)}"
+                raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
 
         def compiled() -> None:
-            # While this one is checked and stored, another may compile; where the next compile is its own, it keeps its place.
-            if group.min_shared_ratio is None and len(self.idle) < _MOST_STORING:
-                self.idle.add(group.id)
+            # While this one is checked and stored, another may run; where the next process is its own, it keeps its place.
+            if not kind.keeps_its_place(action) and len(self.idle) < _MOST_STORING:
+                self.idle.add(action.id)
 
         with self._workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
             yield Execution(
@@ -267,14 +277,15 @@ class Actions:
                 relinking=self._surveyor.digests.relinking,
             )
 
-    def _held_still(self, group: SessionGroup, document: Mapping[str, Any]) -> Environment:
-        """The group's toolchain as it is now; raises BuildError unless it is still what `document` says."""
-        name = group.target.toolchain.name
+    def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
+        """The action's toolchain as it is now; raises BuildError unless it is still what `document` says."""
+        kind = kind_of(action)
+        name = action.runs_in.toolchain.name if action.runs_in is not None else ""
         environment = self._environments[name] = self._environments[name].now()
-        changes = differences({"toolchain": document["toolchain"]}, {"toolchain": _identity(group, environment)})
+        changes = differences({"toolchain": document["toolchain"]}, {"toolchain": kind.identity(action, environment)})
         if changes:
-            message = f"the toolchain '{name}' changed before it was compiled: {'; '.join(changes)}"
-            raise BuildError(Problem("EPB415", message, StepId(group.id), "Nothing was kept; run the build again."))
+            message = f"the toolchain '{name}' changed before it was {kind.done}: {'; '.join(changes)}"
+            raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
         return environment
 
     def _lay_out(self, emission: Emission) -> None:
@@ -313,7 +324,7 @@ class Actions:
 
     def _emitted(self, emission: Emission, document: Mapping[str, Any]) -> StepRecord:
         """What is remembered of an emission that is in its place: where that is, and the results that it was made of."""
-        made = [self._made.get(ident) or self._found.groups[ident].made for ident in emission.session_groups]
+        made = [self._made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
         results = sorted(item.key for item in made if item is not None)
         result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
         return _record(emission.id, action_key(document), document, result)
@@ -340,7 +351,7 @@ class Actions:
                     clear_away(emission, self._surveyor.written(emission))
 
     def _output(self, emission: Emission) -> Output:
-        return self._surveyor.output(emission, [self._made[ident] for ident in emission.session_groups])
+        return self._surveyor.output(emission, [self._made[ident] for ident in emission.needs])
 
     def _publish(self, output: Output, written: Written) -> tuple[Output, dict[str, Any]]:
         """Write the files, where those lie that were `written` before; what the store has lost is made again, once.
@@ -362,8 +373,8 @@ class Actions:
                 if attempt == _ATTEMPTS:
                     raise
                 self._tell(StepOutput(emission.id, f"{error.problems[0].message} It is made again."))
-                for ident in emission.session_groups:
-                    self._make(self._plan.session_groups[ident])
+                for ident in emission.needs:
+                    self._make(self._plan.actions[ident], again=True)
                 output = self._output(emission)
         raise AssertionError("the last attempt returns or raises")
 
@@ -407,14 +418,6 @@ class Actions:
             self._tell(replace(event, progress=self._tally.end(event.step, compiled=event.outcome == "built")))
 
 
-def _size(group: SessionGroup) -> int:
-    return sum(path.stat().st_size for path in group.files)
-
-
-def _identity(group: SessionGroup, environment: Environment) -> dict[str, Any]:
-    return environment.identity((ep.entry for ep in group.target.eps), (ops.name for ops in group.custom_op_packages))
-
-
 def _written(path: Path) -> tuple[int, ...]:
     """What changes when somebody writes to a file, or puts another in its place; not when a link is made to it. Empty if it is gone."""
     try:
@@ -426,23 +429,3 @@ def _written(path: Path) -> tuple[int, ...]:
 
 def _record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
     return StepRecord(step, key, document, result, time.time())
-
-
-def _note(group: SessionGroup, result: Mapping[str, Any], member: str | None) -> tuple[str, int]:
-    """What a finished compile or share step is worth telling, and the bytes that it wrote: a shared binary is the share step's."""
-    models = [model for model in result["models"] if member in (None, model["member"])]
-    files = {model["file"] for model in models if member}
-    if member is None or not group.share:
-        files |= {name for model in models for name in model["binaries"]}
-    size = sum(result["artifacts"][name]["size"] for name in files)
-    if member is None:
-        note = f"{len(models)} models"
-        if group.min_shared_ratio is not None:
-            found = shared_bytes(result)
-            note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
-        if "shared_initializers" in result:
-            stored, total = (result["shared_initializers"][name] for name in ("stored_bytes", "total_bytes"))
-            note += f", weights shared in ONNX: {stored:,} bytes instead of {total:,}"
-        return note, size
-    nodes, others = len(models[0]["nodes"]), models[0]["fallback_nodes"]
-    return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size

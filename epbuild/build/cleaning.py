@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from epbuild.build.kinds import is_stored
 from epbuild.build.orphans import Outputs
 from epbuild.build.removal import Cleaned, Emitted, Why
 from epbuild.build.session import ReadVariables, Request, read_plan, workspace_of
@@ -62,7 +63,7 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
                         memory.release(output.place, [owner for owner in output.owners if owner not in others])
             yield found
         if not dry_run:
-            memory.forget_steps(ident for ident in wanted if ident in plan.session_groups)
+            memory.forget_steps(ident for ident in wanted if is_stored(plan.actions[ident]))
 
 
 def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:

@@ -13,25 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
+from epbuild.build.made import Made
 from epbuild.build.merging import MergedModel, draft_names, merge, merged_key
 from epbuild.emit import Content, JsonFile, ManifestModel, Placed, Role, Stored, StoredModel, arrange, render
 from epbuild.errors import BuildError, Problem, StepId
 from epbuild.onnxfile import relink
-from epbuild.plan import MANIFEST, Emission, Merging, Part, PlannedEp, PlannedTarget, SessionGroup
+from epbuild.plan import MANIFEST, Emission, Merging, Part, PlannedEp, PlannedTarget
 from epbuild.store import BlobStore
 
 if TYPE_CHECKING:
     from epbuild.emit import EmittedModel, Inference
-
-
-@dataclass(frozen=True)
-class Made:
-    """A session group with what it came to: its key, the document behind the key, and its result."""
-
-    group: SessionGroup
-    key: str
-    document: Mapping[str, Any]
-    result: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

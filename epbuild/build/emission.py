@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild import __version__
-from epbuild.build.contents import Bench, LaidOut, Made, Workbench, base_contents, in_order, lay_out, part_manifest
+from epbuild.build.contents import Bench, LaidOut, Workbench, base_contents, in_order, lay_out, part_manifest
 from epbuild.build.identities import Identities
+from epbuild.build.made import Made
 from epbuild.build.merging import settings_of
 from epbuild.build.publishing import Destination, Files, Publisher, Push
 from epbuild.build.written import Written

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from epbuild.build.contents import LaidOut, Made
+from epbuild.build.contents import LaidOut
+from epbuild.build.made import Made
 from epbuild.emit import (
     Built,
     Content,

@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from epbuild.build.result_shape import group_records
+from epbuild.build.result_shape import action_records
 from epbuild.build.session import Request, survey, workspace_of
 from epbuild.build.status import ActionStatus, StepState, Survey
 from epbuild.errors import PlanError, Problem
-from epbuild.plan import Change, Emission, Step, changes
+from epbuild.plan import Action, Change, Step, changes
 from epbuild.store import ActionRecords, Memory, Workspace, cache_directory
 
 
@@ -44,7 +44,7 @@ def explain(request: Request, steps: Sequence[str]) -> list[Explanation]:
     found = survey(request)
     wanted = _matching(found, steps)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        explainer = _Explainer(found, workspace.memory(found.configuration), group_records(cache_directory()))
+        explainer = _Explainer(found, workspace.memory(found.configuration), action_records(cache_directory()))
         return [explainer.explain(step) for step in wanted]
 
 
@@ -61,7 +61,7 @@ class _Explainer:
 
     def explain(self, step: Step, made_of: str | None = None) -> Explanation:
         """Why `step` is in its state; `made_of`, when what follows it was made of another result, is that result's key."""
-        status = self.found.emissions.get(step.action) or self.found.groups[step.action]
+        status = self.found.actions[step.action]
         before = self.memory.previous(step.action)
         document: Mapping[str, Any] | None = before.key_document if before else None
         if made_of and before and before.action_key == status.key:
@@ -79,19 +79,19 @@ class _Explainer:
         )
 
     def _causes(self, step: Step, status: ActionStatus) -> Iterator[Explanation]:
-        emission = self.found.plan.emissions.get(step.action)
-        if emission is None or status.state == "current":
+        action = self.found.plan.actions[step.action]
+        if status.state == "current":
             return
-        emitted = self._emitted(emission)
-        for ident in emission.session_groups:
-            group = self.found.groups[ident]
-            changed = ident in emitted and emitted[ident] != group.key
-            if changed or group.state in ("out of date", "new"):
-                yield self.explain(self._last[ident], emitted.get(ident))
+        used = self._used(action)
+        for ident in action.needs:
+            need = self.found.actions[ident]
+            changed = ident in used and used[ident] != need.key
+            if changed or need.state in ("out of date", "new"):
+                yield self.explain(self._last[ident], used.get(ident))
 
-    def _emitted(self, emission: Emission) -> dict[str, str]:
-        """The keys of the results that were emitted last, by session group."""
-        before = self.memory.previous(emission.id)
+    def _used(self, action: Action) -> dict[str, str]:
+        """The keys of the results that an action was made of last, by action, where its document has them."""
+        before = self.memory.previous(action.id)
         made = before.key_document.get("made", {}) if before else {}
         return {ident: item["key"] for ident, item in made.items()}
 

@@ -1,4 +1,4 @@
-"""Makes session groups again, in a fresh place and a fresh process, and compares them with what was made before.
+"""Makes what the store keeps of actions again, in a fresh place and a fresh process, and compares them with what was made before.
 
 Where they differ, both are kept, beside the workspace's logs. Nothing of what is made again goes into the store or the records.
 """
@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from epbuild.build.actions import Actions
-from epbuild.build.contents import Made
 from epbuild.build.events import (
     ComparisonFinished,
     ComparisonStarted,
@@ -29,7 +28,9 @@ from epbuild.build.events import (
     Verdict,
     shown_path,
 )
-from epbuild.build.executor import Execution, remake
+from epbuild.build.executor import Execution
+from epbuild.build.kinds import kind_of
+from epbuild.build.made import Made
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.tally import Tally
 from epbuild.catalog import KnownDifference
@@ -51,12 +52,12 @@ def rebuild_and_compare(
     keep_going: bool,
     memory: int | None,
 ) -> int:
-    """Make every session group that `actions` has made, or found made, again, and compare; returns the exit code.
+    """Make everything that `actions` has made for the store, or found there, again, and compare; returns the exit code.
 
     What comes of each is told as an event. Raises KeyboardInterrupt when the user stopped it, StoreError where there is no room to work.
     """
     begin = time.monotonic()
-    made = dict(actions.made)
+    made = {ident: item for ident, item in actions.made.items() if kind_of(item.action).compares(item.action)}
     costs = {ident: actions.cost(ident) for ident in made}
     tally = Tally({ident: [ident] for ident in made}, costs, jobs)
     rebuilding = _Rebuilding(actions, made, workspace, store, tell, tally)
@@ -125,13 +126,14 @@ class _Rebuilding:
         begin = time.monotonic()
         self._tally.begin(ident)
         made = self._made[ident]
+        kind = kind_of(made.action)
         place = kept_place(self._workspace.directory, ident)
-        self._tell(StepStarted(ident, "compiling again"))
+        self._tell(StepStarted(ident, kind.doing_again))
         with self._actions.alone(ident, ident, self._workspace.directory, _lease_name(ident)):
             with _explained(ident):
                 _remove(place)
             # No member is called by an empty name: the log is nobody's else.
-            with self._actions.execution(made.group, made.document, f"{ident}//{_NEW}") as execution:
+            with self._actions.execution(made.action, made.needed, made.document, f"{ident}//{_NEW}") as execution:
                 files = self._remake(made, execution)
                 with _explained(ident):
                     differences = self._compare(made, files, execution.staging / _FOLDER)
@@ -139,7 +141,7 @@ class _Rebuilding:
                         _swap_in(execution.staging / _FOLDER, place)
                     execution.log.unlink(missing_ok=True)  # it is there for a compile that fails
                 size = sum(artifact["size"] for artifact in made.result["artifacts"].values())
-        known = made.group.target.known_differences
+        known = kind.known_differences(made.action)
         verdict = verdict_on(differences, known)
         problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
         self._count(verdict, 1 if problems else 0)
@@ -150,7 +152,7 @@ class _Rebuilding:
             files=len(made.result["artifacts"]),
             size=size,
             differences=tuple(differences),
-            known=made.group.target.known_to_differ,
+            known=kind.known_to_differ(made.action),
             kept=shown_path(place) if differences else None,
             problems=problems,
         )
@@ -178,15 +180,15 @@ class _Rebuilding:
             self._counts[outcome] += 1
             self.exit_code = max(self.exit_code, exit_code)
 
-    def _remake(self, made: Made, execution: Execution) -> dict[str, Path]:
-        ident = made.group.id
+    def _remake(self, made: Made, execution: Execution) -> Mapping[str, Path]:
+        ident = made.action.id
 
         def heard(event: Event) -> None:
             if isinstance(event, StepOutput):
                 self._tell(replace(event, step=ident))
 
         try:
-            return remake(made.group, replace(execution, tell=heard))
+            return kind_of(made.action).remake(made.action, replace(execution, tell=heard))
         except EnvironmentFailure:
             raise
         except EpbuildError as error:
@@ -221,7 +223,7 @@ class _Rebuilding:
 
 
 def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
-    ident, why = StepId(made.group.id), made.group.target.known_to_differ
+    ident, why = StepId(made.action.id), kind_of(made.action).known_to_differ(made.action)
     hint = f"Both are kept in {shown_path(place)}."
     if item.new_size is None:
         return Problem("EPB651", f"made again, there is no {item.file}", ident, hint)

@@ -1,4 +1,4 @@
-"""What an action record keeps of a session group, and its shape: the key document and the result, as the executor writes it.
+"""What an action record keeps, and its shape by the kind of action: the key document and the result, as it was written.
 
 A record's checksum says that its bytes are those that were written; this says that whoever wrote them meant what is read here, so that
 no reader meets a key that is not there. Keys that are not named here are left alone.
@@ -36,32 +36,43 @@ _MODEL = {
     "left?": _Each(list, {"node": str, "operator": str, "reason": (str, NoneType)}),
     "compatibility": _Each(dict, str),
 }
-_RECORD = {
+_RESULT = {
+    "artifacts": _Each(dict, _BLOB),
+    "log": _BLOB,
+    "measured": {"seconds": (int, float), "members": _Each(dict, (int, float)), "peak_memory": (int, NoneType)},
+}
+"""What every action comes to, whatever its kind."""
+_GROUP = {
     "document": {"members": _Each(list, {"name": str})},
     "result": {
-        "artifacts": _Each(dict, _BLOB),
+        **_RESULT,
         "models": _Each(list, _MODEL),
-        "log": _BLOB,
-        "measured": {"seconds": (int, float), "members": _Each(dict, (int, float)), "peak_memory": (int, NoneType)},
         "alone?": _Each(dict, int),
         "shared_initializers?": {"stored_bytes": int, "total_bytes": int},
         "source_weights?": {"stored_bytes": int, "total_bytes": int},
     },
 }
 """A key with a question mark may be missing; several types: any of them."""
+_SHAPES: Mapping[str | None, object] = {
+    None: _GROUP,
+}
+"""By the `kind` in the key document, of which that of a session group has none."""
 
 
-def group_records(root: Path) -> ActionRecords:
+def action_records(root: Path) -> ActionRecords:
     """The action records in the store at `root`."""
-    return ActionRecords(root, is_group_record)
+    return ActionRecords(root, is_action_record)
 
 
-def is_group_record(record: Mapping[str, Any]) -> bool:
-    """Whether a record has the shape of a session group's, and all that its models refer to is among its artifacts."""
-    if not _fits(record, _RECORD):
+def is_action_record(record: Mapping[str, Any]) -> bool:
+    """Whether a record has the shape of its kind of action, and all that its models refer to is among its artifacts."""
+    document = record.get("document")
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(kind, str | None) or kind not in _SHAPES or not _fits(record, _SHAPES[kind]):
         return False
     result = record["result"]
-    named: set[str] = {name for model in result["models"] for name in (model["file"], *model["binaries"], *model["data"])}
+    models = result.get("models", ())
+    named: set[str] = {name for model in models for name in (model["file"], *model["binaries"], *model["data"])}
     return named.issubset(result["artifacts"])
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from epbuild.build.actions import Actions
 from epbuild.build.capacity import memory_here
 from epbuild.build.events import Event, Listener, OutputRemoved, RunStarted, ToolchainReady, ToolchainStarted, Warned, shown_path
+from epbuild.build.kinds import is_stored
 from epbuild.build.locked import HeldLock, check_lock, hold_lock
 from epbuild.build.orphans import Outputs
 from epbuild.build.remote import RemoteModels
-from epbuild.build.result_shape import group_records
+from epbuild.build.result_shape import action_records
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.status import Survey, Surveyor
 from epbuild.errors import EnvironmentFailure, Problem, RecipeError, StoreError
@@ -113,7 +114,7 @@ def survey(request: Request) -> Survey:
     }
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
-        surveyor = Surveyor(workspace, BlobStore(cache), group_records(cache), recipe, configuration)
+        surveyor = Surveyor(workspace, BlobStore(cache), action_records(cache), recipe, configuration)
         doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
         found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments)
         return _with_orphans(found, surveyor.outputs, request)
@@ -149,7 +150,7 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
     with lasting_workspace(request.recipe) as workspace:
         workspace.sweep()
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
-        surveyor = Surveyor(workspace, BlobStore(cache), group_records(cache), recipe, configuration)
+        surveyor = Surveyor(workspace, BlobStore(cache), action_records(cache), recipe, configuration)
         doubts = lock.deviations(plan, environments, surveyor.digests)
         for warning in doubts:
             tell(Warned(warning))
@@ -210,7 +211,8 @@ def _leave_snapshot(
 ) -> None:
     """Have the next run recognise by stats alone that there is nothing to do; not where a result lives in the store only."""
     plan = found.plan
-    if {ident for emission in plan.emissions.values() for ident in emission.session_groups} != plan.session_groups.keys():
+    needed = {ident for action in plan.actions.values() for ident in action.needs}
+    if any(is_stored(action) and ident not in needed for ident, action in plan.actions.items()):
         return
     files = [
         *map(Path, own_files()),
@@ -218,8 +220,7 @@ def _leave_snapshot(
         *([lock.path] if lock.exists else ()),
         *(recipe.directory / catalog.name for catalog in recipe.catalogs),
         *(path for environment in environments.values() for path in environment.watched()),
-        *(path for group in plan.session_groups.values() for path in group.files),
-        *(path for emission in plan.emissions.values() for path in emission.files),
+        *(path for action in plan.actions.values() for path in action.files),
         *(
             emission.root / name
             for emission in plan.emissions.values()
@@ -254,9 +255,8 @@ def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor,
 
 
 def _drive(actions: Actions, found: Survey, request: Request) -> None:
-    emissions = found.plan.emissions
     scheduler = Scheduler(
-        {action: emissions[action].session_groups if action in emissions else () for action in found.todo},
+        {action: found.plan.actions[action].needs for action in found.todo},
         {action: actions.cost(action).seconds for action in found.todo},
         {action: actions.memory(action) for action in found.todo},
         request.memory or memory_here(),

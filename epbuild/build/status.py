@@ -12,20 +12,20 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
-from epbuild.build.contents import Made
 from epbuild.build.emission import Inputs, Output
-from epbuild.build.expectations import unmet_expectations
+from epbuild.build.kind import KeyInputs
+from epbuild.build.kinds import is_stored, kind_of
+from epbuild.build.made import Made
 from epbuild.build.orphans import PLACE, Orphan, Outputs
-from epbuild.build.sharing import shared_bytes, unmeasured
 from epbuild.build.written import Written
 from epbuild.errors import BuildError, PlanError, Problem
-from epbuild.plan import Emission, Member, Plan, SessionGroup, Step, action_key, differences, key_document
+from epbuild.plan import Action, Emission, Member, Plan, Step, action_key, differences
 from epbuild.recipe import Recipe
 from epbuild.store import UNKNOWN, ActionRecords, BlobStore, Configuration, Digests, Workspace
 from epbuild.toolchain import Environment
-from epbuild.verify import check_shared_bytes
 
 StepState = Literal["current", "restorable", "out of date", "new"]
 
@@ -34,7 +34,11 @@ _LOST = "its result is no longer in the store"
 
 @dataclass(frozen=True)
 class ActionStatus:
-    """Where one action stands. `key` is None while a toolchain that it depends on is not there; `made` while there is no result."""
+    """Where one action stands.
+
+    `key` is None while a toolchain that it depends on is not there, or something that it needs is not made; `made` while there is no
+    result.
+    """
 
     state: StepState
     reasons: tuple[str, ...]
@@ -59,8 +63,7 @@ class Survey:
     """The status of every action of a plan, which of them have to run, and which outputs nobody asks for any more."""
 
     plan: Plan
-    groups: Mapping[str, ActionStatus]
-    emissions: Mapping[str, ActionStatus]
+    actions: Mapping[str, ActionStatus]
     todo: tuple[str, ...]
     orphans: tuple[Orphan, ...] = ()
     configuration: Configuration = UNKNOWN
@@ -76,9 +79,9 @@ class Survey:
         return [self._step(step) for step in self.plan.steps]
 
     def _step(self, step: Step) -> StepStatus:
-        status = self.emissions.get(step.action) or self.groups[step.action]
+        status = self.actions[step.action]
         outputs: tuple[str, ...] = ()
-        if step.action in self.emissions:
+        if step.action in self.plan.emissions:
             outputs = tuple(path.as_posix() for path in _outputs(self.plan.emissions[step.action]))
         return StepStatus(step, status.state, status.reasons, status.key, outputs)
 
@@ -102,18 +105,25 @@ class Surveyor:
 
         Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
         """
-        files = [path for group in plan.session_groups.values() for path in group.files]
-        digests = self.digests.of_many(files)
+        digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
         _check_pins(plan, digests)
-        groups = {
-            ident: self._group(group, environments.get(group.target.toolchain.name), digests)
-            for ident, group in plan.session_groups.items()
+        found: dict[str, ActionStatus] = {}
+        for ident, action in plan.actions.items():
+            match action:
+                case Emission():
+                    found[ident] = self._with_kept(action, self._emission(action, found))
+                case _:
+                    found[ident] = self._stored(action, found, environments, digests)
+        wanted = _wanted(plan, found)
+        todo = tuple(ident for ident, status in found.items() if ident in wanted and _must_run(plan.actions[ident], status))
+        # What the store has lost is still current when all that is made of it is in place.
+        settled = {
+            ident: replace(status, state="current", reasons=())
+            if status.state == "out of date" and status.made is not None and ident not in wanted
+            else status
+            for ident, status in found.items()
         }
-        emissions = {
-            ident: self._with_kept(emission, self._emission(emission, groups)) for ident, emission in plan.emissions.items()
-        }
-        todo = self._todo(plan, groups, emissions)
-        return Survey(plan, self._settle(plan, groups, emissions), emissions, todo, configuration=self.memory.configuration)
+        return Survey(plan, settled, todo, configuration=self.memory.configuration)
 
     def result(self, key: str) -> dict[str, Any] | None:
         """The result of an action in the store, if it is all there."""
@@ -124,56 +134,70 @@ class Surveyor:
         whole = all(self.store.has(blob["digest"], blob["size"]) for blob in result["artifacts"].values())
         return result if whole else None
 
-    def unmet(self, group: SessionGroup, result: Mapping[str, Any]) -> list[Problem]:
-        """What of a group's `expect` a result does not meet: it is no part of the key, so any result may be asked again.
+    def keyed(
+        self, action: Action, needed: Sequence[Made], environment: Environment, digests: Mapping[Path, str] = MappingProxyType({})
+    ) -> tuple[Action, dict[str, Any]]:
+        """An action with all its files, and the document that its key is the digest of, once what it needs is made.
 
-        What sharing saves is not judged before it is measured.
+        What comes out of the store is known by its digests: it need not be there. Nor is a file looked at whose digest is among `digests`.
+        Raises StoreError when a file cannot be read.
         """
-        problems = unmet_expectations(group, result)
-        if group.min_shared_ratio is not None and not unmeasured(group, result):
-            problems += check_shared_bytes(shared_bytes(result), group.steps[-1], group.min_shared_ratio)
-        return problems
+        kind = kind_of(action)
+        action = kind.resolved(action, needed, self.store)
+        known = {**digests, **{self.store.place(digest): digest for made in needed for _, digest, _ in made.artifacts()}}
+        known |= self.digests.of_many(path for path in action.files if path not in known)
+        return action, kind.document(action, KeyInputs(known, kind.identity(action, environment), needed))
 
-    def _lacks(self, group: SessionGroup, result: Mapping[str, Any]) -> tuple[str, ...]:
-        """What stands between a group's `expect` and a result, as reasons for work: what is not met, else what is not measured."""
-        unmet = tuple(problem.message for problem in self.unmet(group, result))
-        return unmet or tuple(f"the model '{member.name}' is not measured alone yet" for member in unmeasured(group, result))
+    def _lacks(self, action: Action, result: Mapping[str, Any]) -> tuple[str, ...]:
+        """What stands between what is asked of an action and a result, as reasons for work: what is not met, else what is not finished."""
+        kind = kind_of(action)
+        return tuple(problem.message for problem in kind.unmet(action, result)) or tuple(kind.unfinished(action, result))
 
-    def _group(self, group: SessionGroup, environment: Environment | None, digests: Mapping[Path, str]) -> ActionStatus:
-        before = self.memory.previous(group.id)
-        unfetched = [member.name for member in group.members if not member.fetched]
-        if unfetched:
-            return ActionStatus(
-                "out of date" if before else "new", tuple(f"the model '{name}' is not fetched yet" for name in unfetched)
-            )
-        if environment is None:
-            reason = f"the toolchain '{group.target.toolchain.name}' is not provisioned yet"
-            return ActionStatus("out of date" if before else "new", (reason,))
-        identity = environment.identity((ep.entry for ep in group.target.eps), (ops.name for ops in group.custom_op_packages))
-        document = key_document(group, digests, identity)
+    def _stored(
+        self,
+        action: Action,
+        found: Mapping[str, ActionStatus],
+        environments: Mapping[str, Environment],
+        digests: Mapping[Path, str],
+    ) -> ActionStatus:
+        before = self.memory.previous(action.id)
+
+        def pending(*reasons: str) -> ActionStatus:
+            return ActionStatus("out of date" if before else "new", reasons)
+
+        unknown = kind_of(action).unknown(action)
+        if unknown:
+            return pending(*unknown)
+        needed = [made for ident in action.needs if (made := found[ident].made) is not None]
+        if len(needed) < len(action.needs):
+            return pending(*(f"needs {ident}" for ident in action.needs if found[ident].made is None))
+        name = action.runs_in.toolchain.name if action.runs_in is not None else ""
+        if name not in environments:
+            return pending(f"the toolchain '{name}' is not provisioned yet")
+        action, document = self.keyed(action, needed, environments[name], digests)
         key = action_key(document)
         result = self.result(key)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
         here = before.result if before is not None and before.action_key == key else self.memory.result(key)
         known = result or here
-        if known is not None and (lacks := self._lacks(group, known)):
+        if known is not None and (lacks := self._lacks(action, known)):
             return ActionStatus("out of date", lacks if result else (*lacks, _LOST), key, document)
         if known is not None and here is not None:
-            made = Made(group, key, document, known)
+            made = Made(action, key, document, known, tuple(needed))
             if result is None:
                 return ActionStatus("out of date", (_LOST,), key, document, made)
             return ActionStatus("current", (), key, document, made)
         reasons = tuple(differences(before.key_document, document)) if before else ()
         if result is not None:
-            return ActionStatus("restorable", reasons, key, document, Made(group, key, document, result))
+            return ActionStatus("restorable", reasons, key, document, Made(action, key, document, result, tuple(needed)))
         return ActionStatus("out of date" if before else "new", reasons, key, document)
 
-    def _emission(self, emission: Emission, groups: Mapping[str, ActionStatus]) -> ActionStatus:
+    def _emission(self, emission: Emission, found: Mapping[str, ActionStatus]) -> ActionStatus:
         before = self.memory.previous(emission.id)
-        pending = [ident for ident in emission.session_groups if groups[ident].made is None]
-        if pending:
-            return ActionStatus("out of date" if before else "new", tuple(f"needs {ident}" for ident in pending))
-        made = [found for ident in emission.session_groups if (found := groups[ident].made) is not None]
+        made = [made for ident in emission.needs if (made := found[ident].made) is not None]
+        if len(made) < len(emission.needs):
+            reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
+            return ActionStatus("out of date" if before else "new", reasons)
         output = self.output(emission, made)
         try:
             document, key = output.document, output.key
@@ -230,34 +254,22 @@ class Surveyor:
         digests = self.digests.of_many(there.values())
         return sentences + [f"{name} was changed" for name, path in there.items() if digests[path] != files[name]["digest"]]
 
-    def _settle(
-        self, plan: Plan, groups: Mapping[str, ActionStatus], emissions: Mapping[str, ActionStatus]
-    ) -> dict[str, ActionStatus]:
-        """A group whose result the store has lost is still current when all that is emitted from it is in place."""
-        wanted = self._wanted(plan, emissions)
-        return {
-            ident: ActionStatus("current", (), status.key, status.document, status.made)
-            if status.state == "out of date" and status.made is not None and ident not in wanted
-            else status
-            for ident, status in groups.items()
-        }
 
-    def _todo(self, plan: Plan, groups: Mapping[str, ActionStatus], emissions: Mapping[str, ActionStatus]) -> tuple[str, ...]:
-        wanted = self._wanted(plan, emissions)
-        compiles = [ident for ident, status in groups.items() if ident in wanted and status.state in ("out of date", "new")]
-        return (*compiles, *(ident for ident, status in emissions.items() if status.state != "current"))
+def _must_run(action: Action, status: ActionStatus) -> bool:
+    """Whether there is work for an action whose result is needed; an output has to be put in place, a result only has to be there."""
+    return status.state != "current" if isinstance(action, Emission) else status.state in ("out of date", "new")
 
-    @staticmethod
-    def _wanted(plan: Plan, emissions: Mapping[str, ActionStatus]) -> set[str]:
-        """The session groups whose results are needed: for an emission that is not current, or because nothing is emitted from them."""
-        emitted = {ident for emission in plan.emissions.values() for ident in emission.session_groups}
-        pending = {
-            ident
-            for name, emission in plan.emissions.items()
-            if emissions[name].state != "current"
-            for ident in emission.session_groups
-        }
-        return pending | (set(plan.session_groups) - emitted)
+
+def _wanted(plan: Plan, found: Mapping[str, ActionStatus]) -> set[str]:
+    """The actions whose results are needed: for one that has to run, or because nothing is made of them."""
+    needed = {need for action in plan.actions.values() for need in action.needs}
+    wanted: set[str] = set()
+    for ident, action in reversed(list(plan.actions.items())):
+        if ident not in needed:
+            wanted.add(ident)
+        if ident in wanted and _must_run(action, found[ident]):
+            wanted.update(action.needs)
+    return wanted
 
 
 def _size(path: Path) -> int | None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from epbuild.build.trial_comparison import Comparison, Judged
+from epbuild.build.trial_inputs import Made
 from epbuild.build.trial_session import DeviceType, Impossible, Wishes, session_for
 from epbuild.build.trial_source import Sources
 from epbuild.build.trial_worker import Attempt, Failure, Load, Session, attempt
 from epbuild.verify import Artifact, Finding, Model, Outcome
 
-__all__ = ["Comparison", "DeviceType", "Sources", "Trial", "Wishes", "model_names", "try_artifact"]
+__all__ = ["Comparison", "DeviceType", "Made", "Sources", "Trial", "Wishes", "model_names", "try_artifact"]
 
 _COMPATIBILITY = "ep_compatibility_info."
 _VIRTUAL = ".virtual"
@@ -193,7 +194,8 @@ def _compatibility_findings(tried: Attempt, shown: Mapping[str, str], loads: Map
 
 
 def _numbers_finding(judged: Judged, subject: str) -> Finding:
-    return Finding("numbers", subject, judged.outcome, _sentence(judged.message), judged.code, judged.hint)
+    figures = tuple({"evidence": judged.evidence, **figures.document} for figures in judged.figures)
+    return Finding("numbers", subject, judged.outcome, _sentence(judged.message), judged.code, judged.hint, figures)
 
 
 def _sentence(text: str) -> str:

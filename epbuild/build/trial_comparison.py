@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from epbuild.build.executor import Execution
 from epbuild.build.sharing import measure_alone
-from epbuild.build.trial_inputs import BadInputs, NoInputs, Sample, made_sample, read_samples
-from epbuild.build.trial_numbers import DifferentOutput, Tolerance, Worst, default_tolerance, worst_element
+from epbuild.build.trial_inputs import BadInputs, Made, NoInputs, made_samples, read_samples
+from epbuild.build.trial_metrics import DifferentOutput, Figures
+from epbuild.build.trial_numbers import Tolerance, default_float, default_tolerance
+from epbuild.build.trial_runs import Measured, Reference, measure, run_reference
 from epbuild.build.trial_source import NoSource, Source, Sources
-from epbuild.build.trial_worker import Failure, Feed, Load, Session, attempt
+from epbuild.build.trial_verdict import Rules, Verdict, overall, told
+from epbuild.build.trial_worker import Failure, Load, Session, attempt
+from epbuild.catalog import Numbers, Thresholds
 from epbuild.errors import EpbuildError
 from epbuild.onnxfile import ValueInfo
 from epbuild.plan import SessionGroup
 from epbuild.store import BlobStore, cache_directory
+from epbuild.units import counted
 from epbuild.verify import Outcome
 
-_OTHER_NUMBERS = "Where that is what the target's precision comes to, allow it with --atol and --rtol."
+if TYPE_CHECKING:
+    import numpy as np
+
+_ELEMENTS = "Where that is what the target's precision comes to, allow it with --atol and --rtol, or judge by --metric."
 
 
 @dataclass(frozen=True)
@@ -33,18 +41,10 @@ class Judged:
     message: str
     code: str | None = None
     hint: str | None = None
-
-
-@dataclass(frozen=True)
-class _Reference:
-    """A source model's outputs on each sample."""
-
-    source: Source
-    samples: tuple[Sample, ...]
-    feeds: tuple[Feed, ...]
-    """Those for the compiled model."""
-    outputs: tuple[tuple[Path, tuple[str, ...]], ...]
-    """The file of expected outputs for each sample, and their names."""
+    figures: tuple[Figures, ...] = ()
+    """Of each output, where it was run."""
+    evidence: Literal["made", "given"] | None = None
+    """Whether it was run on inputs that were made up."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,13 @@ class Comparison:
 
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Files or folders of inputs, by model; under the empty name, those of every other model."""
-    seed: int = 0
-    """What inputs are made from where none are given."""
+    made: Made = field(default_factory=Made)
+    """How inputs are made where none are given."""
+    asked: Thresholds = field(default_factory=Thresholds)
+    """What metrics have to come to; none: what the catalog has for the EP."""
     atol: float | None = None
     rtol: float | None = None
-    """What to allow instead of the defaults: absolute, and of an output's largest expected magnitude."""
+    """What each element may be off by, where that is asked: absolute, and of an output's largest expected magnitude."""
 
     def judge(
         self,
@@ -75,7 +77,7 @@ class Comparison:
         if failed is not None and not alone:
             yield from (self._unloaded(load, failed, group, sources) for load in loads)
             return
-        references: dict[str, _Reference] = {}
+        references: dict[str, tuple[Source, Reference]] = {}
         for number, load in enumerate(loads):
             # By number: a name comes from a manifest, and may be anything.
             found = self._reference(load, inputs[load.name], session, sources, document, scratch / f"{number}")
@@ -86,7 +88,7 @@ class Comparison:
         if failed is not None and group is not None:
             yield from self._judge_alone(references, group, failed, session, document, scratch)
         elif references:
-            fed = [replace(load, feeds=references[load.name].feeds if load.name in references else ()) for load in loads]
+            fed = [replace(load, feeds=references[load.name][1].feeds if load.name in references else ()) for load in loads]
             yield from self._run(fed, references, session, scratch)
 
     def _unloaded(self, load: Load, failed: Failure, group: SessionGroup | None, sources: Sources) -> Judged:
@@ -104,39 +106,41 @@ class Comparison:
         sources: Sources,
         document: Mapping[str, Any] | None,
         scratch: Path,
-    ) -> _Reference | Judged:
-        """A model's inputs, and what the CPU EP makes of them; or why there are none."""
+    ) -> tuple[Source, Reference] | Judged:
+        """A model's source, its inputs, and what the CPU EP makes of them; or why there are none."""
         name = load.name
         try:
             source = sources.find(name, document)
             place = self.inputs.get(name) or self.inputs.get("")
-            samples = read_samples(place, inputs) if place else [made_sample(self.seed, inputs, source.sizes)]
+            samples = read_samples(place, inputs) if place else made_samples(self.made, inputs, source.sizes)
         except NoSource as reason:
             return Judged(name, "failed" if reason.wrong else "skipped", str(reason), "EPB647" if reason.wrong else None)
         except BadInputs as reason:
             return Judged(name, "failed", str(reason), "EPB648")
         except NoInputs as reason:
             return Judged(name, "skipped", str(reason))
-        scratch.mkdir(parents=True)
-        names = tuple(value.name for value in inputs)
-        feeds = tuple(_written(sample, names, scratch / f"{number}") for number, sample in enumerate(samples))
-        own = tuple(replace(feed, outputs=feed.outputs.with_suffix(".expected.npz")) for feed in feeds)
-        on_cpu = replace(session, eps=(), options={}, variables={})
-        tried = attempt([Load(name, source.placed(scratch / "source"), feeds=own)], on_cpu, scratch)
-        if tried.failure is not None:
-            message = f"the CPU EP cannot run its source model: {tried.failure.message}"
-            return Judged(name, "failed", message, "EPB649")
-        outputs = [(feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, tried.of("ran"), strict=True)]
-        return _Reference(source, tuple(samples), feeds, tuple(outputs))
+        found = run_reference(
+            name, source.placed(scratch / "source"), samples, [value.name for value in inputs], session, scratch
+        )
+        if isinstance(found, Failure):
+            return Judged(name, "failed", f"the CPU EP cannot run its source model: {found.message}", "EPB649")
+        return source, found
 
     def _run(
-        self, loads: Sequence[Load], references: Mapping[str, _Reference], session: Session, scratch: Path, because: str = ""
+        self,
+        loads: Sequence[Load],
+        references: Mapping[str, tuple[Source, Reference]],
+        session: Session,
+        scratch: Path,
+        because: str = "",
     ) -> Iterator[Judged]:
         tried = attempt(loads, session, scratch)
-        for name, reference in references.items():
+        numbers = session.eps[0].entry.numbers if session.eps else Numbers()
+        for name, (source, reference) in references.items():
             outputs = [tuple(report["outputs"]) for report in tried.of("ran") if report["model"] == name]
             if len(outputs) == len(reference.samples):
-                yield self._compared(name, reference, outputs, because)
+                rules = Rules(numbers, source.is_quantised, self.asked, self._bound(quantised=source.is_quantised))
+                yield self._compared(name, reference, outputs, rules, because)
             elif tried.failure is not None and tried.failure.model in (None, name):
                 outcome: Outcome = "skipped" if tried.failure.impossible else "failed"
                 code = None if tried.failure.impossible else tried.failure.code
@@ -146,7 +150,7 @@ class Comparison:
 
     def _judge_alone(
         self,
-        references: Mapping[str, _Reference],
+        references: Mapping[str, tuple[Source, Reference]],
         group: SessionGroup,
         failed: Failure,
         session: Session,
@@ -168,57 +172,85 @@ class Comparison:
                 yield Judged(name, "failed", " ".join(problem.message for problem in error.problems), "EPB649")
                 continue
             because = f". These are the numbers of the same model compiled un-shared: {failed.message.rstrip('.')}"
-            load = Load(name, model, feeds=reference.feeds)
+            load = Load(name, model, feeds=reference[1].feeds)
             yield from self._run([load], {name: reference}, session.sharing(share=False), place, because)
 
-    def _compared(self, name: str, reference: _Reference, outputs: Sequence[tuple[str, ...]], because: str) -> Judged:
+    def _compared(
+        self, name: str, reference: Reference, outputs: Sequence[tuple[str, ...]], rules: Rules, because: str
+    ) -> Judged:
         """The verdict on all outputs for all samples."""
-        worst: Worst | None = None
-        at, outside, elements = "", 0, 0
-        for sample, feed, (file, names), got in zip(reference.samples, reference.feeds, reference.outputs, outputs, strict=True):
-            try:
-                for element in self._elements(file, names, feed.outputs, got, reference.source):
-                    outside, elements = outside + element.outside, elements + element.elements
-                    if worst is None or element.severity > worst.severity:
-                        worst, at = element, sample.name
-            except DifferentOutput as error:
-                return Judged(name, "failed", f"{error}{because}", "EPB646")
-        samples = reference.samples[0].name if len(reference.samples) == 1 else f"{len(reference.samples)} sets of inputs"
-        if worst is None:
+        evidence: Literal["made", "given"] = "made" if reference.made else "given"
+        try:
+            measured = measure(reference, outputs, self._tolerance(rules) if self._by_element else None)
+        except DifferentOutput as error:
+            return Judged(name, "failed", f"{error}{because}", "EPB646", evidence=evidence)
+        if measured.worst is None:
             return Judged(name, "skipped", f"it has no output with elements to compare{because}")
-        if outside == 0:
-            message = f"its numbers are near enough to those of the CPU EP, for {samples}; the worst is {worst}"
-            return Judged(name, "passed", message + because)
-        message = f"{outside:,} of {elements:,} numbers are too far from those of the CPU EP; the worst, for {at}, is {worst}"
-        return Judged(name, "failed", message + because, "EPB646", _OTHER_NUMBERS)
+        verdicts = [rules.judge(figures) for figures in measured.figures]
+        if self._by_element:
+            outcome, message, hint = _by_element(verdicts, measured, reference)
+        else:
+            outcome, message, hint = _by_metrics(verdicts, measured, reference)
+        code = {"failed": "EPB646", "skipped": "EPB665", "passed": None}[outcome]
+        return Judged(name, outcome, message + because, code, hint, measured.figures, evidence)
 
-    def _elements(
-        self, expected: Path, names: Sequence[str], got: Path, got_names: Sequence[str], source: Source
-    ) -> Iterator[Worst]:
-        """The worst element of each output."""
-        import numpy as np
+    @property
+    def _by_element(self) -> bool:
+        """Whether it is asked what each element may be off by."""
+        return (self.atol, self.rtol) != (None, None)
 
-        with np.load(expected, allow_pickle=False) as right, np.load(got, allow_pickle=False) as here:
-            for number, name in enumerate(names):
-                if name not in got_names:
-                    raise DifferentOutput(f"the output '{name}' is missing")
-                array = right[f"arr_{number}"]
-                default = default_tolerance(array.dtype, quantised=source.is_quantised)
-                tolerance = Tolerance(
-                    default.atol if self.atol is None else self.atol, default.rtol if self.rtol is None else self.rtol
-                )
-                worst = worst_element(name, array, here[f"arr_{got_names.index(name)}"], tolerance)
-                if worst is not None:
-                    yield worst
+    def _bound(self, *, quantised: bool) -> float | None:
+        """What a float near zero may be off by, where it is asked what each element may."""
+        if not self._by_element:
+            return None
+        return default_float(quantised=quantised).atol if self.atol is None else self.atol
+
+    def _tolerance(self, rules: Rules) -> Callable[[np.dtype[Any]], Tolerance]:
+        """What each element of a type may be off by."""
+
+        def of(dtype: np.dtype[Any]) -> Tolerance:
+            default = default_tolerance(dtype, quantised=rules.quantised)
+            return Tolerance(default.atol if self.atol is None else self.atol, default.rtol if self.rtol is None else self.rtol)
+
+        return of
 
 
-def _written(sample: Sample, names: tuple[str, ...], stem: Path) -> Feed:
-    """A sample as a file of arrays in the order of `names`: their own names can be such as a file of arrays cannot take."""
-    import numpy as np
+def _by_metrics(verdicts: Sequence[Verdict], measured: Measured, reference: Reference) -> tuple[Outcome, str, str | None]:
+    """The outcome by figures, a clause that tells it with them, and what to do."""
+    outcome, figures, hint = overall(verdicts), told(verdicts), _hint(verdicts)
+    worst = f"; the worst number, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
+    if outcome == "passed":
+        return "passed", f"its numbers are near enough to those of the CPU EP, for {reference.on}: {figures}{worst}", None
+    if outcome == "unjudgeable":
+        return "skipped", f"its numbers cannot be judged, for {reference.on}: {figures}", hint
+    bad = sum(verdict.outcome == "failed" for verdict in verdicts)
+    few = "its only output is" if len(verdicts) == 1 else f"{bad} of {len(verdicts)} outputs are"
+    return "failed", f"{few} too far from those of the CPU EP, for {reference.on}: {figures}{worst}", hint
 
-    file = stem.with_suffix(".inputs.npz")
-    np.savez(file, *(sample.arrays[name] for name in names))
-    return Feed(file, names, stem.with_suffix(".outputs.npz"))
+
+def _by_element(verdicts: Sequence[Verdict], measured: Measured, reference: Reference) -> tuple[Outcome, str, str | None]:
+    """The same by what each element may be off by; what shows nothing by its figures shows nothing by its elements either."""
+    figures, worst = told(verdicts), measured.worst
+    if overall(verdicts) == "unjudgeable":
+        return "skipped", f"its numbers cannot be judged, for {reference.on}: {figures}", _hint(verdicts)
+    small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
+    if measured.outside == 0 and small:
+        why = (
+            "what is allowed is more than any of their numbers, and by their own scale they are too far from those of the CPU EP"
+        )
+        return "failed", f"{counted(len(small), 'output')}, for {reference.on}: {why}: {told(small)}", _hint(small)
+    if measured.outside == 0:
+        message = f"its numbers are near enough to those of the CPU EP, for {reference.on}; the worst is {worst}; {figures}"
+        return "passed", message, None
+    far = f"{measured.outside:,} of {measured.elements:,} numbers are too far from those of the CPU EP"
+    return "failed", f"{far}; the worst, for {measured.at}, is {worst}; {figures}", _hint(verdicts) or _ELEMENTS
+
+
+def _hint(verdicts: Sequence[Verdict]) -> str | None:
+    """What to do about the outputs that decide."""
+    outcome = overall(verdicts)
+    hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
+    return " ".join(hints) or None
 
 
 def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> bool:

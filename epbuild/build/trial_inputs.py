@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import math
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,15 +43,29 @@ class Sample:
 
     name: str
     arrays: Arrays
+    made: bool = False
+    """Whether it was made up, so that what it shows is weak evidence."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """How inputs are made up: from a seed alone, so that they are the same everywhere."""
+
+    seed: int = 0
+    samples: int = 1
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The least and the largest number of an input, both among them."""
 
 
 def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
-    """The inputs in a `.npz` file, by name, or in a folder of ONNX test sets (`test_data_set_*/input_*.pb`), or in one such set.
+    """The inputs in a `.npz` file, by name, in each of those that a glob names, or in a folder: of `.npz` files, of ONNX test sets
+    (`test_data_set_*/input_*.pb`), or one such set.
 
     Raises BadInputs when they cannot be read, or are not what `inputs` ask for.
     """
     try:
-        samples = _test_sets(place, inputs) if place.is_dir() else [_archive(place)]
+        archives = archives_at(place)
+        samples = [_archive(file) for file in archives] if archives else _test_sets(place, inputs)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, BadInputs):
             raise
@@ -59,33 +75,89 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     return samples
 
 
-def made_sample(seed: int, inputs: Sequence[ValueInfo], sizes: Mapping[str, int]) -> Sample:
-    """Inputs that depend on the seed alone: floats of a normal distribution with deviation 1, integers of 8 and 16 bits from all of
-    their range, wider ones from 0 to 9, and booleans. A free dimension is what `sizes` says of its name, else 1.
+def archives_at(place: Path) -> list[Path]:
+    """The `.npz` files that a path, a glob or a folder names, in the order of their names; none for a folder without any.
 
-    Raises NoInputs for texts, and for types that NumPy lacks.
+    Raises BadInputs for a glob that names no file.
+    """
+    if place.is_dir():
+        return sorted(path for path in place.glob("*.npz") if path.is_file())
+    if place.exists() or not glob.has_magic(str(place)):
+        return [place]
+    found = sorted(path for path in map(Path, glob.glob(str(place), recursive=True)) if path.is_file())  # noqa: PTH207 - from any root
+    if not found:
+        raise BadInputs(f"no file is named by {place}")
+    return found
+
+
+def made_samples(made: Made, inputs: Sequence[ValueInfo], sizes: Mapping[str, int]) -> list[Sample]:
+    """Inputs that depend on the seed alone: floats of a normal distribution with deviation 1, integers of 8 and 16 bits from all of
+    their range, wider ones from 0 to 9, and booleans; or numbers that are spread evenly over a range. An open dimension is what `sizes`
+    says of its name.
+
+    Raises NoInputs for texts, types that NumPy lacks and dimensions without a size, and BadInputs for a range that an input cannot have.
     """
     import numpy as np
 
-    source = np.random.default_rng(seed)
-    arrays = {}
-    for value in inputs:
-        dtype = np.dtype(_type_of(value))
-        if value.shape is None:
-            raise NoInputs(
-                f"the input '{value.name}' has no known rank, so that nothing can be made for it; give it with --inputs"
-            )
-        shape = tuple(size if isinstance(size, int) else sizes.get(size or "", 1) for size in value.shape)
-        if dtype.kind == "f":
-            arrays[value.name] = source.standard_normal(shape).astype(dtype)
-        elif dtype.kind == "b":
-            arrays[value.name] = source.integers(0, 2, shape).astype(dtype)
-        elif dtype.kind in "iu":
-            low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max + 1) if dtype.itemsize < 4 else (0, _FEW)
-            arrays[value.name] = source.integers(low, high, shape).astype(dtype)
-        else:
-            raise NoInputs(f"the input '{value.name}' takes texts, which cannot be made up; give them with --inputs")
-    return Sample(f"seed {seed}", arrays)
+    source = np.random.default_rng(made.seed)
+    # The first of several is the one that is made alone.
+    samples = [
+        {value.name: _made(source, value, sizes, made.ranges.get(value.name)) for value in inputs} for _ in range(made.samples)
+    ]
+    names = [f"seed {made.seed}" if made.samples == 1 else f"seed {made.seed}, set {number}" for number in range(made.samples)]
+    return [Sample(name, arrays, made=True) for name, arrays in zip(names, samples, strict=True)]
+
+
+def _made(
+    source: np.random.Generator, value: ValueInfo, sizes: Mapping[str, int], bounds: tuple[float, float] | None
+) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    dtype, shape = np.dtype(_type_of(value)), _made_shape(value, sizes)
+    if dtype.kind == "U":
+        raise NoInputs(f"the input '{value.name}' takes texts, which cannot be made up; give them with --inputs")
+    if bounds is not None:
+        return _made_between(source, value.name, dtype, shape, bounds)
+    if dtype.kind == "f":
+        return source.standard_normal(shape).astype(dtype)
+    low, high = (0, 2) if dtype.kind == "b" else (0, _FEW)
+    if dtype.kind in "iu" and dtype.itemsize < 4:
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
+    return source.integers(low, high, shape).astype(dtype)
+
+
+def _made_between(
+    source: np.random.Generator, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], bounds: tuple[float, float]
+) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    low, high = bounds
+    kind = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype) if dtype.kind in "iu" else None
+    least, most = (
+        (0, 1) if kind is None else (float(kind.min), float(kind.max)) if dtype.kind == "f" else (int(kind.min), int(kind.max))
+    )
+    if not (math.isfinite(low) and math.isfinite(high) and least <= low <= high <= most):
+        raise BadInputs(f"the range {low:g} to {high:g} is none for the input '{name}', which takes {dtype.name}")
+    if dtype.kind == "f":
+        return source.uniform(low, high, shape).astype(dtype)
+    if low != int(low) or high != int(high):
+        raise BadInputs(f"the range {low:g} to {high:g} is none for the input '{name}', which takes whole numbers")
+    wide = np.uint64 if dtype == np.uint64 else np.int64
+    return source.integers(int(low), int(high), shape, dtype=wide, endpoint=True).astype(dtype)
+
+
+def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input that is made up; raises NoInputs where a size is not known: any other would be a guess."""
+    if value.shape is None:
+        raise NoInputs(f"the input '{value.name}' has no known rank, so that nothing can be made for it; give it with --inputs")
+    shape = [size if isinstance(size, int) and size >= 0 else sizes.get(str(size)) for size in value.shape]
+    for number, size in enumerate(shape):
+        if size is None:
+            named = value.shape[number]
+            which = f"'{named}'" if isinstance(named, str) and named else f"number {number}, which has no name,"
+            cure = f"write its sizes in the recipe (`inputs: {{{value.name}: [...]}}` of the model), or give it with --inputs"
+            raise NoInputs(f"the input '{value.name}' leaves its dimension {which} open, and nothing says its size: {cure}")
+    return tuple(size for size in shape if size is not None)
 
 
 def _type_of(value: ValueInfo) -> str:

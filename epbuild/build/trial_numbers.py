@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epbuild.build.trial_metrics import check_alike
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -36,8 +38,13 @@ def default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
     Integers of 8 and 16 bits are taken for quantised values; wider ones, booleans and texts have to be equal.
     """
     if dtype.kind == "f":
-        return _QUANTISED if quantised else _FLOATING
+        return default_float(quantised=quantised)
     return _STEPS.get(dtype.itemsize, _EXACT) if dtype.kind in "iu" else _EXACT
+
+
+def default_float(*, quantised: bool) -> Tolerance:
+    """The same for floats."""
+    return _QUANTISED if quantised else _FLOATING
 
 
 @dataclass(frozen=True)
@@ -60,25 +67,23 @@ class Worst:
         """The difference in terms of the allowed one; more than 1 is too much."""
         return self.difference / self.allowed if self.allowed else float("inf") if self.difference else 0.0
 
-    def __str__(self) -> str:
+    @property
+    def place(self) -> str:
+        """Where it is, and what is expected and came out there."""
         place = f"{self.output}[{', '.join(map(str, self.index))}]" if self.index else self.output
-        text = f"{place}: expected {self.expected}, got {self.got}"
+        return f"{place}: expected {self.expected}, got {self.got}"
+
+    def __str__(self) -> str:
         if self.difference in (0.0, float("inf")):
-            return text
-        return f"{text}; off by {self.difference:.3g}, where {self.allowed:.3g} is allowed"
-
-
-class DifferentOutput(ValueError):
-    """An output is not even of the type or the shape that it should have; the text is a sentence."""
+            return self.place
+        return f"{self.place}; off by {self.difference:.3g}, where {self.allowed:.3g} is allowed"
 
 
 def worst_element(output: str, expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any], tolerance: Tolerance) -> Worst | None:
     """The worst element of an output; None for one that has no elements. Raises DifferentOutput."""
     import numpy as np
 
-    for what, here, there in (("shape", expected.shape, got.shape), ("type", expected.dtype, got.dtype)):
-        if here != there and not (what == "type" and expected.dtype.kind == got.dtype.kind == "U"):
-            raise DifferentOutput(f"the {what} of the output '{output}' is {there}, and should be {here}")
+    check_alike(output, expected, got)
     if expected.size == 0:
         return None
     same = expected == got

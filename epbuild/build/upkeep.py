@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.build.orphans import RESULTS, files_of
-from epbuild.build.result_shape import group_records, is_group_record
+from epbuild.build.result_shape import action_records, is_action_record
 from epbuild.errors import Problem, StoreError
 from epbuild.store import (
     KINDS,
@@ -93,7 +93,7 @@ class Tidied:
 def stock(root: Path, toolchains: Path) -> Stock:
     """What is in the store at `root`, and in the folder of all environments. Writes nothing. Raises StoreError."""
     found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
-    records = itertools.chain.from_iterable(each.things() for each in (group_records(root), address_records(root)))
+    records = itertools.chain.from_iterable(each.things() for each in (action_records(root), address_records(root)))
     for thing in itertools.chain(BlobStore(root).things(), records, Leftovers(root).things()):
         count, size = found[thing.kind]
         found[thing.kind] = (count + 1, size + thing.size)
@@ -159,7 +159,7 @@ def _needed_keys(workspace: Workspace) -> set[str]:
 
 def blobs_of(record: Mapping[str, Any]) -> Iterable[str]:
     """The digests of the blobs that an action record names: its artifacts and its log; none for one that is not as builds read it."""
-    return _blobs(record["result"]).keys() if is_group_record(record) else ()
+    return _blobs(record["result"]).keys() if is_action_record(record) else ()
 
 
 def verify(root: Path, told: Told, cancelled: threading.Event | None = None) -> Verification:
@@ -226,7 +226,7 @@ def _check_blobs(store: BlobStore, found: Verification, told: Told, stop: thread
 
 def _check_records(root: Path, found: Verification, bad: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     """The records that lost one of the `bad` blobs, and what is wrong with each broken record, by its key; all are set aside."""
-    store, records = BlobStore(root), group_records(root)
+    store, records = BlobStore(root), action_records(root)
     lost: list[Mapping[str, Any]] = []
     broken: dict[str, str] = {}
     for key, record in _read(records, found, broken):

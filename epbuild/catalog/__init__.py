@@ -33,6 +33,7 @@ from epbuild.catalog.normalize import (
     plain_text,
     refusals,
 )
+from epbuild.catalog.numbers import METRICS, Numbers, Thresholds
 from epbuild.catalog.preparations import (
     OptionFault,
     Preparation,
@@ -46,6 +47,7 @@ from epbuild.catalog.userfile import BadCatalog, load_catalog
 
 __all__ = [
     "BUILT_IN",
+    "METRICS",
     "BadCatalog",
     "BadValue",
     "Catalog",
@@ -56,6 +58,7 @@ __all__ = [
     "Metadata",
     "NodeLogRules",
     "NodeNames",
+    "Numbers",
     "Option",
     "OptionFault",
     "Preparation",
@@ -64,6 +67,7 @@ __all__ = [
     "Reproducibility",
     "SessionKeys",
     "Sharing",
+    "Thresholds",
     "UnknownName",
     "brought_by",
     "check_metadata",

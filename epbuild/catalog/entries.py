@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from epbuild.catalog.numbers import Numbers, read_numbers
+
 OptionType = Literal["text", "choice", "boolean", "integer", "number", "size", "name", "list", "pattern", "file", "folder"]
 Effect = Literal["measured", "documented", "unknown", "none"]
 """Whether an option changes what a compile writes, and how that is known. What is unknown counts as a change."""
@@ -306,6 +308,7 @@ class Entry:
     """None: it is not known whether the EP heeds a prefix for the names of its nodes, nor whether they can be renamed."""
     takes_every_node: bool = False
     """Whether it leaves no node to the EPs that come after it."""
+    numbers: Numbers = field(default_factory=Numbers)
     graph_optimization_level: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
     """How far ONNX Runtime optimises a graph before this EP is given it, where the recipe does not say."""
     node_log: NodeLogRules | None = None
@@ -407,6 +410,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> Ent
         reproducible=_reproducibility(document.get("reproducible"), origin),
         node_names=_node_names(document.get("node_names"), origin),
         takes_every_node=document.get("takes_every_node", False),
+        numbers=read_numbers(document.get("numbers")),
         graph_optimization_level=document.get("graph_optimization_level", "disable_all"),
         node_log=NodeLogRules(**{"origin": origin, **document["node_log"]}) if "node_log" in document else None,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from epbuild.catalog import METRICS, Thresholds
 from epbuild.cli import arguments, completion
 from epbuild.cli.usage import UsageError
 from epbuild.errors import Problem
@@ -90,6 +91,23 @@ def verify(
     seed: Annotated[
         int | None, arguments.option("--seed", min=0, metavar="N", help="What to make inputs from otherwise; default: 0.")
     ] = None,
+    samples: Annotated[
+        int | None, arguments.option("--samples", min=1, metavar="N", help="How many sets of inputs to make; default: 1.")
+    ] = None,
+    ranges: Annotated[
+        list[str],
+        arguments.options(
+            "--range", metavar="INPUT=LOW..HIGH", help="What the numbers that are made for an input lie between, both included."
+        ),
+    ],
+    metrics: Annotated[
+        list[str],
+        arguments.options(
+            "--metric",
+            metavar="NAME=NUMBER",
+            help=f"What a metric has to come to, in place of the catalog's: {', '.join(METRICS)}.",
+        ),
+    ],
     atol: Annotated[
         float | None, arguments.option("--atol", min=0, metavar="NUMBER", help="The absolute difference to allow.")
     ] = None,
@@ -105,8 +123,12 @@ def verify(
 
     Exit code 1: a check failed. What could not be checked here is told, and is no failure.
     """
-    if not numbers and (recipe or sources or inputs or (seed, atol, rtol) != (None, None, None)):
-        raise UsageError("--recipe, --source, --inputs, --seed, --atol and --rtol say how to compare: add --numbers")
+    given = (recipe, sources, inputs, ranges, metrics)
+    if not numbers and (any(given) or any(value is not None for value in (seed, samples, atol, rtol))):
+        options_ = "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol"
+        raise UsageError(f"{options_} say how to compare: add --numbers")
+    if metrics and (atol, rtol) != (None, None):
+        raise UsageError("--metric judges outputs, --atol and --rtol judge each of their elements: choose one")
     if not (load or numbers) and (strict or interpreter or device or options or custom_ops or timeout is not None):
         raise UsageError("--strict, --interpreter, --device, --option, --custom-ops and --timeout say how to load: add --load")
     if settings and not recipe:
@@ -115,7 +137,7 @@ def verify(
     def trial_of(artifacts: Sequence[Artifact]) -> Trial | None:
         if not (load or numbers):
             return None
-        from epbuild.build.trial import Comparison, Sources, Trial, Wishes
+        from epbuild.build.trial import Comparison, Made, Sources, Trial, Wishes
 
         names = _model_names(artifacts, interpreter)
         return Trial(
@@ -129,7 +151,13 @@ def verify(
                 _custom_ops(custom_ops),
             ),
             sources=Sources(_by_model("--source", sources, names), recipe, tuple(settings)),
-            comparison=Comparison(_by_model("--inputs", inputs, names), seed or 0, atol, rtol),
+            comparison=Comparison(
+                _by_model("--inputs", inputs, names),
+                Made(seed or 0, samples or 1, _ranges(ranges, artifacts)),
+                Thresholds(**_numbers("--metric", metrics, METRICS)),
+                atol,
+                rtol,
+            ),
         )
 
     findings = list(_findings(path, trial_of))
@@ -221,6 +249,38 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
         if not name or not equals:
             raise typer.BadParameter(f"'{name}{equals}' is not NAME=VALUE", param_hint="--option")
     return {name: value for name, _, value in pairs}
+
+
+def _ranges(texts: Sequence[str], artifacts: Sequence[Artifact]) -> dict[str, tuple[float, float]]:
+    """The least and the largest number by input, of an input that one of the models has."""
+    headers = [model.header for artifact in artifacts for model in artifact.models]
+    names = {value.name for header in headers if not isinstance(header, str) for value in header.inputs}
+    found = {}
+    for text in texts:
+        name, _, bounds = text.rpartition("=")
+        low, _, high = bounds.partition("..")
+        try:
+            found[name] = (float(low), float(high))
+        except ValueError:
+            raise typer.BadParameter(f"'{text}' is not INPUT=LOW..HIGH, such as ids=0..31999", param_hint="--range") from None
+        if name not in names:
+            message = f"no model has an input '{name}'; there are: {', '.join(sorted(names))}"
+            raise typer.BadParameter(message, param_hint="--range")
+    return found
+
+
+def _numbers(option: str, texts: Sequence[str], known: Sequence[str]) -> dict[str, float]:
+    """Numbers by name; a mistake where one is not known."""
+    found = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in known:
+            raise typer.BadParameter(f"there is no metric '{name}'; there are: {', '.join(known)}", param_hint=option)
+        try:
+            found[name] = float(number)
+        except ValueError:
+            raise typer.BadParameter(f"'{text}' is not NAME=NUMBER, such as cosine=0.99", param_hint=option) from None
+    return found
 
 
 def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:

@@ -9,6 +9,7 @@ from epbuild.plan.preparations import package_problems, preparation_options, pre
 from epbuild.plan.sources import Locate, find_source
 from epbuild.plan.steps import (
     STATEMENT,
+    Action,
     Emission,
     Genai,
     Member,
@@ -20,6 +21,7 @@ from epbuild.plan.steps import (
     PlannedTarget,
     SessionGroup,
     Step,
+    ToolchainNeeds,
 )
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "MANIFEST",
     "PROVENANCE",
     "STATEMENT",
+    "Action",
     "Change",
     "CustomOps",
     "Emission",
@@ -43,6 +46,7 @@ __all__ = [
     "PlannedTarget",
     "SessionGroup",
     "Step",
+    "ToolchainNeeds",
     "action_key",
     "changes",
     "differences",

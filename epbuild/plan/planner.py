@@ -16,7 +16,7 @@ from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.sources import Locate, SourceModel, find_source
-from epbuild.plan.steps import Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
+from epbuild.plan.steps import Action, Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
 from epbuild.recipe import CompileSettings, Group, GroupMember, Output, Recipe
 
 # The scalars and shapes that models of all kinds have are no weights that anybody shares.
@@ -45,8 +45,7 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = la
         raise PlanError(*work.problems)
     return Plan(
         steps=tuple(steps),
-        session_groups={ident: group for ident, group in work.groups.items() if ident in kept},
-        emissions={ident: emission for ident, emission in work.emissions.items() if ident in kept},
+        actions={ident: action for ident, action in work.actions.items() if ident in kept},
         warnings=tuple(dict.fromkeys(work.warnings)),
     )
 
@@ -78,6 +77,11 @@ class _Work:
     """The parts of outputs that hold several, by the output's number and its path."""
     group_ops: dict[tuple[str, str], tuple[CustomOps, ...]] = field(default_factory=dict)
     """The custom operators of each group for each target."""
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """All actions, each after those that it needs."""
+        return {**self.groups, **self.emissions}
 
     def __post_init__(self) -> None:
         self.labels = list(_labels(self.recipe.outputs))

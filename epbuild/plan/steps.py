@@ -6,15 +6,17 @@
 
 Where the models of a group become one, merge:decoder/phone stands before the emission, and is done with it.
 
-An action (the unit of caching and scheduling) is one session group or one emission; it goes by the id of its last step.
+An action (the unit of caching and scheduling) is one session group or one emission; it goes by the id of its last step. A further kind
+of action is a further class here, of the `Action` protocol, and an entry in `build.kinds` that says how it is keyed and done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from epbuild.catalog import Entry, KnownDifference, Limitation
 from epbuild.errors import Position, Problem
@@ -39,6 +41,41 @@ StepKind = Literal["compile", "share", "merge", "emit"]
 
 STATEMENT = ".intoto.json"
 """Ends the name of a file with provenance."""
+
+
+class ToolchainNeeds(NamedTuple):
+    """A toolchain, the EPs that it has to hold, and beside them the packages of custom operators: where each module is asked for."""
+
+    toolchain: Toolchain
+    entries: tuple[Entry, ...]
+    packages: Mapping[str, Position]
+
+
+class Action(Protocol):
+    """The unit of caching and scheduling. Its key is known once the actions that it needs are done, or their results are in the store."""
+
+    @property
+    def id(self) -> str:
+        """The id of its last step."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The ids of the steps that it does, in order."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The ids of the actions whose results it is made of, each once."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of the user's own that it depends on, each once, as far as they are known."""
+
+    @property
+    def runs_in(self) -> ToolchainNeeds | None:
+        """The toolchain that it runs in, and what that has to hold for it; None: epbuild does it itself."""
+
+
+_A = TypeVar("_A")
 
 
 @dataclass(frozen=True)
@@ -259,6 +296,17 @@ class SessionGroup:
         """Those of its custom operators whose library a package of the toolchain ships."""
         return tuple(ops for ops in self.custom_ops if ops.library is None)
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The actions that it is made of."""
+        return ()
+
+    @property
+    def runs_in(self) -> ToolchainNeeds:
+        """The target's toolchain, with its EPs that come in packages."""
+        entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
+        return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
+
 
 @dataclass(frozen=True)
 class Merging:
@@ -352,6 +400,16 @@ class Emission:
         return tuple(dict.fromkeys(ident for part in self.parts for ident in part.session_groups))
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The actions that it is made of."""
+        return self.session_groups
+
+    @property
+    def runs_in(self) -> None:
+        """Epbuild lays outputs out itself."""
+        return None
+
+    @property
     def mergings(self) -> tuple[Merging, ...]:
         """Those of its parts that merge."""
         return tuple(part.merging for part in self.parts if part.merging is not None)
@@ -367,30 +425,37 @@ class Emission:
         return tuple(dict.fromkeys(path for part in self.parts for path in part.files))
 
 
-class ToolchainNeeds(NamedTuple):
-    """A toolchain, the EPs that it has to hold, and beside them the packages of custom operators: where each module is asked for."""
-
-    toolchain: Toolchain
-    entries: tuple[Entry, ...]
-    packages: Mapping[str, Position]
-
-
 @dataclass(frozen=True)
 class Plan:
     """The ordered graph of steps, every step after those that it needs, with the actions behind them."""
 
     steps: tuple[Step, ...]
-    session_groups: Mapping[str, SessionGroup]
-    emissions: Mapping[str, Emission]
+    actions: Mapping[str, Action]
+    """By id, each after those that it needs."""
     warnings: tuple[Problem, ...] = ()
 
+    @cached_property
+    def session_groups(self) -> Mapping[str, SessionGroup]:
+        """Those of its actions that compile."""
+        return self.of(SessionGroup)
+
+    @cached_property
+    def emissions(self) -> Mapping[str, Emission]:
+        """Those of its actions that lay an output out."""
+        return self.of(Emission)
+
+    def of(self, kind: type[_A]) -> dict[str, _A]:
+        """Its actions of one kind, by id."""
+        return {ident: action for ident, action in self.actions.items() if isinstance(action, kind)}
+
     def toolchains(self) -> dict[str, ToolchainNeeds]:
-        """The toolchains that the plan's session groups run in, each with what it has to hold."""
+        """The toolchains that the plan's actions run in, each with what it has to hold."""
         found: dict[str, ToolchainNeeds] = {}
-        for group in self.session_groups.values():
-            toolchain = group.target.toolchain
-            known = found.get(toolchain.name, ToolchainNeeds(toolchain, (), {}))
-            more = tuple(ep.entry for ep in group.target.eps if ep.library is None and ep.entry not in known.entries)
-            packages = {ops.name: ops.where for ops in group.custom_op_packages}
-            found[toolchain.name] = ToolchainNeeds(toolchain, (*known.entries, *more), {**packages, **known.packages})
+        for needs in (action.runs_in for action in self.actions.values()):
+            if needs is None:
+                continue
+            known = found.get(needs.toolchain.name, ToolchainNeeds(needs.toolchain, (), {}))
+            more = tuple(entry for entry in needs.entries if entry not in known.entries)
+            packages = {**needs.packages, **known.packages}
+            found[needs.toolchain.name] = ToolchainNeeds(needs.toolchain, (*known.entries, *more), packages)
         return found

@@ -30,8 +30,13 @@ def findings_document(path: Path, findings: Sequence[Finding]) -> dict[str, Any]
         "format": FORMAT,
         "path": path.as_posix(),
         "counts": {outcome: counts[outcome] for outcome in _OUTCOMES},
-        "findings": [asdict(finding) for finding in findings],
+        "findings": [_finding_document(finding) for finding in findings],
     }
+
+
+def _finding_document(finding: Finding) -> dict[str, Any]:
+    """A finding; figures are there only where there are any."""
+    return {name: value for name, value in asdict(finding).items() if name != "figures" or value}
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

@@ -162,6 +162,10 @@ class BlobStore:
         with explained(f"clean up the store {self.root}"):
             self._drafts.sweep()
 
+    def place(self, digest: str) -> Path:
+        """Where the blob of that name is, or would be: a file to be read, or linked to, and never written. Raises MissingBlob."""
+        return self._place(digest)
+
     def _place(self, digest: str) -> Path:
         # Digests come from documents on disk: one that is no digest must not name a path outside the store.
         if not _DIGEST.fullmatch(digest):

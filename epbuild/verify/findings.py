@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Outcome = Literal["passed", "failed", "skipped"]
 """`skipped`: it could not be checked here, for the reason in the message; that is no failure."""
@@ -23,3 +24,5 @@ class Finding:
     code: str | None = None
     """The EPB6xx code of what is wrong."""
     hint: str | None = None
+    figures: tuple[Mapping[str, Any], ...] = ()
+    """Of each output of a model that was run: its metrics, and on what kind of inputs."""

@@ -1,5 +1,5 @@
 """Writes the sample models that the checked-in recipes compile: a decoder, as two graphs of fixed sizes and as one open graph, with
-samples to calibrate its quantisation by, and a small classifier.
+samples to calibrate its quantisation by, and a small classifier; and samples for ICLabel, a model that comes in a package.
 
 The bytes depend on nothing but this file, not on the machine nor on the version of numpy.
 """
@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import eeg_samples
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -385,6 +386,10 @@ def write_models(directory: Path) -> None:
             np.savez(file, allow_pickle=False, **sample)
     (directory / "classifier").mkdir(exist_ok=True)
     _write_model(classifier(), directory / "classifier" / "classifier.onnx")
+    (directory / "iclabel").mkdir(exist_ok=True)
+    for name, sample in eeg_samples.samples(Randomness(seed=4)).items():
+        with (directory / "iclabel" / f"{name}.npz").open("wb") as file:
+            np.savez(file, allow_pickle=False, **sample)
 
 
 def _write_model(model: onnx.ModelProto, path: Path) -> None:

@@ -56,7 +56,7 @@ def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status = workshop.survey()
-    keys = [str(status.groups[group].key) for group in (SHARE, CLASSIFIER)]
+    keys = [str(status.actions[group].key) for group in (SHARE, CLASSIFIER)]
     place = status.plan.emissions[EMIT_CLASSIFIER].path.relative_to(workshop.folder).as_posix()
     held, free = threading.Event(), threading.Event()
 

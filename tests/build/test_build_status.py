@@ -394,7 +394,7 @@ def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Works
         monkeypatch.setattr(f"epbuild.{module}.__version__", "1000.0")
     emissions = {step: state for step, state in workshop.states().items() if step.startswith("emit:")}
     assert {step for step, state in emissions.items() if state == "current"} == {
-        step for step in emissions if "bom" not in workshop.survey().emissions[step].document
+        step for step in emissions if "bom" not in workshop.survey().actions[step].document
     }
     assert len(emissions) == 4
     [step] = [step for step, state in emissions.items() if state != "current" and "decoder" in step]

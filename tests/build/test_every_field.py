@@ -22,7 +22,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 from small_builds import Workshop, context_model
 
-from epbuild.build import actions, executor, session, survey
+from epbuild.build import compiling, executor, session, survey
 from epbuild.build.supervisor import Ending
 from epbuild.catalog import entry
 from epbuild.recipe import Toolchain
@@ -358,7 +358,7 @@ class Checkout(Workshop):
         self.write_files(FILES)
         # The EPs are faked, so that this machine can compile for all of them.
         monkeypatch.setattr(session, "obstacles", lambda groups, platform: [])
-        monkeypatch.setattr(actions, "obstacle", lambda target, platform: None)
+        monkeypatch.setattr(compiling, "obstacle", lambda target, platform: None)
         monkeypatch.setattr(
             "epbuild.registry.push", lambda image, reference, *rest, **options: Pushed(reference, image.digest, 1, 0, 0)
         )

@@ -222,8 +222,8 @@ def test_whoever_fetches_with_another_secret_gets_the_same_output_and_no_secret_
     assert workshop.build(EMIT_DECODER).exit_code == 0
     assert workshop.contents() == before
     found = survey(replace(workshop.request, selection=(EMIT_DECODER,)))
-    assert "s3cr3t" not in repr(found.emissions[EMIT_DECODER].document)
-    assert "an0ther" not in repr(found.emissions[EMIT_DECODER].document)
+    assert "s3cr3t" not in repr(found.actions[EMIT_DECODER].document)
+    assert "an0ther" not in repr(found.actions[EMIT_DECODER].document)
 
 
 def test_a_model_at_another_absolute_place_gives_the_same_provenance(

@@ -14,7 +14,7 @@ import pytest
 from small_builds import Workshop
 
 from epbuild.build import verify
-from epbuild.build.result_shape import group_records, is_group_record
+from epbuild.build.result_shape import action_records, is_action_record
 from epbuild.build.upkeep import blobs_of
 
 SEED = 7
@@ -65,14 +65,14 @@ def changed(record: dict[str, Any], at: tuple[str | int, ...], value: Any) -> di
 def test_what_builds_record_has_the_shape(built: Workshop) -> None:
     records = [of(place) for place in record_files(built.cache)]
     assert len(records) == 2
-    assert all(is_group_record(record) for record in records)
+    assert all(is_action_record(record) for record in records)
 
 
 @pytest.mark.parametrize("key", ["file", "binaries", "data"])
 def test_a_record_whose_models_refer_to_what_it_does_not_have_is_none(built: Workshop, key: str) -> None:
     missing: dict[str, Any] = {"file": "lost.onnx", "binaries": {"lost.bin": "QNNExecutionProvider"}, "data": ["lost.data"]}
     record = changed(of(record_files(built.cache)[0]), ("result", "models", 0, key), missing[key])
-    assert not is_group_record(record)
+    assert not is_action_record(record)
     assert list(blobs_of(record)) == []
 
 
@@ -105,7 +105,7 @@ def test_no_record_of_another_shape_ends_a_build_even_if_its_digest_is_right(
     record = of(place)
     for number, at in enumerate(choice.sample([("result",), *(("result", *at) for at in places(record["result"]))], FLIPS)):
         other_type = [[]] if not isinstance(inner(record, at), list) else "text"
-        group_records(built.cache).put(place.stem, changed(record, at, choice.choice([None, True, other_type, ABSENT])))
+        action_records(built.cache).put(place.stem, changed(record, at, choice.choice([None, True, other_type, ABSENT])))
         other = built.checkout(tmp_path / f"checkout-{number}", monkeypatch)
         assert other.build().exit_code == 0, at
         shutil.rmtree(other.folder)

@@ -18,9 +18,9 @@ from onnx import TensorProto, helper
 
 from epbuild.build import trial as trials
 from epbuild.build import trial_worker
-from epbuild.build.trial import Comparison, Sources, Trial, try_artifact
+from epbuild.build.trial import Comparison, Made, Sources, Trial, try_artifact
 from epbuild.build.trial_session import Impossible
-from epbuild.catalog import Limitation, entry
+from epbuild.catalog import Limitation, Thresholds, entry
 from epbuild.verify import Artifact, Finding, ListedModel, Manifest, Model
 
 pytestmark = pytest.mark.slow  # every test starts processes
@@ -201,14 +201,73 @@ def test_the_eps_own_judgement_of_a_model_and_a_device_is_told(
 
 def test_numbers_that_are_near_enough_pass_and_those_that_are_not_are_named(folder: Path) -> None:
     behave(folder, "decode_ctx", factor=1.001)
-    near = compared(folder, seed=3)
+    near = compared(folder, made=Made(3))
     assert near.outcome == "passed"
-    assert "for seed 3; the worst is file[" in near.message
+    assert near.message.startswith(
+        "Its numbers are near enough to those of the CPU EP, for seed 3 (made inputs: weak evidence): file: cosine 1.000000, snr_db 60.0"
+    )
+    assert "; the worst number, for seed 3, is file[" in near.message
     behave(folder, "decode_ctx", factor=2)
-    far = compared(folder, seed=3)
+    far = compared(folder, made=Made(3))
     assert (far.outcome, far.code) == ("failed", "EPB646")
-    assert far.message.startswith("6 of 6 numbers are too far from those of the CPU EP; the worst, for seed 3, is file[")
+    assert far.message.startswith(
+        "Its only output is too far from those of the CPU EP, for seed 3 (made inputs: weak evidence): "
+        "file: snr_db is 0.0, and has to be 20"
+    )
+    (figures,) = far.figures
+    assert (figures["output"], figures["evidence"], figures["samples"]) == ("file", "made", 1)
+    assert figures["cosine"] == pytest.approx(1)
+    assert figures["snr_db"] == pytest.approx(0)
+    assert figures["max_rel"] == pytest.approx(1)
+
+
+def test_metrics_that_are_asked_for_take_the_place_of_the_catalogs(folder: Path) -> None:
+    behave(folder, "decode_ctx", factor=2)
+    assert compared(folder, asked=Thresholds(cosine=0.99)).outcome == "passed"
+    found = compared(folder, asked=Thresholds(max_rel=0.5, cosine=0.99))
+    assert (found.outcome, found.code) == ("failed", "EPB646")
+    assert "max_rel is 1, and may be 0.5" in found.message
+
+
+def test_what_each_number_may_be_off_by_is_held_where_it_is_asked_for(folder: Path) -> None:
+    behave(folder, "decode_ctx", factor=2)
     assert compared(folder, rtol=2.0).outcome == "passed"
+    far = compared(folder, rtol=0.5)
+    assert far.message.startswith("3 of 6 numbers are too far from those of the CPU EP; the worst, for seed 0, is file[")
+    assert far.hint is not None
+    assert "allow it with --atol and --rtol" in far.hint
+    assert "file: cosine 1.000000, snr_db 0.0" in far.message
+
+
+def test_no_tolerance_makes_numbers_pass_that_are_all_smaller_than_it(folder: Path) -> None:
+    np.savez(folder / "in.npz", x=np.full((2, 3), 0.01, np.float32) * np.arange(6, dtype=np.float32).reshape(2, 3))
+    behave(folder, "decode_ctx", factor=0)
+    found = compared(folder, inputs={"": folder / "in.npz"}, atol=0.1)
+    assert (found.outcome, found.code) == ("failed", "EPB646")
+    assert "what is allowed is more than any of their numbers, and by their own scale they are too far" in found.message
+    behave(folder, "decode_ctx", factor=1.001)
+    assert compared(folder, inputs={"": folder / "in.npz"}, atol=0.1).outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.nan, "the CPU EP itself gives NaN or infinity for 1 of 6 numbers with these inputs"),
+        (np.inf, "the CPU EP itself gives NaN or infinity for 1 of 6 numbers with these inputs"),
+        (0.0, "the same is expected of each of its numbers (zero), so that being right shows nothing"),
+    ],
+)
+def test_a_reference_that_shows_nothing_is_never_passed(folder: Path, value: float, words: str) -> None:
+    array = np.zeros((2, 3), np.float32)
+    array[0, 0] = value
+    np.savez(folder / "in.npz", x=array)
+    found = compared(folder, inputs={"": folder / "in.npz"})
+    assert (found.outcome, found.code) == ("skipped", "EPB665")
+    assert "Its numbers cannot be judged, for in.npz: file: " in found.message
+    assert words in found.message
+    assert found.hint is not None
+    assert "--inputs" in found.hint
+    assert "--atol" not in found.hint
 
 
 def test_models_that_share_are_compared_in_one_process_and_each_for_itself(folder: Path) -> None:

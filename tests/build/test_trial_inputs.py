@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from epbuild.build.trial_inputs import BadInputs, NoInputs, made_sample, read_samples
+from epbuild.build.trial_inputs import BadInputs, Made, NoInputs, Sample, made_samples, read_samples
 from epbuild.onnxfile import ValueInfo
 
 IMAGE = ValueInfo("image", TensorProto.FLOAT, (1, 3, "height", None))
@@ -18,6 +19,14 @@ IDS = ValueInfo("ids", TensorProto.INT64, (2,))
 INPUTS = (IMAGE, IDS)
 PIXELS = np.zeros((1, 3, 4, 5), np.float32)
 TOKENS = np.array([1, 2], np.int64)
+
+
+SIZED = (ValueInfo("image", TensorProto.FLOAT, (1, 3, 4, 5)), IDS)
+
+
+def made_sample(seed: int, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], **how: Any) -> Sample:
+    (sample,) = made_samples(Made(seed, **how), inputs, sizes)
+    return sample
 
 
 def archive(folder: Path, **arrays: Any) -> Path:
@@ -87,16 +96,76 @@ def test_what_is_no_input_file_is_told_without_a_traceback(tmp_path: Path) -> No
 
 
 def test_the_same_seed_gives_the_same_inputs_and_another_one_others() -> None:
-    first, again, other = (made_sample(seed, INPUTS, {"height": 4}) for seed in (1, 1, 2))
+    first, again, other = (made_sample(seed, SIZED, {}) for seed in (1, 1, 2))
     assert all(np.array_equal(first.arrays[name], again.arrays[name]) for name in ("image", "ids"))
     assert not np.array_equal(first.arrays["image"], other.arrays["image"])
-    assert first.name == "seed 1"
+    assert (first.name, first.made) == ("seed 1", True)
 
 
-def test_made_inputs_fit_the_model_and_free_dimensions_are_what_the_recipe_says_or_one() -> None:
-    sample = made_sample(0, INPUTS, {"height": 4})
-    assert sample.arrays["image"].shape == (1, 3, 4, 1)
+def test_several_sets_are_made_from_one_seed_and_the_first_is_the_one_that_is_made_alone() -> None:
+    sets = made_samples(Made(5, samples=3), SIZED, {})
+    assert [sample.name for sample in sets] == ["seed 5, set 0", "seed 5, set 1", "seed 5, set 2"]
+    assert np.array_equal(sets[0].arrays["image"], made_sample(5, SIZED, {}).arrays["image"])
+    assert not np.array_equal(sets[0].arrays["image"], sets[1].arrays["image"])
+
+
+def test_made_inputs_fit_the_model_and_named_dimensions_are_what_the_recipe_says() -> None:
+    sample = made_sample(0, [ValueInfo("image", TensorProto.FLOAT, (1, 3, "height", 2)), IDS], {"height": 4})
+    assert sample.arrays["image"].shape == (1, 3, 4, 2)
     assert (sample.arrays["image"].dtype, sample.arrays["ids"].dtype) == (np.float32, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ("height", "leaves its dimension 'height' open, and nothing says its size: write its sizes in the recipe"),
+        (None, "leaves its dimension number 1, which has no name, open"),
+        (-1, "leaves its dimension number 1, which has no name, open"),
+    ],
+)
+def test_a_dimension_without_a_size_is_asked_for_and_not_guessed(size: Any, words: str) -> None:
+    with pytest.raises(NoInputs, match=words):
+        made_sample(0, [ValueInfo("image", TensorProto.FLOAT, (1, size))], {"width": 4})
+
+
+def test_numbers_that_are_made_stay_in_the_range_of_their_input_and_come_to_both_ends() -> None:
+    kinds = {"ids": TensorProto.INT64, "pixels": TensorProto.UINT8, "sound": TensorProto.FLOAT, "flag": TensorProto.BOOL}
+    ranges = {"ids": (0.0, 3.0), "pixels": (250.0, 255.0), "sound": (-0.25, 0.5), "flag": (1.0, 1.0)}
+    inputs = [ValueInfo(name, kind, (1000,)) for name, kind in kinds.items()]
+    arrays = made_sample(0, inputs, {}, ranges=ranges).arrays
+    assert sorted(set(arrays["ids"].tolist())) == [0, 1, 2, 3]
+    assert (arrays["pixels"].dtype, sorted(set(arrays["pixels"].tolist()))) == (np.uint8, [250, 251, 252, 253, 254, 255])
+    assert -0.25 <= arrays["sound"].min() < -0.2
+    assert 0.45 < arrays["sound"].max() <= 0.5
+    assert arrays["flag"].all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds"),
+    [
+        (TensorProto.UINT8, (-1.0, 3.0)),
+        (TensorProto.INT64, (3.0, 2.0)),
+        (TensorProto.INT64, (0.5, 2.0)),
+        (TensorProto.FLOAT16, (0.0, 1e6)),
+        (TensorProto.FLOAT, (float("nan"), 1.0)),
+    ],
+)
+def test_a_range_that_an_input_cannot_have_is_refused(kind: int, bounds: tuple[float, float]) -> None:
+    with pytest.raises(BadInputs, match=r"the range .* is none for the input 'x', which takes"):
+        made_sample(0, [ValueInfo("x", kind, (2,))], {}, ranges={"x": bounds})
+
+
+def test_a_glob_and_a_folder_name_files_of_arrays_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for number in (2, 1):
+        np.savez(tmp_path / f"set{number}.npz", image=PIXELS, ids=TOKENS + number)
+    for place in (tmp_path, tmp_path / "set*.npz"):
+        samples = read_samples(place, INPUTS)
+        assert [(sample.name, sample.made, sample.arrays["ids"].tolist()) for sample in samples] == [
+            ("set1.npz", False, [2, 3]),
+            ("set2.npz", False, [3, 4]),
+        ]
+    with pytest.raises(BadInputs, match="no file is named by"):
+        read_samples(tmp_path / "none*.npz", INPUTS)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.build.trial_numbers import DifferentOutput, Tolerance, Worst, default_tolerance, worst_element
+from epbuild.build.trial_metrics import DifferentOutput
+from epbuild.build.trial_numbers import Tolerance, Worst, default_tolerance, worst_element
 
 
 def worst(expected: Any, got: Any, atol: float = 0.0, rtol: float = 0.0) -> Worst:

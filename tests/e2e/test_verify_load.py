@@ -64,7 +64,11 @@ def test_the_unshared_classifier_has_the_numbers_of_its_source(built: Project) -
     load, numbers = found["load", "classifier_ctx.onnx"], found["numbers", "classifier_ctx.onnx"]
     assert (load["outcome"], numbers["outcome"]) == ("passed", "passed")
     assert "with onnxruntime 1.31.1 and onnxruntime-qnn 2.7.0." in load["message"]
-    assert "for seed 0; the worst is probabilities[0, " in numbers["message"]
+    assert "for seed 0 (made inputs: weak evidence): probabilities: cosine " in numbers["message"]
+    assert "; the worst number, for seed 0, is probabilities[0, " in numbers["message"]
+    (figures,) = numbers["figures"]
+    assert (figures["output"], figures["evidence"]) == ("probabilities", "made")
+    assert figures["cosine"] > 0.999
     # On x86-64 the EP refuses to judge: that is told, and is no failure.
     compatibility = found["compatibility", "classifier_ctx.onnx"]
     assert compatibility["outcome"] == "skipped"
@@ -78,7 +82,10 @@ def test_a_source_can_be_named_and_run_on_inputs_of_ones_own(built: Project, tmp
         place = tmp_path / f"sets/test_data_set_{number}"
         place.mkdir(parents=True)
         (place / "input_0.pb").write_bytes(numpy_helper.from_array(image * (number + 1), "image").SerializeToString())
-    for inputs, words in ((tmp_path / "image.npz", "for image.npz;"), (tmp_path / "sets", "for 2 sets of inputs;")):
+    for inputs, words in (
+        (tmp_path / "image.npz", "for image.npz: probabilities: cosine "),
+        (tmp_path / "sets", "for 2 sets of inputs: probabilities: cosine "),
+    ):
         arguments = ("--numbers", "--source", "classifier=models/classifier/classifier.onnx", "--inputs", str(inputs))
         found = findings(built, CLASSIFIER, *arguments, status=0)
         assert words in found["numbers", "classifier_ctx.onnx"]["message"]
@@ -93,7 +100,7 @@ def test_weights_that_were_zeroed_load_and_fail_by_their_numbers_with_the_worst_
     assert found["load", "classifier_ctx.onnx"]["outcome"] == "passed"
     numbers = found["numbers", "classifier_ctx.onnx"]
     assert (numbers["outcome"], numbers["code"]) == ("failed", "EPB646")
-    assert "the worst, for seed 0, is probabilities[0, " in numbers["message"]
+    assert "; the worst number, for seed 0, is probabilities[0, " in numbers["message"]
     assert "expected 0." in numbers["message"]
 
 

@@ -292,7 +292,7 @@ def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> byt
     monkeypatch.setenv("EPBUILD_CACHE_DIR", os.fspath(cache))
     request = Request(recipe, selection=("emit:classifier/snapdragon-SM8750/*",))
     assert run(request, lambda event: None) == 0
-    made = [status.made for status in survey(request).groups.values() if status.made is not None]
+    made = [status.made for status in survey(request).actions.values() if status.made is not None]
     built = [
         Built(
             action=item.group.id,

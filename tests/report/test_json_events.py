@@ -206,9 +206,11 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
     part = Part("g", target, "", ("compile:g/t/m",), {"m": "m.onnx"}, binaries)
     emission = Emission("emit", "directory", None, Path("dist"), (part,), WHERE)
     found = Survey(
-        Plan(steps, {}, {"emit": emission}, (WARNING,)),
-        {"compile:g/t/m": ActionStatus("out of date", ("model m changed: 1 -> 2",), "ab" * 32)},
-        {"emit": ActionStatus("new", ("needs compile:g/t/m",))},
+        Plan(steps, {"emit": emission}, (WARNING,)),
+        {
+            "compile:g/t/m": ActionStatus("out of date", ("model m changed: 1 -> 2",), "ab" * 32),
+            "emit": ActionStatus("new", ("needs compile:g/t/m",)),
+        },
         ("compile:g/t/m", "emit"),
         (Orphan("emit:g/t/old", Path("dist/old"), {"m.onnx": {"digest": "ab" * 32, "size": 1}}),),
     )

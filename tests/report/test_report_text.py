@@ -94,9 +94,8 @@ def test_under_github_actions_a_problem_is_an_annotation_at_the_line_of_the_reci
 def survey(*steps: tuple[str, StepState, tuple[str, ...]]) -> Survey:
     """A survey of compile steps with these ids, states and reasons."""
     return Survey(
-        Plan(tuple(Step(ident, "compile", (), ident) for ident, _, _ in steps), {}, {}),
+        Plan(tuple(Step(ident, "compile", (), ident) for ident, _, _ in steps), {}),
         {ident: ActionStatus(state, reasons) for ident, state, reasons in steps},
-        {},
         tuple(ident for ident, state, _ in steps if state != "current"),
     )
 

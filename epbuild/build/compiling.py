@@ -1,0 +1,102 @@
+"""Session groups as a kind of action: what they are keyed by, what is expected of them, and how they are compiled."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from epbuild.build.executor import Execution, execute, remake
+from epbuild.build.expectations import unmet_expectations
+from epbuild.build.kind import KeyInputs, Kind, StepEnd, Work
+from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
+from epbuild.catalog import KnownDifference
+from epbuild.errors import EnvironmentFailure, Problem, StepId
+from epbuild.plan import SessionGroup, key_document, obstacle
+from epbuild.toolchain import Environment
+from epbuild.verify import check_shared_bytes
+
+
+class Compiling(Kind[SessionGroup]):
+    """What compiles models, and shares weights between them."""
+
+    doing = "staging"
+    doing_again = "compiling again"
+    done = "compiled"
+
+    def unknown(self, action: SessionGroup) -> Sequence[str]:
+        return [f"the model '{member.name}' is not fetched yet" for member in action.members if not member.fetched]
+
+    def document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
+        return key_document(action, inputs.digests, inputs.toolchain)
+
+    def identity(self, action: SessionGroup, environment: Environment) -> dict[str, Any]:
+        return environment.identity((ep.entry for ep in action.target.eps), (ops.name for ops in action.custom_op_packages))
+
+    def unmet(self, action: SessionGroup, result: Mapping[str, Any]) -> Sequence[Problem]:
+        """What of `expect` a result does not meet; what sharing saves is not judged before it is measured."""
+        problems = unmet_expectations(action, result)
+        if action.min_shared_ratio is not None and not unmeasured(action, result):
+            problems += check_shared_bytes(shared_bytes(result), action.steps[-1], action.min_shared_ratio)
+        return problems
+
+    def unfinished(self, action: SessionGroup, result: Mapping[str, Any]) -> Sequence[str]:
+        return [f"the model '{member.name}' is not measured alone yet" for member in unmeasured(action, result)]
+
+    def check(self, action: SessionGroup) -> None:
+        reason = obstacle(action.target, sys.platform)
+        if reason is not None:
+            raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
+
+    def make(self, action: SessionGroup, execution: Execution) -> dict[str, Any]:
+        return execute(action, execution)
+
+    def finish(self, action: SessionGroup, result: Mapping[str, Any], work: Work) -> Iterator[Mapping[str, Any]]:
+        for member in unmeasured(action, result):
+            with work(member.name) as execution:
+                result = with_alone(result, member, measure_alone(action, member, execution))
+            yield result
+
+    def remake(self, action: SessionGroup, execution: Execution) -> Mapping[str, Path]:
+        return remake(action, execution)
+
+    def known_differences(self, action: SessionGroup) -> Sequence[KnownDifference]:
+        return action.target.known_differences
+
+    def known_to_differ(self, action: SessionGroup) -> str | None:
+        return action.target.known_to_differ
+
+    def keeps_its_place(self, action: SessionGroup) -> bool:
+        return action.min_shared_ratio is not None
+
+    def memory(self, action: SessionGroup, measured: int | None) -> int:
+        return action.memory or super().memory(action, measured)
+
+    def ends(self, action: SessionGroup, result: Mapping[str, Any]) -> Iterator[StepEnd]:
+        took = result["measured"]["members"]
+        for step, member in itertools.zip_longest(action.steps, action.members):
+            name = member.name if member else None
+            note, size = _note(action, result, name)
+            yield StepEnd(step, took.get(name, None if step == action.id else 0.0), note, size)
+
+
+def _note(group: SessionGroup, result: Mapping[str, Any], member: str | None) -> tuple[str, int]:
+    """What a finished compile or share step is worth telling, and the bytes that it wrote: a shared binary is the share step's."""
+    models = [model for model in result["models"] if member in (None, model["member"])]
+    files = {model["file"] for model in models if member}
+    if member is None or not group.share:
+        files |= {name for model in models for name in model["binaries"]}
+    size = sum(result["artifacts"][name]["size"] for name in files)
+    if member is None:
+        note = f"{len(models)} models"
+        if group.min_shared_ratio is not None:
+            found = shared_bytes(result)
+            note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
+        if "shared_initializers" in result:
+            stored, total = (result["shared_initializers"][name] for name in ("stored_bytes", "total_bytes"))
+            note += f", weights shared in ONNX: {stored:,} bytes instead of {total:,}"
+        return note, size
+    nodes, others = len(models[0]["nodes"]), models[0]["fallback_nodes"]
+    return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size

@@ -1,0 +1,24 @@
+"""Every kind of action whose result the store keeps; emissions, whose results are in their places, are the other kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from epbuild.build.compiling import Compiling
+from epbuild.build.kind import Kind
+from epbuild.plan import Action, SessionGroup
+
+KINDS: Mapping[type, Kind[Any]] = {
+    SessionGroup: Compiling(),
+}
+
+
+def kind_of(action: Action) -> Kind[Any]:
+    """The kind of an action. Raises KeyError where its results are not in the store."""
+    return KINDS[type(action)]
+
+
+def is_stored(action: Action) -> bool:
+    """Whether the store keeps what an action comes to."""
+    return type(action) in KINDS

@@ -1,0 +1,34 @@
+"""A result that is known, with all that it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from epbuild.plan import Action, SessionGroup
+
+
+@dataclass(frozen=True)
+class Made:
+    """An action whose result the store keeps, with what it came to: its key, the document behind the key, and its result."""
+
+    action: Action
+    """With the files that come from what it needs."""
+    key: str
+    document: Mapping[str, Any]
+    result: Mapping[str, Any]
+    needed: tuple[Made, ...] = ()
+    """What it was made of, in the order of the action's `needs`."""
+
+    @property
+    def group(self) -> SessionGroup:
+        """The session group that it is. Raises TypeError where it is another kind of action."""
+        if not isinstance(self.action, SessionGroup):
+            raise TypeError(f"{self.action.id} is no session group")
+        return self.action
+
+    def artifacts(self) -> Iterator[tuple[str, str, int]]:
+        """The name, the digest and the size in bytes of each of its files."""
+        for name, blob in self.result["artifacts"].items():
+            yield name, blob["digest"], blob["size"]
