@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from epbuild.onnxfile.nodenames import rename_nodes
     from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
     from epbuild.onnxfile.places import ModelPlace, model_places
+    from epbuild.onnxfile.sizes import FixedSizes, Misfit, Shape, fit_sizes, fix_sizes, shape_text, sized_header
+    from epbuild.onnxfile.suggestion import suggest_sizes
     from epbuild.onnxfile.weights import Weight, WeightBytes, count_weights, most_in_common, read_weights
 
 __all__ = [
@@ -47,15 +49,18 @@ __all__ = [
     "Dimension",
     "EPContextNode",
     "ExternalData",
+    "FixedSizes",
     "Initializer",
     "MalformedModel",
     "Merged",
+    "Misfit",
     "MissingReference",
     "ModelHeader",
     "ModelPlace",
     "NamedNode",
     "Packaging",
     "Repackaged",
+    "Shape",
     "SharedInitializers",
     "ValueInfo",
     "Weight",
@@ -64,6 +69,8 @@ __all__ = [
     "count_weights",
     "embed",
     "extract",
+    "fit_sizes",
+    "fix_sizes",
     "locate",
     "members_of",
     "merge_models",
@@ -77,7 +84,10 @@ __all__ = [
     "rename_nodes",
     "repackage",
     "resolve",
+    "shape_text",
     "share_initializers",
+    "sized_header",
+    "suggest_sizes",
 ]
 
 __getattr__ = late(
@@ -89,6 +99,8 @@ __getattr__ = late(
         "nodenames": ("rename_nodes",),
         "packaging": ("Packaging", "Repackaged", "repackage"),
         "places": ("ModelPlace", "model_places"),
+        "sizes": ("FixedSizes", "Misfit", "Shape", "fit_sizes", "fix_sizes", "shape_text", "sized_header"),
+        "suggestion": ("suggest_sizes",),
         "weights": ("Weight", "WeightBytes", "count_weights", "most_in_common", "read_weights"),
     },
 )

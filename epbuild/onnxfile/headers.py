@@ -61,6 +61,7 @@ _FUNCTION_FIELDS = frozenset({_FUNCTION_NODE})
 _VALUE_FIELDS = frozenset({_VALUE_NAME, _VALUE_TYPE})
 _SHAPE_FIELDS = frozenset({1})
 _PAIR_FIELDS = frozenset({1, 2})
+_DIMENSION_FIELDS = frozenset({1, 2, 3})
 _ATTRIBUTE_TENSORS = frozenset({5, 10})
 _ATTRIBUTE_GRAPHS = frozenset({6, 11})
 _ATTRIBUTE_SPARSE_TENSORS = frozenset({22, 23})
@@ -84,6 +85,7 @@ _OVERRIDABLE = 4
 _DEEPEST = 100
 # More than any model has of one kind; what is two bytes of a broken file must not become a hundred in memory without end.
 _MOST = 500_000
+_NAMELESS = frozenset({"?", "-1", "None"})
 _LFS_POINTER = b"version https://git-lfs"
 _EP_CONTEXT: Final = (DOMAIN, OP_TYPE)
 
@@ -103,11 +105,13 @@ class ValueInfo:
 
     `elem_type` is ONNX's TensorProto.DataType; 0, with no shape, for what is not a tensor. A dimension is a size, a symbol's name,
     or None for an unknown one, also where a size below 0 is written; the shape is None where even the rank is unknown.
+    `denotations` has what each dimension is said to mean, such as DATA_BATCH, or an empty text; it is empty where none has any.
     """
 
     name: str
     elem_type: int
     shape: tuple[Dimension, ...] | None
+    denotations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,8 @@ class ModelHeader:
     subgraph_data: frozenset[str]
     other_nodes: tuple[NamedNode, ...] = ()
     """The nodes that are not EPContext nodes, where their names were asked for."""
+    initialized_inputs: tuple[ValueInfo, ...] = ()
+    """The inputs that `inputs` leaves out."""
 
     @property
     def external_locations(self) -> tuple[str, ...]:
@@ -174,6 +180,13 @@ class ModelHeader:
 def operator_name(domain: str, op_type: str) -> str:
     """An operator as people write it: with its domain where that is not ONNX's own."""
     return f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type
+
+
+def symbol(dimension: Dimension) -> str | None:
+    """The name of an open dimension, which has one size wherever it is; None for a size, and for what exporters write where they know
+    no name: Paddle writes '?' for every such dimension of a model.
+    """
+    return dimension if isinstance(dimension, str) and dimension not in _NAMELESS else None
 
 
 def read_header(path: Path, *, name_nodes: bool = False) -> ModelHeader:
@@ -231,6 +244,7 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
         external_data=data.needed,
         subgraph_data=frozenset(data.in_subgraphs),
         other_nodes=tuple(graph.named),
+        initialized_inputs=tuple(value for value in graph.inputs if value.name in graph.initialized),
     )
 
 
@@ -391,6 +405,7 @@ def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
     name = ""
     elem_type = 0
     shape: tuple[Dimension, ...] | None = None
+    denotations: tuple[str, ...] = ()
     for field in wire.message(value, _VALUE_FIELDS):
         if field.number == _VALUE_NAME:
             name = wire.text(field)
@@ -400,19 +415,25 @@ def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
                 if part.number == 1:
                     elem_type = integer(part)
                 else:
-                    shape = tuple(_read_dimension(wire, dim) for dim in wire.message(part, _SHAPE_FIELDS))
-    return ValueInfo(name, elem_type, shape)
+                    dimensions = [_read_dimension(wire, dim) for dim in wire.message(part, _SHAPE_FIELDS)]
+                    shape = tuple(size for size, _ in dimensions)
+                    denotations = tuple(denotation for _, denotation in dimensions)
+    return ValueInfo(name, elem_type, shape, denotations if any(denotations) else ())
 
 
-def _read_dimension(wire: WireReader, dimension: Field) -> Dimension:
+def _read_dimension(wire: WireReader, dimension: Field) -> tuple[Dimension, str]:
+    """The size of a dimension, and its denotation."""
     size: Dimension = None
-    for field in wire.message(dimension, _PAIR_FIELDS):
-        if field.number == 2:
+    denotation = ""
+    for field in wire.message(dimension, _DIMENSION_FIELDS):
+        if field.number == 3:
+            denotation = wire.text(field)
+        elif field.number == 2:
             size = wire.text(field) or None
         else:
             number = integer(field)
             size = number if number >= 0 else None  # Paddle's exporters write -1 for a size that is not known
-    return size
+    return size, denotation
 
 
 def _read_opset(wire: WireReader, opset: Field) -> tuple[str, int]:

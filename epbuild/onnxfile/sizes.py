@@ -1,0 +1,283 @@
+"""Fixed sizes of a model's inputs: what they come to, and a copy of the model whose inputs have them.
+
+A symbol that gets a size has it everywhere: in inputs, outputs, and what the model notes of the values between, in subgraphs too. The graph
+and its weights are copied in pieces, so memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple
+
+from epbuild.onnxfile.headers import Dimension, ModelHeader, ValueInfo, parse_header, read_header, symbol
+from epbuild.onnxfile.splice import Splice, splice
+from epbuild.onnxfile.wire import LENGTH_DELIMITED, VARINT, Field, MalformedModel, WireReader, encode_varint, integer
+
+Shape = tuple[Dimension, ...]
+
+# Field numbers, as onnx.proto gives them.
+_MODEL_GRAPH = 7
+_GRAPH_NODE = 1
+_GRAPH_INPUT = 11
+_GRAPH_OUTPUT = 12
+_GRAPH_VALUE_INFO = 13
+_GRAPH_FIELDS = frozenset({_GRAPH_NODE, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO})
+_NODE_OUTPUT = 2
+_NODE_ATTRIBUTE = 5
+_NODE_DOMAIN = 7
+_NODE_FIELDS = frozenset({_NODE_OUTPUT, _NODE_ATTRIBUTE, _NODE_DOMAIN})
+_ATTRIBUTE_GRAPHS = frozenset({6, 11})
+_VALUE_NAME = 1
+_VALUE_TYPE = 2
+_TENSOR = 1
+_SPARSE_TENSOR = 8
+_NESTING = {4: 1, 5: 2, 9: 1}
+"""Types that hold a type, and the field that it is in: sequences, maps and optional values."""
+_TENSOR_SHAPE = 2
+_SHAPE_DIM = 1
+_DIM_VALUE = 1
+_DIM_PARAM = 2
+_DIM_SIZE = frozenset({_DIM_VALUE, _DIM_PARAM})
+
+# ONNX Runtime infers the shapes of what these compute.
+_INFERRED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+
+
+class Misfit(NamedTuple):
+    """Why sizes cannot be those of a model's input, as a clause; `dimension` is the one at fault, by its number, if it is one."""
+
+    input: str
+    kind: Literal["unknown", "rank", "contradiction"]
+    reason: str
+    dimension: int | None = None
+
+
+@dataclass(frozen=True)
+class FixedSizes:
+    """What sizes of inputs come to in one model.
+
+    `shapes` has every input whose shape changes by them, as it is then, with all of its dimensions: those of inputs that have a symbol in
+    common with one that was given sizes, too. Two spellings of the same have the same `shapes`.
+    """
+
+    shapes: Mapping[str, Shape]
+    symbols: Mapping[str, int]
+    """The size of each symbol that has one."""
+    misfits: tuple[Misfit, ...] = ()
+
+
+def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedSizes:
+    """What `sizes`, each the whole shape of an input by its name, come to in the model of this header."""
+    values = {value.name: value for value in (*header.inputs, *header.initialized_inputs)}
+    defaults = {item.name: item.dims for item in header.initializers if item.name in values}
+    symbols: dict[str, tuple[int, str]] = {}
+    misfits: list[Misfit] = []
+    given: dict[str, Shape] = {}
+    for name, wanted in sizes.items():
+        value = values.get(name)
+        misfit = _misfit(name, value, wanted)
+        if misfit is not None or value is None:
+            misfits += [misfit] if misfit is not None else []
+            continue
+        fixed = defaults.get(name) or value.shape or wanted
+        for index, (declared, known, size) in enumerate(zip(value.shape or wanted, fixed, wanted, strict=False)):
+            shared = symbol(declared)
+            other, by = symbols.setdefault(shared, (size, name)) if shared is not None else (size, name)
+            if isinstance(known, int) and known > 0 and known != size:
+                misfits.append(Misfit(name, "contradiction", f"the model has {known} there, and not {size}", index))
+            elif other != size:
+                what = (
+                    f"'{declared}' is {size} here and {other} in '{by}'"
+                    if by != name
+                    else f"'{declared}' is both {other} and {size}"
+                )
+                misfits.append(Misfit(name, "contradiction", what, index))
+        given[name] = tuple(wanted)
+    bound = {shared: size for shared, (size, _) in symbols.items()}
+    shapes = {}
+    for name, value in values.items():
+        shape = given.get(name, _with_symbols(value.shape, bound))
+        if shape is not None and shape != value.shape:
+            shapes[name] = shape
+    return FixedSizes(shapes, bound, tuple(misfits))
+
+
+def sized_header(header: ModelHeader, shapes: Mapping[str, Shape]) -> ModelHeader:
+    """The header of a model whose inputs have these `shapes`, as `fix_sizes` writes it, as far as inputs and outputs go."""
+    symbols = _symbols(header, shapes)
+
+    def output(value: ValueInfo) -> ValueInfo:
+        shape = value.shape
+        if shape and all(isinstance(size, int) for size in shape):
+            return replace(value, shape=(None,) * len(shape))
+        return replace(value, shape=_with_symbols(shape, symbols))
+
+    if not shapes:
+        return header
+    inputs, initialized = (
+        tuple(replace(value, shape=shapes.get(value.name, value.shape)) for value in values)
+        for values in (header.inputs, header.initialized_inputs)
+    )
+    return replace(header, inputs=inputs, initialized_inputs=initialized, outputs=tuple(map(output, header.outputs)))
+
+
+def fix_sizes(source: Path, destination: Path, shapes: Mapping[str, Shape]) -> None:
+    """Write to `destination` a copy of the model `source` whose inputs have these `shapes`, as `fit_sizes` has them.
+
+    A number that the model declares of another value may be from when its inputs had another size, where none of that value's dimensions is
+    open: ONNX Runtime goes by it before what it infers, and an EP then finds no shape at all. Such numbers are taken out, but for what an
+    operator of an unknown domain computes, whose shape nothing else says.
+
+    Raises FileExistsError where `destination` exists, and leaves it; MalformedModel, also where the model is written so that its inputs do
+    not come out as they should; OSError. No partial copy is left.
+    """
+    splice(source, destination, lambda model: _changes(model, shapes))
+    try:
+        _check(destination, shapes)
+    except BaseException:
+        destination.unlink()
+        raise
+
+
+def _check(model: Path, shapes: Mapping[str, Shape]) -> None:
+    header = read_header(model)
+    found = {value.name: value.shape for value in (*header.inputs, *header.initialized_inputs)}
+    if any(found.get(name) != shape for name, shape in shapes.items()):
+        raise MalformedModel("its inputs are declared in a way that no size can be given to")
+
+
+def _misfit(name: str, value: ValueInfo | None, wanted: Sequence[int]) -> Misfit | None:
+    """Why sizes cannot be those of an input whatever they are."""
+    if value is None:
+        return Misfit(name, "unknown", "the model has no such input")
+    if not value.elem_type:
+        return Misfit(name, "rank", "it is not a tensor, and has no sizes")
+    if value.shape is not None and len(value.shape) != len(wanted):
+        dimensions = "1 dimension" if len(value.shape) == 1 else f"{len(value.shape)} dimensions"
+        return Misfit(name, "rank", f"it has {dimensions}, {shape_text(value.shape)}, and {len(wanted)} sizes are given")
+    return None
+
+
+def shape_text(shape: Shape | None) -> str:
+    """A shape as people write it: `[batch, 3, ?, 320]`."""
+    return "[...]" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def _with_symbols(shape: Shape | None, symbols: Mapping[str, int]) -> Shape | None:
+    if shape is None:
+        return None
+    return tuple(symbols.get(size, size) if isinstance(size, str) else size for size in shape)
+
+
+def _changes(model: BinaryIO, shapes: Mapping[str, Shape]) -> list[Splice]:
+    header = parse_header(model)  # refuses what is no whole model, or nested without end
+    return list(_Rewriting(WireReader(model), shapes, _symbols(header, shapes)).model())
+
+
+def _symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """The symbols that have a size in `shapes`."""
+    return {
+        shared: size
+        for value in (*header.inputs, *header.initialized_inputs)
+        for declared, size in zip(value.shape or (), shapes.get(value.name, ()), strict=False)
+        if (shared := symbol(declared)) is not None and isinstance(size, int)
+    }
+
+
+class _Rewriting:
+    """The places of one model that change with the sizes of its inputs."""
+
+    def __init__(self, wire: WireReader, shapes: Mapping[str, Shape], symbols: Mapping[str, int]) -> None:
+        self._wire = wire
+        self._shapes = shapes
+        self._symbols = symbols
+
+    def model(self) -> Iterator[Splice]:
+        for graph in self._wire.fields(0, self._wire.size, frozenset({_MODEL_GRAPH})):
+            yield from self._graph((graph,), is_main=True)
+
+    def _graph(self, path: tuple[Field, ...], *, is_main: bool) -> Iterator[Splice]:
+        values: list[Field] = []
+        uninferred: set[str] = set()
+        for field in self._wire.message(path[-1], _GRAPH_FIELDS):
+            if field.number == _GRAPH_NODE:
+                yield from self._node((*path, field), uninferred)
+            else:
+                values.append(field)
+        for value in values:
+            name = self._name(value)
+            if is_main and value.number == _GRAPH_INPUT:
+                yield from self._value((*path, value), self._shapes.get(name), keep=True)
+            else:
+                yield from self._value((*path, value), None, keep=name in uninferred)
+
+    def _node(self, path: tuple[Field, ...], uninferred: set[str]) -> Iterator[Splice]:
+        domain = ""
+        outputs = []
+        for field in self._wire.message(path[-1], _NODE_FIELDS):
+            if field.number == _NODE_DOMAIN:
+                domain = self._wire.text(field)
+            elif field.number == _NODE_OUTPUT:
+                outputs.append(field)
+            else:
+                for graph in self._wire.message(field, _ATTRIBUTE_GRAPHS):
+                    yield from self._graph((*path, field, graph), is_main=False)
+        if domain not in _INFERRED_DOMAINS:
+            uninferred.update(self._wire.text(output) for output in outputs)
+
+    def _name(self, value: Field) -> str:
+        name = ""
+        for field in self._wire.message(value, frozenset({_VALUE_NAME})):
+            name = self._wire.text(field)
+        return name
+
+    def _value(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
+        for field in self._wire.message(path[-1], frozenset({_VALUE_TYPE})):
+            yield from self._type((*path, field), shape, keep=keep)
+
+    def _type(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
+        for kind in self._wire.message(path[-1], frozenset({_TENSOR, _SPARSE_TENSOR, *_NESTING})):
+            if kind.number in _NESTING:
+                for inner in self._wire.message(kind, frozenset({_NESTING[kind.number]})):
+                    yield from self._type((*path, kind, inner), None, keep=keep)
+                continue
+            declared = list(self._wire.message(kind, frozenset({_TENSOR_SHAPE})))
+            if shape is not None and not declared:
+                dims = b"".join(_delimited(_SHAPE_DIM, b"" if size is None else _size(size)) for size in shape)
+                yield Splice((*path, kind), kind.end, kind.end, _delimited(_TENSOR_SHAPE, dims))
+            for field in declared:
+                yield from self._shape((*path, kind, field), shape, keep=keep)
+
+    def _shape(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
+        """The dimensions of a declared shape that change: to those of `shape`, else to the sizes of symbols; or that lose their number."""
+        dims = list(self._wire.message(path[-1], frozenset({_SHAPE_DIM})))
+        declared = [self._declared(dim) for dim in dims]
+        stale = shape is None and not keep and all(isinstance(size, int) and size >= 0 for size in declared)
+        wanted = shape or [self._symbols.get(size) if isinstance(size, str) else None for size in declared]
+        for dim, old, new in zip(dims, declared, wanted, strict=False):
+            changes = isinstance(new, int) and new != old
+            if changes or stale:
+                for field in self._wire.message(dim, _DIM_SIZE):
+                    yield Splice((*path, dim), field.tag_at, field.end, b"")
+            if changes:
+                yield Splice((*path, dim), dim.end, dim.end, _size(new))
+
+    def _declared(self, dim: Field) -> Dimension:
+        """The size as it is written, also below 0."""
+        declared: Dimension = None
+        for field in self._wire.message(dim, _DIM_SIZE):
+            declared = integer(field) if field.number == _DIM_VALUE else self._wire.text(field)
+        return declared
+
+
+def _size(size: Dimension) -> bytes:
+    """The one field of a dimension."""
+    if isinstance(size, int):
+        return encode_varint(_DIM_VALUE << 3 | VARINT) + encode_varint(size)
+    return _delimited(_DIM_PARAM, (size or "").encode())
+
+
+def _delimited(number: int, content: bytes) -> bytes:
+    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(content)) + content
