@@ -32,9 +32,11 @@ from epbuild.onnxfile import (
     MalformedModel,
     SharedInitializers,
     count_weights,
+    fix_sizes,
     read_header,
     read_weights,
     share_initializers,
+    sized_header,
 )
 from epbuild.plan import CustomOps, Member, PlannedEp, SessionGroup
 from epbuild.portable import real_path
@@ -91,7 +93,11 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     models, shared = compiled.models, compiled.shared
     # What the sources take and give: whoever has only the artifacts can then tell that it is still so.
     outputs = {model.member: model.outputs for model in models}
-    signatures = {member.name: source_signature(read_header(member.graph), outputs[member.name]) for member in group.members}
+    signatures = {
+        member.name: source_signature(header, outputs[member.name])
+        for member in group.members
+        for header in [sized_header(read_header(member.graph), member.inputs)]
+    }
     result = _result(compiled, signatures, execution, time.monotonic() - begin)
     result = result if shared is None else _with_shared(result, group, shared)
     return _with_weights(result, group, execution)
@@ -171,7 +177,8 @@ class _Staged:
 def _staged(group: SessionGroup) -> Iterator[_Staged]:
     """Every file that a session group reads as it is."""
     for member in group.members if group.weights_file is None else ():
-        yield _Staged(member.graph, member.source)
+        if not member.inputs:
+            yield _Staged(member.graph, member.source)
         folder = member.source.rpartition("/")[0]
         # Two locations can be spellings of one file: what one of them needs is then so for both.
         apart = {posixpath.normpath(location).casefold() for location in member.subgraph_data}
@@ -192,6 +199,7 @@ def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | No
     try:
         for file in _staged(group):
             _stage_file(file, execution)
+        _stage_sized(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
         request = json.dumps(_request(group), indent=1, sort_keys=True)
         (execution.staging / "request.json").write_text(request, encoding="utf-8")
@@ -203,12 +211,34 @@ def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | No
     return shared
 
 
+def _stage_sized(group: SessionGroup, staging: Path) -> None:
+    """Write the graphs of the members whose inputs are given sizes, with these, to the places that they are compiled from."""
+    for member in group.members:
+        if not member.inputs:
+            continue
+        graph = staging / _sized(group, member)
+        graph.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fix_sizes(member.graph, graph, member.inputs)
+        except MalformedModel as error:
+            message = f"the inputs of the model '{member.name}' cannot be given their sizes: {error}"
+            raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
+
+
+def _sized(group: SessionGroup, member: Member) -> str:
+    """Where the graph of a member is written with its sizes: its place, unless it is read once more on its way there."""
+    return member.source if group.weights_file is None else f"{_INPUT}/{member.name}.sized.onnx"
+
+
 def _share_initializers(group: SessionGroup, staging: Path) -> SharedInitializers | None:
     """Write the sources with one weights file beside each of them, where the group asks for it."""
     if group.weights_file is None or group.initializer_threshold is None:
         return None
     try:
-        models = {staging / member.source: member.graph for member in group.members}
+        models = {
+            staging / member.source: staging / _sized(group, member) if member.inputs else member.graph
+            for member in group.members
+        }
         data = {staging / member.source: member.external for member in group.members}
         return share_initializers(models, group.weights_file, group.initializer_threshold, data)
     except MalformedModel as error:

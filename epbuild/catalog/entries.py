@@ -95,6 +95,14 @@ class Option:
 
 
 @dataclass(frozen=True)
+class StaticShapes:
+    """That an EP takes a node only where every size is known when it compiles; `why` is a clause."""
+
+    why: str
+    origin: str
+
+
+@dataclass(frozen=True)
 class SharingRefusal:
     """An option value that rules weight sharing out, as a regular expression, and why."""
 
@@ -313,6 +321,8 @@ class Entry:
     """How far ONNX Runtime optimises a graph before this EP is given it, where the recipe does not say."""
     node_log: NodeLogRules | None = None
     """None: the EP says nothing of single nodes, or nobody knows how."""
+    static_shapes: StaticShapes | None = None
+    """None: it takes open dimensions, or nobody has tried."""
 
     @cached_property
     def _concerned(self) -> dict[frozenset[str], tuple[Refusal, ...]]:
@@ -413,6 +423,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> Ent
         numbers=read_numbers(document.get("numbers")),
         graph_optimization_level=document.get("graph_optimization_level", "disable_all"),
         node_log=NodeLogRules(**{"origin": origin, **document["node_log"]}) if "node_log" in document else None,
+        static_shapes=_static_shapes(document.get("static_shapes"), origin),
     )
 
 
@@ -520,6 +531,10 @@ def _reproducibility(section: Mapping[str, Any] | None, origin: str) -> Reproduc
 
 def _node_names(section: Mapping[str, Any] | None, origin: str) -> NodeNames | None:
     return None if section is None else NodeNames(section["found_by"], section["why"], section.get("origin", origin))
+
+
+def _static_shapes(section: Mapping[str, Any] | None, origin: str) -> StaticShapes | None:
+    return None if section is None else StaticShapes(section["why"], section.get("origin", origin))
 
 
 def _pair(words: Any) -> tuple[str, str]:

@@ -96,6 +96,7 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
         "source": member.source,
         "output": member.output,
         "read": member.model.read,
+        **({"inputs": {name: list(shape) for name, shape in member.inputs.items()}} if member.inputs else {}),
         "free_dimensions": dict(member.model.free_dimensions),
         "denoted_dimensions": dict(member.model.denoted_dimensions),
         "compile": {
@@ -137,7 +138,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Every fact in which two documents differ, each once; none exactly when their keys are the same."""
-    found = [Change(*fact) for fact in changed_facts(old, new, whole=_items(old) ^ _items(new))]
+    whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new)
+    found = [Change(*fact) for fact in changed_facts(old, new, whole=whole)]
     for part in _ORDERS:
         orders = [[item["name"] for item in document.get(part, [])] for document in (old, new)]
         common = set(orders[0]) & set(orders[1])
@@ -153,6 +155,11 @@ def _items(document: Mapping[str, Any]) -> set[Place]:
     return {place[:2] for place in facts(document) if place[0] in _WHOLE}
 
 
+def _shapes(document: Mapping[str, Any]) -> set[Place]:
+    """The places of the shapes that inputs are given: one fact each."""
+    return {place[:4] for place in facts(document) if place[0] == "members" and place[2:3] == ("inputs",)}
+
+
 def _subject(place: Place) -> str:
     match place:
         case (part,) if part in _ORDERS:
@@ -163,6 +170,8 @@ def _subject(place: Place) -> str:
             return f"model {name}: external data {location}"
         case ("members", name, "free_dimensions" | "denoted_dimensions" as kind, dimension):
             return f"model {name}: {kind.replace('_', ' ')} {dimension}"
+        case ("members", name, "inputs", value):
+            return f"model {name}: sizes of input {value}"
         case ("members", name, *rest):
             return f"model {name}: {' '.join(rest).replace('_', ' ')}"
         case ("eps", ep):

@@ -15,7 +15,7 @@ def plan_merging(group: Group, merge: Merge, problems: list[Problem]) -> Merging
 
     Whether the models have the outputs and inputs that are named shows when they are merged.
     """
-    members = list(dict.fromkeys(member.model.name for member in group.members))
+    members = list(dict.fromkeys(member.name for member in group.members))
     found = len(problems)
     if len(members) < 2:
         message = f"the group '{group.name}' has {len(members)} model, and there is nothing to merge it with"

@@ -15,7 +15,7 @@ def plan_genai(group: Group, choice: GenaiChoice, directory: Path, problems: lis
 
     Paths are relative to `directory`. What is in the files shows when they are written.
     """
-    members = list(dict.fromkeys(member.model.name for member in group.members))
+    members = list(dict.fromkeys(member.name for member in group.members))
     found = len(problems)
     if group.merge is not None:
         message = f"the group '{group.name}' merges its models: there is one, and no pipeline"

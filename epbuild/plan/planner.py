@@ -15,9 +15,10 @@ from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.pipeline import plan_genai
+from epbuild.plan.shapes import shape_problems, shape_warnings, sized
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
-from epbuild.recipe import CompileSettings, Group, GroupMember, Output, Recipe
+from epbuild.recipe import CompileSettings, Group, GroupMember, ModelSource, Output, Recipe
 
 # The scalars and shapes that models of all kinds have are no weights that anybody shares.
 _NEXT_TO_NOTHING = 0.01
@@ -147,11 +148,13 @@ class _Work:
             self.problems.append(Problem("EPB238", message, group.share_initializers.where, hint))
         seen: set[str] = set()
         for member in group.members:
-            name, settings = member.model.name, member.compile
+            name, settings = member.name, member.compile
             if name in seen:
                 message = f"the group '{group.name}' names the model '{name}' twice"
-                self.problems.append(Problem("EPB232", message, member.model.where, "Name each model once."))
+                hint = "Name each model once, or give one of them another 'name'."
+                self.problems.append(Problem("EPB232", message, member.model.where, hint))
             seen.add(name)
+            self.problems += _sizes_of_two(member, self.recipe.models.get(member.model.name))
             if group.share_weights and settings.embed:
                 where = settings.embed_where or group.where
                 message = f"the group '{group.name}' shares weights and embeds: an embedded context cannot be shared"
@@ -178,8 +181,8 @@ class _Work:
 
     def _add_steps(self, group: Group, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
         place = f"{group.name}/{target.name}"
-        members = list({member.model.name: member for member in group.members}.values())
-        compiles = [f"compile:{place}/{member.model.name}" for member in members]
+        members = list({member.name: member for member in group.members}.values())
+        compiles = [f"compile:{place}/{member.name}" for member in members]
         share = f"share:{place}"
         if group.share_weights:
             self._add_session(share, group, target, members, (*compiles, share))
@@ -252,12 +255,14 @@ class _Work:
             # The files are found once it is known which groups are wanted.
             members=tuple(
                 Member(
-                    member.model.name,
-                    self.recipe.file,
-                    {},
-                    models[member.model.name],
-                    _settled(member.compile, target),
-                    member.expect,
+                    name=member.name,
+                    graph=self.recipe.file,
+                    external={},
+                    model=models[member.model.name],
+                    compile=_settled(member.compile, target),
+                    expect=member.expect,
+                    asked={**models[member.model.name].inputs, **member.inputs},
+                    where=member.model.where,
                 )
                 for member in members
             ),
@@ -271,7 +276,7 @@ class _Work:
 
     def resolve(self, actions: set[str], locate: Locate) -> None:
         """Find the files of every model that an action needs; each model is read once, however many groups use it."""
-        wanted = {member.name for ident, group in self.groups.items() if ident in actions for member in group.members}
+        wanted = {member.model.name for ident, group in self.groups.items() if ident in actions for member in group.members}
         found: dict[str, SourceModel] = {}
         for name in (name for name in self.recipe.models if name in wanted):
             try:
@@ -284,16 +289,28 @@ class _Work:
         lonely: dict[str, list[Problem]] = {}  # the same for every target
         for ident, group in self.groups.items():
             members = tuple(
-                _with_files(member, found[member.name]) if member.name in found else member for member in group.members
+                _with_files(member, found[member.model.name]) if member.model.name in found else member
+                for member in group.members
             )
             self.groups[ident] = replace(group, members=members)
-            if ident in actions:
-                headers = {member.name: found[member.name].header for member in members if member.name in found}
-                self.problems += [problem for problem in _unopenable(self.groups[ident], headers) if problem not in self.problems]
-            if group.share and ident in actions and all(member.fetched for member in members):
+            if ident not in actions:
+                continue
+            sources = {member.name: found[member.model.name] for member in members if member.fetched}
+            self._check_sources(self.groups[ident], sources)
+            if group.share and all(member.fetched for member in members):
                 if group.group not in lonely:
-                    lonely[group.group] = _lonely(group, {member.name: found[member.name] for member in members})
+                    lonely[group.group] = _lonely(group, sources)
                 self.warnings += lonely[group.group]
+
+    def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
+        """Hold the members of a session group whose `sources` are known against these; what is wrong for many targets is told once."""
+        problems = [*_unopenable(group, {name: source.header for name, source in sources.items()})]
+        for member in group.members:
+            if member.name in sources:
+                header = sources[member.name].header
+                problems += shape_problems(member, header, group.target)
+                self.warnings += shape_warnings(member, header, group.target)
+        self.problems += [problem for problem in dict.fromkeys(problems) if problem not in self.problems]
 
 
 def _settled(settings: CompileSettings, target: PlannedTarget) -> CompileSettings:
@@ -328,7 +345,18 @@ def _too_old(group: Group, target: PlannedTarget) -> Iterator[Problem]:
 
 def _with_files(member: Member, source: SourceModel) -> Member:
     data = source.header.subgraph_data
-    return replace(member, graph=source.graph, external=source.external, fetched=True, subgraph_data=data)
+    found = replace(member, graph=source.graph, external=source.external, fetched=True, subgraph_data=data)
+    return sized(found, source.header) if member.asked else found
+
+
+def _sizes_of_two(member: GroupMember, model: ModelSource | None) -> Iterator[Problem]:
+    """That a member is to have other sizes than those that its model is fixed to already."""
+    for name, shape in member.inputs.items():
+        fixed = model.inputs.get(name) if model is not None else None
+        if fixed is not None and fixed.sizes != shape.sizes:
+            message = f"the input '{name}' of '{member.name}' is {list(shape.sizes)} here, and the model fixes it to {list(fixed.sizes)}"
+            hint = "Leave it out of the model's 'inputs', so that each member can have sizes of its own."
+            yield Problem("EPB262", message, shape.where, hint)
 
 
 def _labels(outputs: Iterable[Output]) -> Iterator[str]:

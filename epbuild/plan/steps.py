@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from epbuild.catalog import Entry, KnownDifference, Limitation
 from epbuild.errors import Position, Problem
-from epbuild.onnxfile import Connection
+from epbuild.onnxfile import Connection, Dimension
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.recipe import (
     CompileSettings,
@@ -30,6 +30,7 @@ from epbuild.recipe import (
     GenaiRole,
     GraphOptimization,
     ImageReference,
+    InputShape,
     Layout,
     ModelSource,
     Pack,
@@ -104,6 +105,12 @@ class Member:
     expect: Expectation
     fetched: bool = False
     """Whether the files are known: those of a remote model are once it has been fetched."""
+    asked: Mapping[str, InputShape] = field(default_factory=dict)
+    """The sizes that the recipe gives to inputs of the source, by their names."""
+    inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
+    """The inputs whose shapes change by that, with their shapes, of a model whose header is known: it is staged with these."""
+    where: Position | None = None
+    """Where the group names it."""
     subgraph_data: frozenset[str] = frozenset()
     """The locations of `external` that a subgraph refers to: ONNX Runtime refuses these files where they have a second name."""
 

@@ -27,6 +27,7 @@ from epbuild.recipe.model import (
     Expectation,
     Group,
     GroupMember,
+    InputShape,
     ModelSource,
     Output,
     Recipe,
@@ -214,8 +215,12 @@ class _Assembler:
             path_where=path_where,
             sha256=sha256.lower() if sha256 else None,
             data_sha256={file: (pins.text(file) or "").lower() for file in pins.entries},
+            inputs=_inputs(fields.mapping("inputs"), self.problems),
             free_dimensions=_dimensions(sizes.mapping("by_name")),
             denoted_dimensions=_dimensions(sizes.mapping("by_denotation")),
+            dimension_places={
+                f"{kind}.{key}": entry.name_where for kind in sizes.entries for key, entry in sizes.mapping(kind).entries.items()
+            },
             read=read,
             external_data=Reference(rebased(folder, folder_where, self._file), folder_where) if folder else None,
         )
@@ -353,17 +358,28 @@ class _Assembler:
                 self._unknown("model", name, known, model.where)
             if not self._can_hold(matches, model.where):
                 continue
+            if "name" in entry.entries:
+                message = f"{quoted(name)} stands for many models, which cannot all have one name."
+                self.problems.append(
+                    Problem(WRONG_VALUE, message, entry.where_of("name"), "Name one model, or leave 'name' out.")
+                )
             found += [self._member(Reference(match, model.where), group, entry) for match in matches if match not in taken]
             taken.update(matches)
+        self.problems += clash_problems((member.name, member.model.where) for member in found)
         return tuple(found)
 
     def _member(self, model: Reference, group: Fields, own: Fields) -> GroupMember:
         settings = _overlaid(group, own, "compile", self.problems)
         expected = _overlaid(group, own, "expect", self.problems)
+        name = own.text("name") or model.name
+        if name != model.name and (problem := name_problem(name, own.where_of("name"))):
+            self.problems.append(problem)
         return GroupMember(
+            name,
             model,
-            read_compile_settings(settings, model.name, self.problems) if settings is not None else CompileSettings(),
+            read_compile_settings(settings, name, self.problems) if settings is not None else CompileSettings(),
             read_expectation(expected) if expected is not None else Expectation(),
+            _inputs(own.mapping("inputs"), self.problems),
         )
 
     def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | Argument) -> None:
@@ -441,6 +457,26 @@ def _dimensions(fields: Fields) -> dict[str, int]:
     for name, size in found.items():
         fields.at_least(1, name, size)
     return found
+
+
+def _inputs(fields: Fields, problems: list[Problem]) -> dict[str, InputShape]:
+    """The sizes of inputs, by their names; an input with a size that is none is left out, and the size is a problem."""
+    found = {}
+    for name, entry in fields.entries.items():
+        items = fields.items(name)
+        sizes = [_size(item, problems) for item in items]
+        whole = tuple(size for size in sizes if size is not None)
+        if len(whole) == len(sizes):
+            found[name] = InputShape(whole, entry.node.where, tuple(item.where for item in items), entry.name_where)
+    return found
+
+
+def _size(node: Node, problems: list[Problem]) -> int | None:
+    """The size of a dimension; the schema has not seen one that a template gave."""
+    fields = Fields(MappingNode(node.where, {"size": Entry(node.where, node)}, 2, 1), problems)
+    size = fields.whole("size")
+    fields.at_least(1, "size", size)
+    return size if size is not None and size >= 1 else None
 
 
 def _long_form(node: Node, key: str) -> Node:

@@ -51,6 +51,16 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class InputShape:
+    """The sizes that an input is to have, one for each of its dimensions, with the places of the list, of each size and of the name."""
+
+    sizes: tuple[int, ...]
+    where: Position
+    places: tuple[Position, ...]
+    name_where: Position
+
+
+@dataclass(frozen=True)
 class Toolchain:
     """A Python environment: one to make of `packages` (pip requirements) for a `python`, or that of an existing `interpreter`.
 
@@ -84,10 +94,14 @@ class ModelSource:
     sha256: str | None = None
     data_sha256: Mapping[str, str] = field(default_factory=dict)
     """For a remote model: the SHA-256 of each external data file, by the location that the graph names."""
+    inputs: Mapping[str, InputShape] = field(default_factory=dict)
+    """The sizes of inputs, by their names: all that is done with the model sees these."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
     """Sizes for symbolic dimensions, by their name."""
     denoted_dimensions: Mapping[str, int] = field(default_factory=dict)
     """Sizes for symbolic dimensions, by their denotation, such as DATA_BATCH."""
+    dimension_places: Mapping[str, Position] = field(default_factory=dict)
+    """Where each key of the two is: a denotation's after `by_denotation.`, a name's after `by_name.`."""
     read: Literal["file", "bytes"] = "file"
     """How ONNX Runtime is given the graph: by path, or as bytes with the folder of its external data."""
     external_data: Reference | None = None
@@ -186,11 +200,14 @@ class InitializerSharing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A model in a group, with the group's settings or its own in their place."""
+    """A model in a group, with the group's settings or its own in their place; `name` is what it is called there."""
 
+    name: str
     model: Reference
     compile: CompileSettings
     expect: Expectation
+    inputs: Mapping[str, InputShape] = field(default_factory=dict)
+    """The sizes of inputs in this group, beside those that the model itself has them fixed to."""
 
 
 @dataclass(frozen=True)

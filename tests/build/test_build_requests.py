@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from small_builds import QNN, Workshop
 
@@ -163,6 +164,9 @@ def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(w
         ),
         ("    targets: [plain]\n", "    targets: [plain]\n    compile: {graph_optimization_level: basic}\n"),
     )
+    model = onnx.load_from_string((workshop.folder / "classifier.onnx").read_bytes())
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    (workshop.folder / "classifier.onnx").write_bytes(model.SerializeToString())
     assert workshop.build().exit_code == 0
     [classifier] = heard.requests["classifier"]["members"]
     [decode] = heard.requests["decode"]["members"]

@@ -125,13 +125,18 @@ LISTED: Edits = {"groups.pair.models": [{"model": "left"}, {"model": "right"}]}
 EXTERNAL: Edits = {"groups.pair.compile": {"initializers": {"store": "external", "file": "${model}.w", "threshold": 64}}}
 
 
-def model(seed: int, denotation: str = "") -> bytes:
-    """A multiplication with random weights, which takes `input_ids` of n rows and gives `logits`."""
+def sized(**sizes: Any) -> Document:
+    """A model with an open dimension, and what says how large that is."""
+    return {"path": "open.onnx", **sizes}
+
+
+def model(seed: int, rows: int | str = 4) -> bytes:
+    """A multiplication with random weights, which takes `input_ids` of some rows, a batch, and gives `logits`."""
     import numpy
 
     weights = numpy.random.default_rng(seed).standard_normal((8, 8)).astype(numpy.float32)
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in ("input_ids", "logits")]
-    values[0].type.tensor_type.shape.dim[0].denotation = denotation
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 8]) for name in ("input_ids", "logits")]
+    values[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
     node = helper.make_node("MatMul", ["input_ids", "w"], ["logits"], name="mm")
     graph = helper.make_graph([node], "g", values[:1], values[1:], [numpy_helper.from_array(weights, "w")])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -152,8 +157,9 @@ def genai(**more: int) -> bytes:
 
 
 FILES = {
-    "left.onnx": model(1, "DATA_BATCH"),
+    "left.onnx": model(1),
     "right.onnx": model(2),
+    "open.onnx": model(2, "n"),
     "other.onnx": model(3),
     "external.onnx": with_external_data(),
     "one/w.bin": bytes(256),
@@ -193,9 +199,15 @@ CASES: dict[str, Case | str] = {
     "models.*.sha256": Case({"models.right.sha256": DIGESTS["right.onnx"]}, counts=False),
     "models.*.data_sha256.*": Case({"models.right.data_sha256": {"w.bin": DIGESTS["one/w.bin"]}}, given=ELSEWHERE, counts=False),
     "models.*.external_data": Case({"models.right.external_data": "two"}, given=ELSEWHERE),
-    "models.*.free_dimensions.by_name.*": Case({"models.right.free_dimensions": {"by_name": {"n": 2}}}),
+    "models.*.inputs.*[]": Case(
+        {"models.right.inputs.input_ids.0": 2}, given={"models.right": sized(inputs={"input_ids": [4, 8]})}
+    ),
+    "models.*.free_dimensions.by_name.*": Case(
+        {"models.right.free_dimensions.by_name.n": 2}, given={"models.right": sized(free_dimensions={"by_name": {"n": 4}})}
+    ),
     "models.*.free_dimensions.by_denotation.*": Case(
-        {"models.left": {"path": "left.onnx", "free_dimensions": {"by_denotation": {"DATA_BATCH": 2}}}}
+        {"models.right.free_dimensions.by_denotation.DATA_BATCH": 2},
+        given={"models.right": sized(free_dimensions={"by_denotation": {"DATA_BATCH": 4}})},
     ),
     "models.*.read": Case({"models.right.read": "bytes"}),
     "targets.*.matrix.*[]": Case({"targets.npu.matrix.soc": ["SM8650"]}, given=MATRIX),
@@ -228,6 +240,11 @@ CASES: dict[str, Case | str] = {
     "targets.*.allow_unknown_session_keys": Case({"targets.npu.allow_unknown_session_keys": True}, counts=False),
     "groups.*.models[]": Case({"groups.pair.models": ["right", "left"]}),
     "groups.*.models[].model": Case({"groups.pair.models": [{"model": "right"}, {"model": "left"}]}, given=LISTED),
+    "groups.*.models[].name": Case({"groups.pair.models.0.name": "first"}, given=LISTED),
+    "groups.*.models[].inputs.*[]": Case(
+        {"groups.pair.models.1.inputs.input_ids.0": 2},
+        given={**LISTED, "models.right.path": "open.onnx", "groups.pair.models.1.inputs": {"input_ids": [4, 8]}},
+    ),
     "groups.*.targets[]": Case({"groups.pair.targets": ["npu"]}, given=TWO),
     "groups.*.share_weights": Case(SHARING),
     "groups.*.share_initializers": Case({"groups.pair.share_initializers": True}, given=SHARING),
@@ -310,7 +327,7 @@ CASES: dict[str, Case | str] = {
     "outputs[].bom": Case(every("bom", True)),
 }
 OF_FILES = {
-    "a source model": Case({}, files={"left.onnx": model(4, "DATA_BATCH")}),
+    "a source model": Case({}, files={"left.onnx": model(4)}),
     "a plugin": Case({}, given={"targets.npu.library": "plugin.so"}, files={"plugin.so": b"a newer plugin"}),
     "a library of custom operators": Case(
         {}, given={"groups.pair.custom_ops": ["plugin.so", "acme_ops"]}, files={"plugin.so": b"a newer library"}

@@ -88,8 +88,12 @@ def write_model(
     external: dict[str, tuple[str, list[int]]] | None = None,
     value: float = 0.0,
     compiled: bool = False,
+    shape: Sequence[int | str | None] = (1,),
+    denotation: str = "",
 ) -> None:
-    """A model whose `weights` have the given dims and whose `external` ones lie at the given locations."""
+    """A model whose `weights` have the given dims and whose `external` ones lie at the given locations; `shape` is that of `x` and `y`,
+    and `denotation` what their first dimension means.
+    """
     tensors = [
         helper.make_tensor(name, TensorProto.FLOAT, dims, [value] * _count(dims)) for name, dims in (weights or {}).items()
     ]
@@ -98,7 +102,9 @@ def write_model(
         tensor.external_data.add(key="location", value=location)
         tensors.append(tensor)
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft") if compiled else _relu()
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name in "xy"]
+    for end in ends:
+        end.type.tensor_type.shape.dim[0].denotation = denotation
     graph = helper.make_graph([node], "graph", ends[:1], ends[1:], initializer=tensors)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)]).SerializeToString())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_models
+from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
 from epbuild.errors import PlanError, Position
 from epbuild.plan import PlannedTarget, SessionGroup, action_key, differences, obstacle
@@ -745,6 +745,7 @@ def test_the_order_of_a_recipes_keys_never_changes_an_action_key(seed: int) -> N
     with tempfile.TemporaryDirectory() as base:
         folder = Path(base)
         write_models(folder)
+        write_model(folder / "models" / "prefill.onnx", weights={"shared": [4]}, shape=["batch", "past"])
         write_contoso(folder)
         plans = [
             plan_of(folder, json.dumps(recipe, sort_keys=False)).session_groups  # JSON is YAML

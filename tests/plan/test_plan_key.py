@@ -177,16 +177,6 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
             "model decode: read changed: file -> bytes",
         ),
         (
-            "decode: models/decode.onnx",
-            "decode: {path: models/decode.onnx, free_dimensions: {by_name: {batch: 4}}}",
-            "model decode: free dimensions batch added: 4",
-        ),
-        (
-            "decode: models/decode.onnx",
-            "decode: {path: models/decode.onnx, free_dimensions: {by_denotation: {DATA_BATCH: 4}}}",
-            "model decode: denoted dimensions DATA_BATCH added: 4",
-        ),
-        (
             "    ep: QNNExecutionProvider\n",
             "    ep: QNNExecutionProvider\n    environment: {QNN_TRACE: true}\n",
             "environment variable QNN_TRACE added: 1",
@@ -195,6 +185,31 @@ def test_the_order_in_which_options_are_written_means_nothing(order: list[str]) 
 )
 def test_a_change_of_the_recipe_is_told_as_that_change_and_no_other(workshop: Path, old: str, new: str, sentence: str) -> None:
     assert changed(workshop, RECIPE, edited(RECIPE, (old, new))) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ("free_dimensions: {by_name: {batch: 4}}", "free dimensions batch added: 4"),
+        ("free_dimensions: {by_denotation: {DATA_BATCH: 4}}", "denoted dimensions DATA_BATCH added: 4"),
+        ("inputs: {x: [4, 3]}", "sizes of input x added: 4, 3"),
+    ],
+)
+def test_the_sizes_of_a_model_are_part_of_what_is_compiled(workshop: Path, sizes: str, sentence: str) -> None:
+    write_model(workshop / "models" / "classifier.onnx", shape=["batch", 3], denotation="DATA_BATCH")
+    sized = edited(RECIPE, ("classifier: models/classifier.onnx", f"classifier: {{path: models/classifier.onnx, {sizes}}}"))
+    assert changed(workshop, RECIPE, sized, "compile:vision/cpu/classifier") == [f"model classifier: {sentence}"]
+
+
+def test_how_sizes_are_spelt_is_no_part_of_what_is_compiled(workshop: Path) -> None:
+    write_model(workshop / "models" / "classifier.onnx", shape=["batch", 3])
+    old = "classifier: models/classifier.onnx"
+    of_model = edited(RECIPE, (old, "classifier: {path: models/classifier.onnx, inputs: {x: [4, 3]}}"))
+    of_member = edited(RECIPE, ("[classifier, prefill]", "[{model: classifier, inputs: {x: [4, 3]}}, prefill]"))
+    compiled = "compile:vision/cpu/classifier"
+    assert changed(workshop, of_model, of_member, compiled) == []
+    write_model(workshop / "models" / "classifier.onnx", shape=[4, 3])
+    assert changed(workshop, RECIPE, of_member, compiled) == [], "and sizes that the model has already are no change"
 
 
 def test_sharing_is_part_of_what_is_compiled(workshop: Path) -> None:

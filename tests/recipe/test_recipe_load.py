@@ -48,7 +48,7 @@ def target(soc: str) -> dict[str, Any]:
 
 def model(name: str, path: str, **more: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {"sha256": None, "data_sha256": {}, "free_dimensions": {}, "denoted_dimensions": {}, "read": "file"}
-    return {"name": name, "path": path, "external_data": None} | plain | more
+    return {"name": name, "path": path, "external_data": None, "inputs": {}, "dimension_places": {}} | plain | more
 
 
 COMPILE = {
@@ -64,6 +64,8 @@ NOTHING_EXPECTED = {"ep_context_nodes": None, "fallback_nodes": None, "min_share
 
 def member(name: str, compile_: dict[str, Any] | None = None, expect: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
+        "name": name,
+        "inputs": {},
         "model": {"name": name},
         "compile": COMPILE | (compile_ or {}),
         "expect": NOTHING_EXPECTED | (expect or {}),

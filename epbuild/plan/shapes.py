@@ -1,0 +1,153 @@
+"""The sizes that a recipe gives to the inputs of a model, against what the model declares, and against what an EP takes.
+
+All of it is judged by a model's header alone: when the plan is made, or, of a model that is not there yet, when its compile starts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from epbuild.errors import Position, Problem, nearest
+from epbuild.onnxfile import Dimension, FixedSizes, ModelHeader, ValueInfo, fit_sizes, shape_text, sized_header, suggest_sizes
+from epbuild.plan.steps import Member, PlannedEp, PlannedTarget
+from epbuild.recipe import InputShape, ModelSource
+
+if TYPE_CHECKING:
+    from epbuild.onnxfile import Misfit
+
+_CODES = {"unknown": "EPB260", "rank": "EPB261", "contradiction": "EPB262"}
+_MOST_NAMED = 3
+_MOST_LISTED = 20
+_PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
+
+
+def sized(member: Member, header: ModelHeader) -> Member:
+    """The member with the shapes that its inputs get by the sizes that are asked for, in the one spelling that is in its key."""
+    return replace(member, inputs=_fit(member.asked, header).shapes)
+
+
+def input_problems(model: str, asked: Mapping[str, InputShape], header: ModelHeader) -> list[Problem]:
+    """Why a model of this header cannot have the sizes that are `asked` of its inputs; each at its place."""
+    names = [value.name for value in (*header.inputs, *header.initialized_inputs)]
+    return [_misfit(model, misfit, asked[misfit.input], names) for misfit in _fit(asked, header).misfits]
+
+
+def shape_problems(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
+    """What is wrong with the shapes of a member whose source has this header, for a target: the sizes that the recipe gives to inputs and
+    dimensions, and what they leave open where an EP takes static shapes only.
+    """
+    problems = [*input_problems(member.name, member.asked, header), *_dimension_problems(member, header)]
+    if not problems and not _may_fall_back(member, target):
+        problems += _open_inputs(member, header, target)
+    return problems
+
+
+def shape_warnings(member: Member, header: ModelHeader, target: PlannedTarget) -> list[Problem]:
+    """That inputs of a member stay open where an EP takes static shapes only, and the recipe lets nodes be left to another EP."""
+    return list(_open_inputs(member, header, target)) if _may_fall_back(member, target) else []
+
+
+def _fit(asked: Mapping[str, InputShape], header: ModelHeader) -> FixedSizes:
+    return fit_sizes(header, {name: shape.sizes for name, shape in asked.items()})
+
+
+def _misfit(model: str, misfit: Misfit, asked: InputShape, names: Sequence[str]) -> Problem:
+    code = _CODES[misfit.kind]
+    if misfit.kind == "unknown":
+        hint = nearest(misfit.input, names) or f"Its inputs are {_few(names)}."
+        return Problem(code, f"the model '{model}' has no input '{misfit.input}'", asked.name_where, hint)
+    if misfit.dimension is None:
+        hint = "Give one size for each dimension, also for those that are fixed."
+        return Problem(code, f"the input '{misfit.input}' of the model '{model}': {misfit.reason}", asked.where, hint)
+    message = f"dimension {misfit.dimension + 1} of the input '{misfit.input}' of the model '{model}': {misfit.reason}"
+    return Problem(code, message, asked.places[misfit.dimension])
+
+
+def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
+    """What is wrong with the names and denotations of dimensions that the recipe gives sizes to: ONNX Runtime says nothing of it."""
+    model = member.model
+    names = {size for value in header.inputs for size in value.shape or () if isinstance(size, str)}
+    denotations = {text for value in header.inputs for text in value.denotations if text}
+    for kind, sizes, known in (("name", model.free_dimensions, names), ("denotation", model.denoted_dimensions, denotations)):
+        for key in sizes:
+            if key not in known:
+                message = f"no dimension of an input of the model '{member.name}' has the {kind} '{key}'"
+                hint = nearest(key, known) or _known(kind, known)
+                yield Problem("EPB263", message, _place(model, kind, key), hint)
+    symbols = _fit(member.asked, header).symbols
+    for name, size in model.free_dimensions.items():
+        if symbols.get(name, size) != size:
+            message = f"the dimension '{name}' of the model '{member.name}' is {size} here, and {symbols[name]} by its 'inputs'"
+            yield Problem("EPB262", message, _place(model, "name", name), "Give it one size.")
+
+
+def _known(kind: str, known: set[str]) -> str:
+    if not known:
+        return f"None of its dimensions has a {kind}: give the sizes of whole inputs with 'inputs'."
+    return f"There is: {_few(sorted(known))}."
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return f"{', '.join(names[:_MOST_LISTED])}{more}"
+
+
+def _place(model: ModelSource, kind: str, key: str) -> Position:
+    return model.dimension_places.get(f"by_{kind}.{key}", model.path_where)
+
+
+def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
+    """Whether the recipe lets nodes of the member be left to the CPU."""
+    return bool(member.expect.fallback_nodes) or target.eps[-1].entry.takes_every_node
+
+
+def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> Iterator[Problem]:
+    ep = next((ep for ep in target.compiling if ep.entry.static_shapes is not None), None)
+    inputs = [_overridden(value, member.model) for value in sized_header(header, _fit(member.asked, header).shapes).inputs]
+    found = [value for value in inputs if value.elem_type and (value.shape is None or not all(map(_is_size, value.shape)))]
+    if ep is not None and found:
+        yield _open(member, ep, found, header)
+
+
+def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: ModelHeader) -> Problem:
+    rule = ep.entry.static_shapes
+    listed = ", ".join(f"{value.name}{shape_text(value.shape)}" for value in found[:_MOST_NAMED])
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    inputs = "an input" if len(found) == 1 else "inputs"
+    message = (
+        f"the model '{member.name}' has {inputs} with open dimensions, {listed}{more}; {ep.entry.ep} takes static shapes only: "
+        f"{rule.why if rule is not None else ''}"
+    )
+    given = {name: shape.sizes for name, shape in member.asked.items()}
+    sizes = {**given, **suggest_sizes(found)}
+    hint = f"Give sizes under the model, such as `inputs: {{{', '.join(_line(*item) for item in sizes.items())}}}`."
+    if not sizes:
+        hint = "Give the sizes of these inputs under the model, with 'inputs'."
+    return Problem("EPB264", message, member.where or member.model.path_where, hint)
+
+
+def _overridden(value: ValueInfo, model: ModelSource) -> ValueInfo:
+    """An input as it is once free dimensions have their sizes, by name or by denotation."""
+    if value.shape is None:
+        return value
+    denotations = value.denotations or ("",) * len(value.shape)
+    sizes: list[Dimension] = []
+    for size, denotation in zip(value.shape, denotations, strict=True):
+        by_name = model.free_dimensions.get(size) if isinstance(size, str) else size
+        sizes.append(by_name or model.denoted_dimensions.get(denotation) or size)
+    return replace(value, shape=tuple(sizes))
+
+
+def _is_size(size: Dimension) -> bool:
+    return isinstance(size, int)
+
+
+def _line(name: str, sizes: Sequence[int]) -> str:
+    """An input with its sizes, in YAML."""
+    plain = _PLAIN_KEY.fullmatch(name) and name.lower() not in _NO_TEXT
+    return f"{name if plain else json.dumps(name, ensure_ascii=False)}: {list(sizes)}"

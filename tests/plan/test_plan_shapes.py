@@ -1,0 +1,185 @@
+"""Sizes of inputs in a recipe: what does not fit a model is refused at its place, and what an EP would leave to the CPU is told before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_model, write_models
+
+from epbuild.errors import EpbuildError
+
+Dims = Sequence[int | str | None]
+PHONE = "  decoder:\n    models: [prefill, decode]"
+SHARED = "share:decoder/phone"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    write_models(tmp_path)
+    return tmp_path
+
+
+def recipe(*, model: str = "", member: str = "prefill") -> str:
+    """The recipe with settings of the model `prefill`, and with another member in its place."""
+    text = edited(RECIPE, ("prefill: models/prefill.onnx", f"prefill: {{path: models/prefill.onnx{model}}}"))
+    return edited(text, (PHONE, f"  decoder:\n    models: [{member}, decode]"))
+
+
+def write_prefill(folder: Path, *shape: int | str | None, denotation: str = "") -> None:
+    write_model(
+        folder / "models" / "prefill.onnx", weights={"shared": [4], "prefill.only": [2]}, shape=shape, denotation=denotation
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "text", "code", "words"),
+    [
+        ((1, 3), recipe(model=f", inputs: {{{MARK}X: [1, 3]}}"), "EPB260", "has no input 'X'. Its inputs are x."),
+        (
+            (None, 3),
+            recipe(model=f", inputs: {{x: {MARK}[1, 3, 3]}}"),
+            "EPB261",
+            "it has 2 dimensions, [?, 3], and 3 sizes are given",
+        ),
+        ((None, 3), recipe(model=f", inputs: {{x: [1, {MARK}4]}}"), "EPB262", "the model has 3 there, and not 4"),
+        (("n", "n"), recipe(model=f", inputs: {{x: [1, {MARK}4]}}"), "EPB262", "'n' is both 1 and 4"),
+        ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}0]}}"), "EPB106", "at least 1"),
+        ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}-3]}}"), "EPB106", "at least 1"),
+        ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}x]}}"), "EPB106", "A size is a whole number"),
+        ((1, 3), recipe(model=f", inputs: {{x: {MARK}3}}"), "EPB105", "write a list"),
+        (
+            ("n", 3),
+            recipe(model=", inputs: {x: [1, 3]}", member=f"{{model: prefill, inputs: {{x: {MARK}[2, 3]}}}}"),
+            "EPB262",
+            "the model fixes it to [1, 3]",
+        ),
+        (
+            ("n", 3),
+            recipe(model=f", inputs: {{x: [1, 3]}}, free_dimensions: {{by_name: {{{MARK}n: 2}}}}"),
+            "EPB262",
+            "is 2 here, and 1 by its 'inputs'",
+        ),
+        (
+            ("batch", 3),
+            recipe(model=f", inputs: {{x: [1, 3]}}, free_dimensions: {{by_name: {{{MARK}bacth: 1}}}}"),
+            "EPB263",
+            "has the name 'bacth'. Did you mean 'batch'?",
+        ),
+        (
+            ("batch", 3),
+            recipe(model=f", inputs: {{x: [1, 3]}}, free_dimensions: {{by_denotation: {{{MARK}DATA_BACTH: 1}}}}"),
+            "EPB263",
+            "has the denotation 'DATA_BACTH'. Did you mean 'DATA_BATCH'?",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_at_their_place(workshop: Path, shape: Dims, text: str, code: str, words: str) -> None:
+    write_prefill(workshop, *shape, denotation="DATA_BATCH")
+    plain, [where] = places(text)
+    with pytest.raises(EpbuildError) as refused:
+        plan_of(workshop, plain)
+    (problem,) = refused.value.problems
+    assert told([problem]) == [(code, *where)]
+    assert words in problem.text
+
+
+@pytest.mark.parametrize("shape", [("n", 3), (None, 3), (-1, 3), ("?", 3)])
+def test_an_open_dimension_is_refused_where_the_ep_takes_static_shapes_only(workshop: Path, shape: Dims) -> None:
+    write_prefill(workshop, *shape)
+    text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [{MARK}prefill, decode]")))
+    (problem,) = problems_of(workshop, text)
+    assert told([problem]) == [("EPB264", *where)]
+    shown = "?" if shape[0] in (None, -1) else shape[0]
+    assert f"an input with open dimensions, x[{shown}, 3]; QNNExecutionProvider takes static shapes only" in problem.message
+    assert problem.hint == "Give sizes under the model, such as `inputs: {x: [1, 3]}`."
+
+
+def test_what_is_suggested_for_open_dimensions_is_yaml_that_is_enough(workshop: Path) -> None:
+    write_prefill(workshop, "batch", 3, None, None)
+    (problem,) = problems_of(workshop)
+    assert problem.hint is not None
+    suggested = problem.hint.split("`")[1]
+    assert yaml.safe_load(suggested) == {"inputs": {"x": [1, 3, 224, 224]}}
+    assert problems_of(workshop, recipe(model=f", {suggested}")) == ()
+    assert problems_of(workshop, recipe(member=f"{{model: prefill, {suggested}}}")) == ()
+
+
+@pytest.mark.parametrize("kind", ["by_name: {n: 2}", "by_denotation: {DATA_BATCH: 2}"])
+def test_a_free_dimension_with_a_size_is_not_open(workshop: Path, kind: str) -> None:
+    write_prefill(workshop, "n", 3, denotation="DATA_BATCH")
+    assert problems_of(workshop, recipe(model=f", free_dimensions: {{{kind}}}")) == ()
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        ("share_weights: true\n", "share_weights: true\n    expect: {fallback_nodes: 2}\n"),
+        (
+            "    ep: QNNExecutionProvider\n    provider_options:\n      backend_type: htp\n      soc_model: SM8750\n",
+            (
+                "    eps:\n      - {ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}\n"
+                "      - {ep: CPUExecutionProvider}\n"
+            ),
+        ),
+    ],
+)
+def test_an_open_dimension_is_warned_of_where_the_recipe_lets_nodes_be_left_to_the_cpu(
+    workshop: Path, allowed: tuple[str, str]
+) -> None:
+    write_prefill(workshop, "n", 3)
+    plan = plan_of(workshop, edited(RECIPE, allowed))
+    assert [problem.code for problem in plan.warnings] == ["EPB264"]
+
+
+def test_an_ep_that_takes_open_dimensions_is_given_them(workshop: Path) -> None:
+    write_model(workshop / "models" / "classifier.onnx", weights={"kernel": [3]}, shape=["n", None])
+    assert problems_of(workshop) == ()
+
+
+TWO = "{model: prefill, name: small, inputs: {x: [1, 3]}}, {model: prefill, name: large, inputs: {x: [4, 3]}}"
+
+
+def test_one_model_at_two_sizes_is_two_members_with_names_of_their_own(workshop: Path) -> None:
+    write_prefill(workshop, "n", 3)
+    plan = plan_of(workshop, edited(RECIPE, (PHONE, f"  decoder:\n    models: [{TWO}]")))
+    group = plan.session_groups[SHARED]
+    assert [step.id for step in plan.steps if step.action == SHARED] == [
+        "compile:decoder/phone/small",
+        "compile:decoder/phone/large",
+        SHARED,
+    ]
+    assert [(member.name, member.graph.name, member.source, member.output) for member in group.members] == [
+        ("small", "prefill.onnx", "in/small/small.onnx", "out/small_ctx.onnx"),
+        ("large", "prefill.onnx", "in/large/large.onnx", "out/large_ctx.onnx"),
+    ]
+    assert [dict(member.inputs) for member in group.members] == [{"x": (1, 3)}, {"x": (4, 3)}]
+    part = plan.emissions["emit:decoder/phone/directory"].parts[0]
+    assert part.models == {"small": "small_ctx.onnx", "large": "large_ctx.onnx"}
+    assert plan.warnings == (), "they have all their weights in common"
+
+
+def test_one_model_twice_needs_two_names(workshop: Path) -> None:
+    text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [prefill, {{model: {MARK}prefill}}]")))
+    (problem,) = problems_of(workshop, text)
+    assert told([problem]) == [("EPB232", *where)]
+    assert problem.hint == "Name each model once, or give one of them another 'name'."
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        (f"{{model: prefill, name: {MARK}a/b}}", "'a/b' is not a name"),
+        (f"{{model: {MARK}prefill, name: Decode}}", "differs from"),
+        (f"{{model: 'pre*', name: {MARK}two}}", "stands for many models"),
+    ],
+)
+def test_a_members_name_is_fit_for_files_and_steps(workshop: Path, member: str, words: str) -> None:
+    text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [decode, {member}]")))
+    with pytest.raises(EpbuildError) as refused:
+        plan_of(workshop, text)
+    (problem,) = refused.value.problems
+    assert told([problem])[0][1:] == where
+    assert words in problem.message
