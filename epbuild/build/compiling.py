@@ -66,7 +66,10 @@ class Compiling(Kind[SessionGroup]):
         return action.target.known_differences
 
     def known_to_differ(self, action: SessionGroup) -> str | None:
-        return action.target.known_to_differ
+        return action.target.known_to_differ(reproducible=action.reproducible)
+
+    def compares_in_meaning(self, action: SessionGroup) -> bool:
+        return not action.reproducible
 
     def keeps_its_place(self, action: SessionGroup) -> bool:
         return action.min_shared_ratio is not None

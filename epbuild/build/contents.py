@@ -214,7 +214,7 @@ def part_manifest(laid: LaidOut, contents: Sequence[Content], recipe: str, prove
         recipe=recipe,
         group=laid.part.group,
         share_weights=laid.made[0].group.share,
-        target=_target(laid.part.target),
+        target=_target(laid.part),
         toolchain={name: toolchain[name] for name in ("python", "platform", "distributions")},
         custom_ops=_custom_ops(laid.made[0].document),
         models=laid.models,
@@ -292,14 +292,16 @@ def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: Me
     )
 
 
-def _target(target: PlannedTarget) -> dict[str, Any]:
+def _target(part: Part) -> dict[str, Any]:
+    target = part.target
     return {
         "name": target.name,
         "eps": [_ep(ep) for ep in target.eps],
         "session_options": dict(target.session_options),
         "environment": dict(target.environment),
         "unchecked_options": list(target.unchecked),
-        **({"not_reproducible": target.known_to_differ} if target.known_to_differ else {}),
+        **({} if part.reproducible else {"reproducible": "no"}),
+        **({"not_reproducible": part.known_to_differ} if part.known_to_differ else {}),
     }
 
 

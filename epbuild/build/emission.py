@@ -168,7 +168,7 @@ def _part_document(part: Part, files: Mapping[Path, str]) -> dict[str, Any]:
         "session_options": dict(part.target.session_options),
         "environment": dict(part.target.environment),
         "unchecked": list(part.target.unchecked),
-        **({"not reproducible": part.target.known_to_differ} if part.target.known_to_differ else {}),
+        **({"not reproducible": part.known_to_differ} if part.known_to_differ else {}),
         **({"base": dict(part.base)} if part.base else {}),
         **({"components": dict(part.components)} if part.components else {}),
         **({"merge": settings_of(part.merging)} if part.merging is not None else {}),

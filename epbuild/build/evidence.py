@@ -82,6 +82,7 @@ def _built(item: Made) -> Built:
         document=item.document,
         group=group.group,
         target=group.target.name,
+        reproducible=group.reproducible,
         toolchain=group.target.toolchain.name,
         models={member.name: member.model.path for member in group.members},
         data_folders={member.name: folder for member in group.members if (folder := member.data_folder) is not None},

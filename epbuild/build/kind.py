@@ -106,6 +106,10 @@ class Kind(ABC, Generic[A]):
         """Why that is, as clauses."""
         return None
 
+    def compares_in_meaning(self, action: A) -> bool:
+        """Whether it may come out with other bytes, if nothing but the compiled contexts has them and these have their sizes."""
+        return False
+
     def keeps_its_place(self, action: A) -> bool:
         """Whether another process of the same action follows, so that no other action may begin meanwhile."""
         return False

@@ -34,9 +34,10 @@ from epbuild.build.made import Made
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.tally import Tally
 from epbuild.catalog import KnownDifference
+from epbuild.differences import shown
 from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.store import BlobStore, DamagedBlob, MissingBlob, Workspace
-from epbuild.verify import FileDifference, Payload, compare_bytes
+from epbuild.verify import FileDifference, Payload, compare, compare_bytes
 
 _FOLDER = "rebuilt"
 _OLD, _NEW = "stored", "rebuilt"
@@ -137,13 +138,20 @@ class _Rebuilding:
                 files = self._remake(made, execution)
                 with _explained(ident):
                     differences = self._compare(made, files, execution.staging / _FOLDER)
+                    meant = _differences_in_meaning(
+                        kind.compares_in_meaning(made.action), differences, execution.staging / _FOLDER
+                    )
                     if differences:
                         _swap_in(execution.staging / _FOLDER, place)
                     execution.log.unlink(missing_ok=True)  # it is there for a compile that fails
                 size = sum(artifact["size"] for artifact in made.result["artifacts"].values())
         known = kind.known_differences(made.action)
         verdict = verdict_on(differences, known)
+        if meant is not None and verdict == "different":
+            verdict = "different" if meant else "known"
         problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
+        if problems and meant:
+            problems = (_other_meaning(meant, made, place),)
         self._count(verdict, 1 if problems else 0)
         compared = StepCompared(
             step=ident,
@@ -220,6 +228,24 @@ class _Rebuilding:
                 looked_at = None if name in lost else compare_bytes(name, old, new)
                 found.append(looked_at or FileDifference(name, *sizes))
         return found
+
+
+def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference], trees: Path) -> tuple[str, ...] | None:
+    """In what two trees differ beside the bytes of their contexts, in words; None where these are not `accepted`, or were lost."""
+    if not accepted or any(item.old_size is not None and item.new_size is not None and not item.found for item in differences):
+        return None
+    if not differences:
+        return ()
+    try:
+        found = compare(trees / _OLD, trees / _NEW)
+    except EpbuildError as error:
+        return tuple(problem.message for problem in error.problems)
+    return tuple(f"{item.what}: {shown(item.old)}, then {shown(item.new)}" for item in found.differences if not item.of_bytes)
+
+
+def _other_meaning(meant: Sequence[str], made: Made, place: Path) -> Problem:
+    message = f"made again, it differs in more than the bytes of its contexts, which the recipe accepts: {'; '.join(meant)}"
+    return Problem("EPB652", message, StepId(made.action.id), f"Both are kept in {shown_path(place)}.")
 
 
 def _problem(item: FileDifference, made: Made, place: Path) -> Problem:

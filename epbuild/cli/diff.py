@@ -27,8 +27,8 @@ def diff(
 ) -> int:
     """Say what differs between the artifacts A and B, and in which sense: names, target, toolchain, settings, weights or graph.
 
-    Each is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. Exit code 1: they differ; 2:
-    one of them cannot be read.
+    Each is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. Exit code 1: they differ, in
+    more than their recipe accepts; 2: one of them cannot be read.
     """
     if markdown and json:
         raise UsageError("--markdown and --json exclude each other: there is one standard output")
@@ -39,7 +39,7 @@ def diff(
         print_markdown(str(a), str(b), found)
     else:
         print_comparison(found)
-    return 1 if found.differences else 0
+    return 1 if found.differences and not found.accepted else 0
 
 
 def _compared(a: Path, b: Path) -> Comparison:

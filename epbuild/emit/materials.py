@@ -84,6 +84,8 @@ class Built:
     """Where each member's source is, as the recipe has it: a path, `package:<package>/<file>`, or an address."""
     data_folders: Mapping[str, str] = field(default_factory=dict)
     """The folder of each member's external data, as the recipe has it, where that is not the folder of its source."""
+    reproducible: bool = True
+    """False where the recipe accepts that the same compile gives other bytes."""
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:

@@ -92,6 +92,7 @@ def _build(built: Built, materials: Materials) -> dict[str, Any]:
             "group": built.group,
             "target": built.target,
             "toolchain": built.toolchain,
+            "reproducible": None if built.reproducible else "no",
             "models": [_member(member, materials) for member in document["members"]],
             "eps": [_ep(ep) for ep in document["eps"]],
             **{name: document.get(name) for name in _GROUP},

@@ -73,6 +73,7 @@ class TargetPlanner:
             silent=session.silent,
             environment={name: plain_text(setting.value) for name, setting in target.environment.items()},
             unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
+            reproducible=target.reproducible,
             where=target.where,
             old_runtime=str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None,
         )

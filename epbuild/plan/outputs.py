@@ -92,6 +92,7 @@ def plan_part(
         target=target,
         folder=posixpath.join(group.name, target.name) if output.layout == "ort-model-package" else "",
         session_groups=tuple(session.id for session in groups),
+        reproducible=all(session.reproducible for session in groups),
         models=work.models,
         binaries=work.binaries,
         base=work.base,

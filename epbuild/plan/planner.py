@@ -267,6 +267,7 @@ class _Work:
                 for member in members
             ),
             share=group.share_weights,
+            reproducible=group.reproducible and target.reproducible,
             timeout=group.timeout,
             memory=group.memory,
             steps=steps,

@@ -79,6 +79,9 @@ class Action(Protocol):
 _A = TypeVar("_A")
 
 
+_ACCEPTED = "the recipe accepts that the same compile gives other bytes"
+
+
 @dataclass(frozen=True)
 class Step:
     """A node of the plan; `action` is the id of the action that does it, `needs` the ids of the steps before it."""
@@ -194,6 +197,8 @@ class PlannedTarget:
     environment: Mapping[str, str]
     unchecked: tuple[str, ...]
     """The options and session keys that the catalog does not know, and that the recipe lets through."""
+    reproducible: bool = True
+    """False where the recipe accepts that the same compile gives other bytes."""
     where: Position | None = None
     """Where the recipe defines it."""
     old_runtime: str | None = None
@@ -229,10 +234,13 @@ class PlannedTarget:
         """In what its artifacts are known to differ when they are compiled again; nothing is claimed where there is none."""
         return tuple(row for ep in self.compiling for row in ep.entry.known_differences(ep.provider_options))
 
-    @property
-    def known_to_differ(self) -> str | None:
-        """Why its artifacts are known to differ when they are compiled again, as clauses; None where that is not known of them."""
-        return "; ".join(dict.fromkeys(row.why for row in self.known_differences)) or None
+    def known_to_differ(self, *, reproducible: bool) -> str | None:
+        """Why its artifacts are known to differ when they are compiled again, as clauses; None where that is not known of them.
+
+        `reproducible` is False where the recipe accepts it, of the target or of a group that is compiled for it.
+        """
+        accepted = () if reproducible else (_ACCEPTED,)
+        return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
     def limitations(self, said: str, act: Literal["compile", "load"]) -> Iterator[tuple[PlannedEp, Limitation]]:
         """Each limitation that the catalog knows and that shows in what was said while something was compiled or loaded, with its EP."""
@@ -273,6 +281,8 @@ class SessionGroup:
     """The size in bytes from which the members' initializers lie in one weights file when they share; None: there is none."""
     custom_ops: tuple[CustomOps, ...] = ()
     """What every session is given beside the EPs."""
+    reproducible: bool = True
+    """False where the recipe accepts that the same compile gives other bytes."""
 
     @property
     def weights_file(self) -> str | None:
@@ -358,6 +368,13 @@ class Part:
     """What each of `models` is called in a model package."""
     merging: Merging | None = None
     genai: Genai | None = None
+    reproducible: bool = True
+    """False where the recipe accepts that the same compile gives other bytes."""
+
+    @property
+    def known_to_differ(self) -> str | None:
+        """Why what is compiled for it is known to differ when it is compiled again, as clauses."""
+        return self.target.known_to_differ(reproducible=self.reproducible)
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -301,6 +301,7 @@ class _Assembler:
             environment=_settings(fields, "environment"),
             allow_unknown_options=fields.flag("allow_unknown_options"),
             allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
+            reproducible=fields.agreed("reproducible"),
             whole=whole,
         )
 
@@ -333,6 +334,7 @@ class _Assembler:
             targets=self._matched(fields, targets),
             share_weights=fields.flag("share_weights"),
             share_initializers=read_initializer_sharing(fields),
+            reproducible=fields.agreed("reproducible"),
             timeout=timeout,
             memory=memory,
             merge=read_merge(fields.mapping("merge"), self.problems) if "merge" in fields.entries else None,

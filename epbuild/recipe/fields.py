@@ -57,6 +57,13 @@ class Fields:
         self._problems.append(wrong_type(node, "boolean"))
         return default
 
+    def agreed(self, key: str) -> bool:
+        """A boolean that may be written as yes or no, as the schema has it; true when it is absent."""
+        value, node = self._scalar(key)
+        if node is not None and not (isinstance(value, bool) or value in ("yes", "no")):
+            self._problems.append(wrong_type(node, "boolean"))
+        return value not in (False, "no")
+
     def number(self, key: str) -> float | None:
         """A number, whole or not."""
         value, node = self._scalar(key)

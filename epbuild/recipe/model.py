@@ -151,6 +151,8 @@ class Target:
     """Environment variables for the worker."""
     allow_unknown_options: bool = False
     allow_unknown_session_keys: bool = False
+    reproducible: bool = True
+    """False where the recipe accepts that the same compile gives other bytes."""
     whole: bool = True
     """False where something of it was wrong and left out: then only what it has may be judged, and not what it lacks."""
 
@@ -254,6 +256,8 @@ class Group:
     genai: GenaiChoice | None = None
     custom_ops: tuple[Reference, ...] = ()
     """As those of a toolchain, which its members are given as well."""
+    reproducible: bool = True
+    """As that of a target, which has to be so as well."""
 
 
 @dataclass(frozen=True)

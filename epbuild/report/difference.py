@@ -40,6 +40,7 @@ def comparison_document(old: str, new: str, found: Comparison) -> dict[str, Any]
         "a": old,
         "b": new,
         "equal": not found.differences,
+        "accepted": found.accepted,
         "verdict": found.verdict,
         "senses": list(found.senses),
         "same": list(found.same),

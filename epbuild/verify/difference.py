@@ -54,6 +54,11 @@ class Difference:
         return self.place == _LONE_ARTIFACT
 
     @property
+    def of_bytes(self) -> bool:
+        """Whether it is that a context has other bytes, of which nothing else is known: its size is a fact of its own."""
+        return self.sense == "context" and self.place[-1] == "context" and None not in (self.old, self.new)
+
+    @property
     def what(self) -> str:
         """The fact in words."""
         where = self.artifact.rstrip("/")
@@ -73,6 +78,8 @@ class Comparison:
     """Whether what was compared explains the contexts that differ."""
     sizes: tuple[SizeChange, ...] = ()
     """Every model, context binary and external data file, also those of the same size."""
+    accepted: bool = False
+    """Whether they differ in the bytes of contexts alone, and the recipes of both accept that."""
     artifacts: tuple[str, ...] = ("",)
     """The folders below the paths that were compared of the artifacts that both have, less those without models, such as a package's."""
 
@@ -101,6 +108,8 @@ class Comparison:
             return f"No difference: {self.models} model{'' if self.models == 1 else 's'}, the same to the byte."
         if self.senses == ("names",):
             return "They differ in names only."
+        if self.accepted:
+            return "They are the same but for bytes of contexts, which their recipe accepts."
         if self.explained:
             return f"They differ in {_listed(self.senses)}."
         if self.without_manifest:
@@ -129,6 +138,7 @@ def compare(old: Path, new: Path) -> Comparison:
         models=sum(part.models for part in parts),
         without_manifest=tuple(side for side in get_args(Side) if any(side in part.without_manifest for part in parts)),
         explained=all(part.explained for part in parts),
+        accepted=any(part.accepted for part in parts) and all(part.accepted or not part.differences for part in parts),
         sizes=tuple(size for part in parts for size in part.sizes),
         artifacts=("",) if len(pairs) == 1 else tuple(place_of(pair) or "." for pair in pairs if _have_models(pair)),
     )
@@ -155,6 +165,7 @@ def difference(old: Traits, new: Traits) -> Comparison:
         models=len(both),
         without_manifest=tuple(side for side, items in zip(get_args(Side), (old, new), strict=True) if not items.has_manifest),
         explained=not contexts or any(item.sense not in _EFFECTS for item in found),
+        accepted=bool(found) and old.accepts_other_bytes and new.accepts_other_bytes and all(item.of_bytes for item in found),
         sizes=tuple(size_changes([(_files(first), _files(second)) for first, second in pairs])),
     )
 
@@ -211,6 +222,7 @@ def _placed(part: Comparison, old: Artifact | None, new: Artifact | None, place:
         found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))
     return replace(
         part,
+        accepted=part.accepted and all(item.of_bytes for item in found),
         differences=tuple(replace(item, artifact=place) for item in found),
         sizes=tuple(replace(item, artifact=place) for item in part.sizes),
     )

@@ -73,6 +73,8 @@ class Traits:
     has_manifest: bool
     whole: Facts
     models: tuple[ModelTraits, ...]
+    accepts_other_bytes: bool = False
+    """Whether its recipe accepts that the same compile gives other bytes."""
 
 
 def traits(artifact: Artifact, digests: dict[Payload, str]) -> Traits:
@@ -82,7 +84,9 @@ def traits(artifact: Artifact, digests: dict[Payload, str]) -> Traits:
     manifest = artifact.manifest
     listed = {model["file"]: model for model in manifest.document.get("models", ())} if manifest is not None else {}
     models = tuple(_model_traits(model, listed.get(model.file), digests) for model in artifact.models)
-    return Traits(manifest is not None, _whole(manifest) if manifest is not None else {}, models)
+    if manifest is None:
+        return Traits(has_manifest=False, whole={}, models=models)
+    return Traits(True, _whole(manifest), models, bool(manifest.models) and "reproducible" in manifest.document["target"])
 
 
 def _whole(manifest: Manifest) -> Facts:
@@ -99,6 +103,7 @@ def _whole(manifest: Manifest) -> Facts:
         "settings": {
             **beside,
             "share_weights": document["share_weights"],
+            "reproducible": target.get("reproducible", "yes"),
             "session_options": target["session_options"],
             "environment": target["environment"],
             "unchecked_options": ", ".join(target["unchecked_options"]),

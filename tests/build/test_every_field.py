@@ -238,6 +238,8 @@ CASES: dict[str, Case | str] = {
     "targets.*.environment.*": Case({"targets.npu.environment": {"QNN_TRACE": "1"}}),
     "targets.*.allow_unknown_options": Case({"targets.npu.allow_unknown_options": True}, counts=False),
     "targets.*.allow_unknown_session_keys": Case({"targets.npu.allow_unknown_session_keys": True}, counts=False),
+    "targets.*.reproducible": Case({"targets.npu.reproducible": "no"}),
+    "groups.*.reproducible": Case({"groups.pair.reproducible": False}),
     "groups.*.models[]": Case({"groups.pair.models": ["right", "left"]}),
     "groups.*.models[].model": Case({"groups.pair.models": [{"model": "right"}, {"model": "left"}]}, given=LISTED),
     "groups.*.models[].name": Case({"groups.pair.models.0.name": "first"}, given=LISTED),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -301,3 +302,60 @@ GONE = FileDifference("x.bin", 4, None)
 def test_only_what_a_target_is_known_for_is_excused(differences: Any, by: Any, verdict: str) -> None:
     known = [KnownDifference("because", {}, row, "measured") for row in by]
     assert verdict_on(differences, known) == verdict
+
+
+ACCEPTED = "the recipe accepts that the same compile gives other bytes"
+
+
+def accepts(fickle: Fickle, *, group: bool) -> None:
+    old = "    models: [classifier]\n" if group else "  plain: {"
+    fickle.workshop.write_recipe((old, f"{old}    reproducible: no\n" if group else f"{old}reproducible: no, "))
+
+
+def writes_other_bytes(name: str) -> Change:
+    def change(folder: Path) -> None:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    return change
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_a_recipe_can_accept_other_bytes_of_the_same_meaning(fickle: Fickle, group: bool) -> None:
+    accepts(fickle, group=group)
+    fickle.again["classifier"] = writes_other_bytes("classifier_ctx_qnn.bin")
+    assert fickle.compare().exit_code == 0
+    told = fickle.compared()[CLASSIFIER]
+    assert (told.verdict, told.known, told.problems) == ("known", ACCEPTED, ())
+    assert told.kept is not None
+
+
+def test_what_a_recipe_does_not_accept_is_another_size_of_a_context(fickle: Fickle) -> None:
+    accepts(fickle, group=True)
+    fickle.again["classifier"] = appends("classifier_ctx_qnn.bin", b"!")
+    assert fickle.compare().exit_code == 1
+    [problem] = fickle.compared()[CLASSIFIER].problems
+    assert problem.code == "EPB652"
+    assert "size of the context" in problem.message
+
+
+def test_what_a_recipe_does_not_accept_is_another_graph_around_a_context(fickle: Fickle) -> None:
+    def renames_an_output(folder: Path) -> None:
+        model = onnx.load(folder / "classifier_ctx.onnx")
+        model.graph.output[0].name = model.graph.node[-1].output[0] = "other"
+        onnx.save(model, folder / "classifier_ctx.onnx")
+
+    accepts(fickle, group=True)
+    fickle.again["classifier"] = renames_an_output
+    assert fickle.compare().exit_code == 1
+    assert fickle.codes() == ["EPB652"]
+
+
+def test_accepting_other_bytes_compiles_nothing_anew_and_is_told_in_the_manifest(fickle: Fickle) -> None:
+    assert fickle.workshop.build().exit_code == 0
+    fickle.seen.clear()
+    accepts(fickle, group=True)
+    assert fickle.workshop.build().exit_code == 0
+    assert fickle.seen == []
+    target = json.loads(fickle.workshop.contents("classifier")["manifest.json"])["target"]
+    assert (target["reproducible"], target["not_reproducible"]) == ("no", ACCEPTED)

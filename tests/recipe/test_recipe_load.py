@@ -42,6 +42,7 @@ def target(soc: str) -> dict[str, Any]:
         "environment": {},
         "allow_unknown_options": False,
         "allow_unknown_session_keys": False,
+        "reproducible": True,
         "whole": True,
     }
 
@@ -84,6 +85,7 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "merge": None,
         "genai": None,
         "custom_ops": [],
+        "reproducible": True,
     } | more
 
 
@@ -142,6 +144,7 @@ EXPECTED = {
             "environment": {},
             "allow_unknown_options": True,
             "allow_unknown_session_keys": False,
+            "reproducible": True,
             "whole": True,
         },
     },

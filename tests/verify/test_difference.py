@@ -58,6 +58,14 @@ def artifact(folder: Path) -> Path:
     return folder
 
 
+def accepting(folder: Path) -> None:
+    manifest("target", "reproducible", value="no")(folder)
+
+
+def other_context(folder: Path) -> None:
+    (folder / "llm.bin").write_bytes(BINARY[:-4] + b"!!!!")
+
+
 def manifest(*place: str | int, value: Any) -> Change:
     """A change of what the manifest says at a place."""
 
@@ -441,3 +449,32 @@ def test_weights_that_moved_within_their_file_are_a_matter_of_settings(tmp_path:
     (found,) = compare(tmp_path / "old", tmp_path / "new").differences
     assert (found.sense, found.what) == ("settings", "m.onnx: where initializer w is")
     assert (found.old, found.new) == ("in a file: 16 bytes from 0 on", "in a file: 16 bytes from 4 on")
+
+
+def test_other_bytes_of_contexts_are_no_difference_in_meaning_where_both_recipes_accept_them(tmp_path: Path) -> None:
+    old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
+    accepting(old)
+    accepting(new)
+    other_context(new)
+    found = compare(old, new)
+    assert (found.senses, found.accepted) == (("context",), True)
+    assert found.verdict == "They are the same but for bytes of contexts, which their recipe accepts."
+    manifest("target", "session_options", value={"x": "1"})(new)
+    assert not compare(old, new).accepted
+
+
+@pytest.mark.parametrize("accepts", ["neither", "old", "new"])
+def test_other_bytes_of_contexts_are_a_difference_unless_both_recipes_accept_them(accepts: str, tmp_path: Path) -> None:
+    folders = {"old": artifact(tmp_path / "old"), "new": artifact(tmp_path / "new")}
+    other_context(folders["new"])
+    if accepts in folders:
+        accepting(folders[accepts])
+    assert not compare(*folders.values()).accepted
+
+
+def test_a_context_of_another_size_is_a_difference_whatever_the_recipes_accept(tmp_path: Path) -> None:
+    old, new = artifact(tmp_path / "old"), artifact(tmp_path / "new")
+    accepting(old)
+    accepting(new)
+    (new / "llm.bin").write_bytes(BINARY + b"!")
+    assert not compare(old, new).accepted
