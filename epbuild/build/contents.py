@@ -321,12 +321,15 @@ def _ep(ep: PlannedEp) -> dict[str, Any]:
 
 
 def _listed_members(made: Made) -> dict[str, Mapping[str, Any]]:
-    """What the document behind a group's key says of each member, by its name."""
-    return {member["name"]: member for member in made.document["members"]}
+    """What the document behind a group's key says of each member, by its name, with the name of its model."""
+    models = {member.name: member.model.name for member in made.group.members}
+    return {member["name"]: {**member, "model": models[member["name"]]} for member in made.document["members"]}
 
 
 def _source(listed: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    return {"sha256": listed["graph"], "external_data": listed["external"], **model["source"]}
+    named = {"model": listed["model"]} if listed["model"] != listed["name"] else {}
+    sizes = {"sizes": listed["inputs"]} if "inputs" in listed else {}
+    return {"sha256": listed["graph"], "external_data": listed["external"], **named, **sizes, **model["source"]}
 
 
 def _relinked(node: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:

@@ -151,10 +151,12 @@ def _named(item: Made) -> dict[str, Any]:
 
     group = item.group
     folders = {member.name: source_name(folder) for member in group.members if (folder := member.data_folder) is not None}
+    renamed = {member.name: member.model.name for member in group.members if member.name != member.model.name}
     return {
         "toolchain": group.target.toolchain.name,
         "models": {member.name: source_name(member.model.path) for member in group.members},
         **({"data folders": folders} if folders else {}),
+        **({"renamed": renamed} if renamed else {}),
     }
 
 

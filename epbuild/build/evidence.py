@@ -86,4 +86,5 @@ def _built(item: Made) -> Built:
         toolchain=group.target.toolchain.name,
         models={member.name: member.model.path for member in group.members},
         data_folders={member.name: folder for member in group.members if (folder := member.data_folder) is not None},
+        renamed={member.name: member.model.name for member in group.members if member.name != member.model.name},
     )

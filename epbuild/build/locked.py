@@ -71,7 +71,7 @@ class HeldLock:
 
     def _other_models(self, plan: Plan, digests: Digests) -> list[Problem]:
         fetched = {
-            member.name: member
+            member.model.name: member
             for group in plan.session_groups.values()
             for member in group.members
             if member.model.is_remote and member.fetched
@@ -80,7 +80,7 @@ class HeldLock:
         return [problem for member in fetched.values() for problem in self._other_model(member, found)]
 
     def _other_model(self, member: Member, digests: Mapping[Path, str]) -> list[Problem]:
-        locked = self.lock.models.get(member.name) if self.lock else None
+        locked = self.lock.models.get(member.model.name) if self.lock else None
         if locked is None:  # which is told already
             return []
         there = {"graph": digests[member.graph], **{location: digests[path] for location, path in member.external.items()}}
@@ -88,7 +88,7 @@ class HeldLock:
         other = [what for what in sorted(there.keys() | wanted.keys()) if there.get(what) != wanted.get(what)]
         if not other:
             return []
-        message = f"the remote model '{member.name}' is not what {self.path.name} says: its {', '.join(other)}"
+        message = f"the remote model '{member.model.name}' is not what {self.path.name} says: its {', '.join(other)}"
         return [Problem("EPB247", message, member.model.path_where, "If it was meant to change, run `epbuild lock`.")]
 
     def _raised(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:

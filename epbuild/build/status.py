@@ -293,7 +293,7 @@ def _outputs(emission: Emission) -> Iterator[Path]:
 
 
 def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
-    members = {member.name: member for group in plan.session_groups.values() for member in group.members if member.fetched}
+    members = {member.model.name: member for group in plan.session_groups.values() for member in group.members if member.fetched}
     problems = [
         Problem("EPB207", message, member.model.path_where, "Put the pinned file back, or change the pin.")
         for member in members.values()
@@ -311,6 +311,6 @@ def _broken_pins(member: Member, digests: Mapping[Path, str]) -> Iterator[str]:
         pins["graph"] = (member.graph, member.model.sha256)
     for what, (path, pin) in pins.items():
         if path is None:
-            yield f"the model '{member.name}' has no {what}, which the recipe pins"
+            yield f"the model '{member.model.name}' has no {what}, which the recipe pins"
         elif digests[path] != pin.lower():
-            yield f"the {what} of the model '{member.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"
+            yield f"the {what} of the model '{member.model.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"

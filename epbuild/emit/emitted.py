@@ -40,7 +40,7 @@ def compiled_models(
     actions = {item.key: item.action for item in built}
     found = []
     for model in models:
-        members = model.merged or [{"name": model.name, "action_key": model.action_key}]
+        members = model.merged or [{"name": model.name, "action_key": model.action_key, "source": model.source}]
         names = [str(member["name"]) for member in members]
         file = posixpath.join(folder, model.file)
         binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
@@ -49,7 +49,7 @@ def compiled_models(
             EmittedModel(
                 name=model.name,
                 file=file,
-                sources=tuple(names),
+                sources=tuple(dict.fromkeys(_source_of(str(member["name"]), member["source"]) for member in members)),
                 actions=tuple(dict.fromkeys(actions[str(member["action_key"])] for member in members)),
                 refers=_beside(file, [*binaries, *(location for name in names for location in data[name])]),
                 inputs=source.get("inputs", ()),
@@ -67,9 +67,15 @@ def base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder
         if model.name in base and model.source is not None:
             file = posixpath.join(folder, base[model.name])
             refers = _beside(file, model.source["external_data"])
-            known = {kind: model.source.get(kind, ()) for kind in ("inputs", "outputs")}
-            found.append(EmittedModel(model.name, file, (model.name,), refers=refers, **known))
+            # What it was compiled with is not what it says itself where it was given sizes.
+            known = {} if "sizes" in model.source else {kind: model.source.get(kind, ()) for kind in ("inputs", "outputs")}
+            found.append(EmittedModel(model.name, file, (_source_of(model.name, model.source),), refers=refers, **known))
     return found
+
+
+def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
+    """The name in the recipe of the model that a member is."""
+    return str((source or {}).get("model", member))
 
 
 def _beside(file: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -86,6 +86,12 @@ class Built:
     """The folder of each member's external data, as the recipe has it, where that is not the folder of its source."""
     reproducible: bool = True
     """False where the recipe accepts that the same compile gives other bytes."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """The model that a member is, where the group has it under another name."""
+
+    def model_of(self, member: str) -> str:
+        """The name in the recipe of the model that a member is."""
+        return self.renamed.get(member, member)
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:
@@ -164,7 +170,7 @@ def _models(built: Built) -> Iterator[SourceModel]:
         # A file beside which the data would lie in that folder.
         beside = built.models[name] if folder is None else posixpath.join(folder, "graph")
         data = (_source(beside, location, digest) for location, digest in external.items())
-        yield SourceModel(name, _source(built.models[name], None, member["graph"]), tuple(sorted(data)))
+        yield SourceModel(built.model_of(name), _source(built.models[name], None, member["graph"]), tuple(sorted(data)))
 
 
 def _source(path: str, location: str | None, sha256: str) -> InputFile:

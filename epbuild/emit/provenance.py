@@ -21,7 +21,7 @@ PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "pkg:pypi/epbuild#build/v1"
 """Raised when a reader of the parameters must change."""
 
-_MEMBER = ("read", "free_dimensions", "denoted_dimensions", "compile")
+_MEMBER = ("read", "inputs", "free_dimensions", "denoted_dimensions", "compile")
 _GROUP = ("share_weights", "share_initializers", "session_options", "environment")
 
 
@@ -93,7 +93,7 @@ def _build(built: Built, materials: Materials) -> dict[str, Any]:
             "target": built.target,
             "toolchain": built.toolchain,
             "reproducible": None if built.reproducible else "no",
-            "models": [_member(member, materials) for member in document["members"]],
+            "models": [_member(member, built.model_of(member["name"]), materials) for member in document["members"]],
             "eps": [_ep(ep) for ep in document["eps"]],
             **{name: document.get(name) for name in _GROUP},
             "custom_ops": [ops["name"] for ops in document.get("custom_ops", ())],
@@ -101,9 +101,9 @@ def _build(built: Built, materials: Materials) -> dict[str, Any]:
     )
 
 
-def _member(member: Mapping[str, Any], materials: Materials) -> dict[str, Any]:
-    graph = materials.models[member["name"]].graph
-    settings = {**{name: member[name] for name in _MEMBER}, "compile": _said(member["compile"])}
+def _member(member: Mapping[str, Any], model: str, materials: Materials) -> dict[str, Any]:
+    graph = materials.models[model].graph
+    settings = {**{name: member.get(name) for name in _MEMBER}, "compile": _said(member["compile"])}
     return _said({"name": member["name"], "source": graph.uri or graph.name, **settings})
 
 

@@ -6,6 +6,7 @@ from epbuild.plan.outputs import BASE, BOM, GENAI_CONFIG, MANIFEST, PROVENANCE
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.possible import obstacle, obstacles
 from epbuild.plan.preparations import package_problems, preparation_options, preparation_problems
+from epbuild.plan.shapes import input_problems, shape_problems, shape_warnings, sized
 from epbuild.plan.sources import Locate, find_source
 from epbuild.plan.steps import (
     STATEMENT,
@@ -51,6 +52,7 @@ __all__ = [
     "changes",
     "differences",
     "find_source",
+    "input_problems",
     "key_document",
     "make_plan",
     "obstacle",
@@ -59,4 +61,7 @@ __all__ = [
     "preparation_options",
     "preparation_problems",
     "problems_of_the_rest",
+    "shape_problems",
+    "shape_warnings",
+    "sized",
 ]

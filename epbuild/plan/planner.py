@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -307,6 +308,7 @@ class _Work:
         """Hold the members of a session group whose `sources` are known against these; what is wrong for many targets is told once."""
         problems = [*_unopenable(group, {name: source.header for name, source in sources.items()})]
         for member in group.members:
+            problems += _in_place_of_graph(member)
             if member.name in sources:
                 header = sources[member.name].header
                 problems += shape_problems(member, header, group.target)
@@ -348,6 +350,14 @@ def _with_files(member: Member, source: SourceModel) -> Member:
     data = source.header.subgraph_data
     found = replace(member, graph=source.graph, external=source.external, fetched=True, subgraph_data=data)
     return sized(found, source.header) if member.asked else found
+
+
+def _in_place_of_graph(member: Member) -> Iterator[Problem]:
+    """That external data would lie where the graph is staged: under the member's name."""
+    for location in member.external:
+        if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{member.name}.onnx"):
+            message = f"the external data of the model '{member.name}' is named {location}, as its graph is while it is compiled"
+            yield Problem("EPB204", message, member.model.path_where, "Give the model another name in the recipe.")
 
 
 def _sizes_of_two(member: GroupMember, model: ModelSource | None) -> Iterator[Problem]:

@@ -118,10 +118,6 @@ def _location_problem(model: ModelSource, graph: Path, folder: Path, location: s
         elif not PureWindowsPath(location).anchor:
             hint = f"{hint} Or let it name the data by a path inside another folder, and name that folder with 'external_data'."
         return Problem("EPB204", message, where, hint)
-    if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{model.name}.onnx"):
-        # The graph is staged under the model's name.
-        message = f"the external data of the model '{model.name}' is named {location}, as its graph is while it is compiled"
-        return Problem("EPB204", message, model.path_where, "Give the model another name in the recipe.")
     return None
 
 
