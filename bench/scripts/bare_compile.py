@@ -21,7 +21,7 @@ def main(source: str, output: str, soc: str) -> None:
         source,
         embed_compiled_data_into_model=False,
         flags=onnxruntime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
-        graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+        graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     )
     compiler.compile_to_file(output)
 

@@ -8,10 +8,13 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from epbuild.build.expectations import most_concerned
 from epbuild.build.supervisor import Ending
 from epbuild.catalog import Limitation
 from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.plan import SessionGroup
+from epbuild.units import counted
+from epbuild.verify import LeftNode, Outside
 
 _QUOTED = 3
 _LONGEST_REASON = 400
@@ -21,10 +24,17 @@ _ERROR, _WARNING, _OTHER = range(3)  # the ranks of what is said
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
 _QNN_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\s*\]\s*", re.IGNORECASE)
 _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
-_BOILERPLATE = re.compile(r"\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : ")
+_BOILERPLATE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : "
+    # A place in the source, a signature and a condition, where words follow.
+    r"|(?:Exception during initialization: )?\S*/onnxruntime/\S+\.(?:cc|h):\d+ .*? was false\. (?=\S)"
+)
 _PROGRESS = re.compile(r"\d ?%|(?<![\w/.-])\d+ ?(?:/|of) ?\d+(?![\w/.-])")
 # Said on every Linux host, about nothing that went wrong.
-_NOISE = re.compile(r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE")
+_NOISE = re.compile(
+    r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE"
+    r"|Unable to get producer node for OrtValueInfo|Removing initializer '.*'\. It is not used by any node"
+)
 OUT_OF_MEMORY = re.compile(
     r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|QNN_COMMON_ERROR_MEM_ALLOC|OpenBLAS error: Memory allocation"
     r"|can't start new thread"
@@ -34,6 +44,7 @@ _MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
 _NEARLY = 0.75
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _TWO_LIBRARIES = "Domain already set in registry"
+_NOTHING = "Unable to compile any nodes"
 _CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
 # SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
 FROM_OUTSIDE = frozenset({1, 2, 9, 15})
@@ -42,8 +53,11 @@ _BY_SOMEBODY = ("from outside", f"If nobody did that, it was likely for lack of 
 _WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
 
 
-def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | None:
-    """The error that a session group's `ending` amounts to; None when it ended well. `log` is what to tell the reader to look at."""
+def diagnose(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
+    """The error that a session group's `ending` amounts to; None when it ended well. `log` is what to tell the reader to look at.
+
+    `refused` are the nodes of the model at fault that an EP said it would not take.
+    """
     last = ending.reports[-1] if ending.reports else {}
     if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
         return None
@@ -63,7 +77,9 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
         cure = f"Raise that limit: an EP that meets it may blame the model. {hint}"
         why = f"{share}: {raised}.{quote}"
         return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
-    limitation = _limitation(group, ending)
+    known_limits = _limitations(group, ending, refused)
+    hint = "".join(f"{text} " for text in dict.fromkeys(known.hint for _, known in known_limits if known.hint)) + hint
+    limitation = next((found for found in known_limits if found[1].of != "model"), None)
     if limitation is not None and limitation[1].of == "target" and (raised or -ending.status not in FROM_OUTSIDE):
         # Before anything that this machine would be blamed for, such as its memory.
         ep, known = limitation
@@ -83,7 +99,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str) -> EpbuildError | No
     if raised is None or whole is None:
         what = f"the worker {ended(ending.status)}"
         return BuildError(Problem("EPB402", f"{what} {moment}.{quote}", step, hint, f"{what}.{quote}"))
-    why = f"{raised}.{quote}"
+    why = f"{raised}.{_why_nothing(refused) if _NOTHING in whole else ''}{quote}"
     if last["kind"] == "unfit":
         return EnvironmentFailure(Problem("EPB411", why, step, hint))
     if last["kind"] == "custom_ops":
@@ -105,14 +121,23 @@ def _about_custom_ops(raised: str) -> str:
     return ""
 
 
-def _limitation(group: SessionGroup, ending: Ending) -> tuple[str, Limitation] | None:
-    """A limitation that the catalog knows, and that shows in what was said; with the EP that has it."""
+def _limitations(group: SessionGroup, ending: Ending, refused: Sequence[LeftNode]) -> list[tuple[str, Limitation]]:
+    """The limitations that the catalog knows, and that show in what was said; with whose they are.
+
+    What was said of single nodes counts where none was taken. Then it is known why, so that a guess is left out.
+    """
     said = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
-    for ep in group.target.eps:
-        for limitation in ep.entry.cannot:
-            if limitation.shows(said, "compile", ep.device.type, ep.provider_options):
-                return ep.entry.ep, limitation
-    return None
+    found = list(group.target.limitations(said, "compile"))
+    if _NOTHING not in said:
+        return found
+    of_nodes = most_concerned(group.target, Outside("", len(refused), tuple(refused)))
+    return [item for item in found if item[1].of != "model"] + of_nodes if of_nodes else found
+
+
+def _why_nothing(refused: Sequence[LeftNode]) -> str:
+    """Why an EP took no node at all, as sentences with a space before them; empty where it did not say."""
+    outside = Outside("", len(refused), tuple(refused))
+    return f" It took none of {counted(outside.count, 'node')}, and said: {outside.why}." if outside.reasons else ""
 
 
 def told_once(raised: str | None, lines: Sequence[str]) -> tuple[str | None, str]:

@@ -143,7 +143,7 @@ def _make(group: SessionGroup, execution: Execution) -> _Compiled:
     ending = _compile(group, execution, node_log)
     if ending.how == "cancelled":
         raise Cancelled(group.id)
-    error = diagnose(group, ending, execution.shown_log)
+    error = diagnose(group, ending, execution.shown_log, node_log.refused())
     if error is not None:
         raise error
     execution.compiled()

@@ -6,12 +6,12 @@ recipe comes to say of it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from epbuild.catalog import Limitation
 from epbuild.errors import Problem, StepId
-from epbuild.plan import Member, SessionGroup
+from epbuild.plan import Member, PlannedTarget, SessionGroup
 from epbuild.units import counted
 from epbuild.verify import Outside
 
@@ -27,13 +27,15 @@ def unmet_expectations(group: SessionGroup, result: Mapping[str, Any]) -> list[P
     return [problem for model in result["models"] for problem in _unmet(group, members[model["member"]], model)]
 
 
-def hints_for(group: SessionGroup, outside: Outside) -> list[str]:
-    """What the catalog has to try against nodes that stayed outside: what concerns most of them first, and nothing that concerns few."""
-    concerned: Counter[str] = Counter()
+def most_concerned(target: PlannedTarget, outside: Outside) -> list[tuple[str, Limitation]]:
+    """The limitations of the catalog that show in why nodes stayed outside: first that of most of them, and none that concerns few."""
+    concerned: dict[str, tuple[int, tuple[str, Limitation]]] = {}
     for found in outside.groups:
-        for hint in group.target.hints(f"{found.operator}: {found.reason}"):
-            concerned[hint] += len(found.nodes)
-    return [hint for hint, nodes in concerned.most_common(_MOST_HINTS) if nodes > outside.count * _FEW]
+        for whose, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"):
+            nodes, _ = concerned.get(limitation.what, (0, None))
+            concerned[limitation.what] = nodes + len(found.nodes), (whose, limitation)
+    ranked = sorted(concerned.values(), key=lambda item: -item[0])[:_MOST_HINTS]
+    return [item for nodes, item in ranked if nodes > outside.count * _FEW]
 
 
 def _unmet(group: SessionGroup, member: Member, model: Mapping[str, Any]) -> Iterator[Problem]:
@@ -49,7 +51,8 @@ def _unmet(group: SessionGroup, member: Member, model: Mapping[str, Any]) -> Ite
     message = f"{counted(outside.count, 'node')} of the model '{member.name}' stayed outside {group.target.title}{which}"
     if outside.reasons:
         message += f". The EP said: {outside.why}"
-    hint = " ".join([*hints_for(group, outside), _ACCEPT.format(outside.count)])
+    hints = [limitation.hint for _, limitation in most_concerned(group.target, outside) if limitation.hint]
+    hint = " ".join([*hints, _ACCEPT.format(outside.count)])
     if member.expect.fallback_nodes is None:
         yield Problem("EPB655", message, step, hint)
     else:

@@ -30,8 +30,8 @@ class NodeLog:
         self._rules = tuple(rules)
         self._member = ""
         self._entry: Worth = "said"
-        self._nodes: list[tuple[str, str]] = []
-        self._reasons: dict[tuple[str, ...], str | None] = {}
+        self._nodes: list[tuple[str, str, str]] = []
+        self._reasons: dict[tuple[str, str, str], str | None] = {}
 
     @property
     def asked(self) -> bool:
@@ -57,6 +57,11 @@ class NodeLog:
         keys = ((member, node.name, node.operator.rpartition("::")[2]) for node in nodes)  # logs leave the domain out
         return tuple(LeftNode(*node, self._reasons.get(key)) for node, key in zip(nodes, keys, strict=True))
 
+    def refused(self) -> tuple[LeftNode, ...]:
+        """The nodes of the last model that was begun which an EP said it would not take."""
+        found = ((key, reason) for key, reason in self._reasons.items() if key[0] == self._member and reason is not None)
+        return tuple(LeftNode(node, operator, reason) for (_, node, operator), reason in found)
+
     def _begin(self, severity: str, text: str) -> None:
         self._nodes = []
         if severity not in "VI":
@@ -68,8 +73,9 @@ class NodeLog:
         """Whether a line belongs to the entry before it; if that is about nodes, takes note of it."""
         for rules in self._rules:
             if node := re.search(rules.node, line):
-                self._nodes.append((node["operator"], node["node"]))
-                self._reasons.pop(self._key(*self._nodes[-1]) if node["node"] else (), None)  # what is said last holds
+                self._nodes.append((self._member, node["node"], node["operator"]))
+                if node["node"]:
+                    self._reasons.pop(self._nodes[-1], None)  # what is said last holds
                 return True
             if reason := re.search(rules.reason, line):
                 self._note(reason["reason"].strip().rstrip(".")[:_LONGEST])
@@ -78,12 +84,8 @@ class NodeLog:
                 return True
         return False
 
-    def _key(self, operator: str, node: str) -> tuple[str, ...]:
-        return self._member, node, operator
-
     def _note(self, reason: str) -> None:
-        for named in self._nodes:
-            key = self._key(*named)
+        for key in self._nodes:
             # Of nodes without a name nobody can tell which of them a reason is for, unless it is that of all.
             same = self._reasons.get(key, reason) == reason
             if key in self._reasons or len(self._reasons) < _MOST:

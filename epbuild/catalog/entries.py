@@ -361,13 +361,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class SessionKeys:
-    """The session configuration keys that a recipe may set, and those that epbuild sets itself, with what to write instead."""
+    """What is known of ONNX Runtime itself: the session keys that a recipe may set, those that epbuild sets, and what it cannot do."""
 
     revision: int
     options: Mapping[str, Option]
     reserved: Mapping[str, str]
     longest_key: int = 1024
     longest_value: int = 2048
+    cannot: tuple[Limitation, ...] = ()
 
     @cached_property
     def known(self) -> tuple[str, ...]:
@@ -431,7 +432,8 @@ def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
     """What a document of session keys says."""
     limits = document["limits"]
     options = read_options(document["options"], document["origin"])
-    return SessionKeys(document["revision"], options, document["reserved"], limits["key"], limits["value"])
+    cannot = tuple(_limitation(row, document["origin"]) for row in document.get("cannot", ()))
+    return SessionKeys(document["revision"], options, document["reserved"], limits["key"], limits["value"], cannot)
 
 
 def read_options(table: Mapping[str, Any], origin: str) -> dict[str, Option]:

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from epbuild.catalog import Entry, KnownDifference, Limitation
+from epbuild.catalog import Entry, KnownDifference, Limitation, session_keys
 from epbuild.errors import Position, Problem
 from epbuild.onnxfile import Connection, Dimension
 from epbuild.plan.custom_ops import CustomOps
@@ -242,16 +242,15 @@ class PlannedTarget:
         accepted = () if reproducible else (_ACCEPTED,)
         return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
-    def limitations(self, said: str, act: Literal["compile", "load"]) -> Iterator[tuple[PlannedEp, Limitation]]:
-        """Each limitation that the catalog knows and that shows in what was said while something was compiled or loaded, with its EP."""
+    def limitations(self, said: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
+        """Each limitation that the catalog knows and that shows in what was said of a compile or a load, with whose it is."""
         for ep in self.eps:
             for limitation in ep.entry.cannot:
                 if limitation.shows(said, act, ep.device.type, ep.provider_options):
-                    yield ep, limitation
-
-    def hints(self, said: str) -> list[str]:
-        """What the catalog has to try against what was said while something was compiled, each once."""
-        return list(dict.fromkeys(row.hint for _, row in self.limitations(said, "compile") if row.hint))
+                    yield ep.entry.ep, limitation
+        for limitation in session_keys().cannot:
+            if limitation.shows(said, act, None, {}):
+                yield "ONNX Runtime", limitation
 
     @property
     def option_files(self) -> tuple[OptionFile, ...]:

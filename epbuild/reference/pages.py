@@ -11,6 +11,7 @@ from epbuild.catalog import (
     Entry,
     Known,
     KnownDifference,
+    Limitation,
     Option,
     Preparation,
     PreparationOption,
@@ -180,9 +181,11 @@ def _further(entry: Entry) -> Iterator[str]:
         )
     if entry.cannot:
         yield "### What it cannot do"
-        yield "\n".join(
-            f"- {_text(one.what)}: {_text(one.why)}" + (f". {_text(one.hint)}" if one.hint else "") for one in entry.cannot
-        )
+        yield _limitations(entry.cannot)
+
+
+def _limitations(rows: Iterable[Limitation]) -> str:
+    return "\n".join(f"- {_text(row.what)}: {_text(row.why)}" + (f". {_text(row.hint)}" if row.hint else "") for row in rows)
 
 
 def _known_difference(known: KnownDifference) -> str:
@@ -218,6 +221,8 @@ def _session_page() -> str:
         *_options_section(keys.options.values(), "## Keys"),
         "## Keys that epbuild sets itself",
         _table(("key", "what to do instead"), reserved),
+        "## What ONNX Runtime cannot do, whatever the EP",
+        _limitations(keys.cannot),
     )
 
 

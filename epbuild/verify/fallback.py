@@ -49,13 +49,13 @@ class Outside:
     def what(self) -> str:
         """Which operators they are: `3 Shape, 2 Range and 9 of 4 other operators`; empty where that is not known."""
         named = [(number, f"{number} {operator}") for operator, number in self.operators.items()]
-        return _listed(named, self.count, "operators")
+        return _listed(named, self.count, "of {} other operators")
 
     @property
     def why(self) -> str:
         """What an EP said of them: `Cannot get shape (66 nodes)`; empty where none said anything."""
         named = [(number, f"{reason} ({counted(number, 'node')})") for reason, number in self.reasons.items()]
-        return _listed(named, sum(self.reasons.values()), "reasons", "; ")
+        return _listed(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
 
     @property
     def groups(self) -> tuple[LeftGroup, ...]:
@@ -80,11 +80,11 @@ def _ranked(counts: Counter[Any]) -> dict[Any, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _listed(named: Sequence[tuple[int, str]], total: int, kind: str, between: str = ", ") -> str:
-    """The first few of what is counted, and what the others come to."""
+def _listed(named: Sequence[tuple[int, str]], total: int, others: str, between: str = ", ") -> str:
+    """The first few of what is counted, and what the others come to; `others` takes how many kinds these are."""
     if len(named) <= _SHOWN:
         *most, last = [text for _, text in named] or [""]
         return f"{between.join(most)} and {last}" if most and between == ", " else between.join([*most, last])
     shown = named[: _SHOWN - 1]
     rest = total - sum(number for number, _ in shown)
-    return f"{between.join(text for _, text in shown)} and {rest} of {len(named) - len(shown)} other {kind}"
+    return f"{between.join(text for _, text in shown)} and {rest} {others.format(len(named) - len(shown))}"

@@ -18,6 +18,7 @@ from epbuild.build.supervisor import Ending, plain
 from epbuild.catalog import Limitation
 from epbuild.errors import BuildError, EnvironmentFailure
 from epbuild.plan import SessionGroup
+from epbuild.verify import LeftNode
 
 GROUP = sharing_group("prefill", "decode", timeout=90)
 LOG = ".epbuild/logs/decoder.log"
@@ -132,7 +133,9 @@ CASES = {
         (),
         "EPB401",
         BuildError,
-        ("can execute at least one subgraph in the model. The whole",),
+        (
+            "can execute at least one subgraph in the model. Most often the model has open dimensions, which need sizes (`inputs`)",
+        ),
     ),
     "an option that the EP refuses in its own log format": Case(
         (*AT_DECODE, failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to compose Qnn graph.", error="EPFail")),
@@ -316,6 +319,36 @@ def test_a_failure_is_told_as_what_it_is(name: str) -> None:
     assert problem.text.endswith(f"The whole log: {LOG}.")
     last = [report["member"] for report in case.reports if report["event"] == "member_started"]
     assert problem.where == (COMPILES[1] if "decode" in last else COMPILES[0])
+
+
+def test_where_no_node_was_taken_the_reasons_for_single_nodes_are_told_in_place_of_a_guess() -> None:
+    raised = "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support compilation"
+    ending = Ending("exited", 1, (*AT_DECODE, failed(raised)), ())
+    refused = [LeftNode(f"conv{number}", "Conv", "Cannot get shape") for number in range(3)]
+    error = diagnose(GROUP, ending, LOG, refused)
+    assert error is not None
+    [problem] = error.problems
+    assert (problem.code, problem.hint) == (
+        "EPB401",
+        (
+            "Give every open dimension a size, with `inputs` on the model, and leave graph_optimization_level at `basic`, "
+            f"which folds what computes shapes. The whole log: {LOG}."
+        ),
+    )
+    assert "It took none of 3 nodes, and said: Cannot get shape (3 nodes)." in problem.message
+
+
+def test_a_model_that_onnxruntime_itself_refuses_is_told_so_in_its_own_words_without_the_place_in_its_source() -> None:
+    where = "/onnxruntime_src/onnxruntime/core/graph/graph.cc:1421 onnxruntime::Graph::Graph(const onnxruntime::Model&, bool)"
+    why = "Initializer 'If_0' references an ORT in-memory address marker, which is not allowed in a model protobuf."
+    raised = f"Exception during initialization: {where} !utils::HasExternalDataInMemory(tensor) was false. {why}"
+    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, failed(raised)), ()), LOG)
+    assert error is not None
+    [problem] = error.problems
+    assert problem.code == "EPB401"
+    assert problem.message == f"compiling 'decode' for npu failed: {why}"
+    assert problem.hint is not None
+    assert "Give every open dimension a size" in problem.hint
 
 
 LIMITATION = Limitation(
