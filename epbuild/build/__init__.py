@@ -10,6 +10,7 @@ from epbuild.build.events import (
     Fetched,
     Fetching,
     Listener,
+    ModelCovered,
     OutputCompared,
     OutputRemoved,
     Progress,
@@ -29,7 +30,7 @@ from epbuild.build.events import (
 )
 from epbuild.build.logs import logged_steps, read_log
 from epbuild.build.removal import Cleaned
-from epbuild.build.session import Request, read_plan, run, survey, workspace_of
+from epbuild.build.session import Request, cover, read_plan, run, survey, workspace_of
 from epbuild.build.status import StepStatus, Survey
 from epbuild.late import late
 
@@ -52,6 +53,7 @@ __all__ = [
     "Forgotten",
     "Listener",
     "Locking",
+    "ModelCovered",
     "OutputCompared",
     "OutputRemoved",
     "Progress",
@@ -76,6 +78,7 @@ __all__ = [
     "Warned",
     "check_idle",
     "clean",
+    "cover",
     "explain",
     "logged_steps",
     "make_lock",

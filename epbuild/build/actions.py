@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epbuild.build.coverage import covered_models
 from epbuild.build.emission import Output, clear_away
 from epbuild.build.events import (
     Listener,
@@ -80,6 +81,9 @@ class Actions:
         for step in found.plan.steps:
             self._steps.setdefault(step.action, []).append(step.id)
         self._made: dict[str, Made] = {}
+        self._results: dict[str, Mapping[str, Any]] = {}
+        """The results that are known, also those that are not as the recipe wants them."""
+        self._failures: dict[str, Sequence[Problem]] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._exit_code = 0
         self._tally = Tally({}, {}, 1)
@@ -98,6 +102,7 @@ class Actions:
             if status.made is None or ident in self._found.todo:
                 continue
             self._made[ident] = status.made
+            self._results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # the store has it, or another configuration made it here
                 known.append(_record(ident, status.made.key, status.document, status.made.result))
             for step in self._steps[ident]:
@@ -152,6 +157,7 @@ class Actions:
     def failed(self, action: str, error: EpbuildError) -> None:
         """Take note that an action failed: the step at fault is told, the others of its group count as skipped."""
         self._exit_code = max(self._exit_code, error.exit_code)
+        self._failures[action] = error.problems
         at_fault = {problem.where for problem in error.problems}
         steps = self._steps[action]
         told = next((step for step in steps if step in at_fault), steps[-1])
@@ -167,8 +173,11 @@ class Actions:
         for step in self._steps[action]:
             self._ended(StepFinished(step, "skipped", 0.0))
 
-    def finished(self, seconds: float) -> RunFinished:
-        """The sum of it all, once it is told what sharing saves in what was made."""
+    def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
+        """The sum of it all, once it is told how far the models were compiled that were to do, or all, and what sharing saves in them."""
+        touched = self._plan.session_groups if every_model else frozenset(self._found.todo)
+        for covered in covered_models(self._plan, self._results, self._failures, touched):
+            self._tell(covered)
         for saved in self._savings():
             self._tell(saved)
         counts = [sum(outcome in wanted for outcome in self._outcomes.values()) for wanted in _COUNTED]
@@ -212,6 +221,7 @@ class Actions:
                 with self.execution(action, needed, document, action.id) as execution:
                     result, outcome = kind.make(action, execution), "built"
                 self._surveyor.records.put(key, {"document": document, "result": result})
+            self._results[action.id] = result
             self._check(action, result)  # what fails anyway is not finished
 
             def work(name: str) -> AbstractContextManager[Execution]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from epbuild.errors import Problem
 
 if TYPE_CHECKING:
-    from epbuild.verify import FileDifference
+    from epbuild.verify import FileDifference, Outside
 
 Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped"]
+Coverage = Literal["whole", "partial", "failed"]
+"""The EPs of a target took all of a model, some of its nodes, or none."""
 Verdict = Literal["same", "known", "different"]
 """What was made again is the same to the byte; or differs in nothing but what its target is known for; or differs otherwise."""
 
@@ -173,6 +175,28 @@ class SharingSaved:
 
 
 @dataclass(frozen=True)
+class ModelCovered:
+    """How far the EPs of a target took a model, once the build is done."""
+
+    step: str
+    model: str
+    """The model's name, after its group's where several groups have one of that name for the target."""
+    target: str
+    outcome: Coverage
+    ep_context_nodes: int | None = None
+    outside: Outside | None = None
+    """The nodes that stayed outside; None where nothing was compiled."""
+    reason: str | None = None
+    """Why nothing was compiled."""
+    size: int | None = None
+    """The bytes of all that it takes to run the model; a context binary that models share counts for each of them."""
+    seconds: float | None = None
+    """What the compile took, whenever that was."""
+    accuracy: Mapping[str, float] | None = None
+    """Figures of how near its numbers are to those of its source; None where nobody looked."""
+
+
+@dataclass(frozen=True)
 class ComparisonStarted:
     """The build is done, and so many session `groups` are made again, to be compared."""
 
@@ -247,6 +271,7 @@ Event = (
     | OutputRemoved
     | OutputCompared
     | SharingSaved
+    | ModelCovered
     | ComparisonStarted
     | StepCompared
     | ComparisonFinished

@@ -29,6 +29,7 @@ from epbuild.store import BlobStore, Cancelled, Configuration, Roots, Workspace,
 from epbuild.toolchain import Environment, prepare, ready
 
 _VALID = "valid recipe"
+_PUBLISHING = frozenset({"emit", "merge"})
 
 
 Fetch = Callable[[RemoteModels, ModelSource], Path]
@@ -51,6 +52,8 @@ class Request:
     """Whether only what the recipe's lock says may be built with."""
     rebuild_and_compare: bool = False
     """Whether to make everything again afterwards, and compare."""
+    every_model: bool = False
+    """Whether to tell of every model how far it is compiled, and not only of those that were to do."""
 
 
 class ReadVariables(Mapping[str, str]):
@@ -170,7 +173,7 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         # Held as long as there is work: whoever wants to remove the workspace can tell.
         with workspace.staging("run") if todo else nullcontext():
             _drive(actions, found, request)
-        ended = actions.finished(time.monotonic() - begin)
+        ended = actions.finished(time.monotonic() - begin, every_model=request.every_model)
         if todo:
             surveyor.memory.forget_superseded()
         if ended.exit_code == 0 and not request.selection:
@@ -182,6 +185,17 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         if began is not None and found.up_to_date:
             _leave_snapshot(request, recipe, found, environments, surveyor.outputs, variables.seen, began, lock)
         return ended.exit_code
+
+
+def cover(request: Request, listener: Listener) -> None:
+    """Compile what is asked for and not compiled yet, publish nothing, and tell `listener` of every model how far it is compiled.
+
+    What fails, or stays outside an EP against the recipe's word, keeps nothing else from being tried. Raises what `run` does.
+    """
+    _, plan = read_plan(request)
+    steps = tuple(step.id for step in plan.steps if step.kind not in _PUBLISHING)
+    if steps:
+        run(replace(request, selection=steps, keep_going=True, every_model=True), listener)
 
 
 @contextmanager

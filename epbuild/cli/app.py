@@ -29,6 +29,7 @@ _COMMANDS = {
     "validate": "Check a recipe and the models that it names.",
     "plan": "Show the steps, the state of each, and why it would run.",
     "run": "Build what is out of date.",
+    "coverage": "Show how much of each model an EP takes, and why no more.",
     "explain": "Say why a step would run: what changed, and from what.",
     "inspect": "Show what is inside an EPContext model.",
     "verify": "Check artifacts: whole, right, loadable, right in numbers.",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from epbuild.late import late
 from epbuild.report.problems import is_screen, tell_count, tell_problems
 
 if TYPE_CHECKING:
+    from epbuild.report.coverage import CoverageList, CoverageProgress, coverage_document, print_coverage, print_coverage_markdown
     from epbuild.report.difference import comparison_document, print_comparison
     from epbuild.report.documents import JsonLines, plan_document, print_json, problem_document
     from epbuild.report.explanation import explanation_document, print_explanations
@@ -33,9 +34,14 @@ if TYPE_CHECKING:
     from epbuild.report.summary import WithStepSummary
     from epbuild.report.text import print_line, print_plan
 
+    L = TypeVar("L", JsonLines, LiveRows, PlainLines, CoverageProgress)
+
 __all__ = [
+    "CoverageList",
     "checking",
     "comparison_document",
+    "coverage_document",
+    "coverage_reporter",
     "explanation_document",
     "findings_document",
     "lock_document",
@@ -43,6 +49,8 @@ __all__ = [
     "print_clean_sum",
     "print_cleaned",
     "print_comparison",
+    "print_coverage",
+    "print_coverage_markdown",
     "print_explanations",
     "print_findings",
     "print_inspection",
@@ -67,6 +75,7 @@ __all__ = [
 __getattr__ = late(
     __name__,
     {
+        "coverage": ("CoverageList", "coverage_document", "print_coverage", "print_coverage_markdown"),
         "difference": (
             "comparison_document",
             "print_comparison",
@@ -113,7 +122,19 @@ def reporter(*, json: bool) -> JsonLines | LiveRows | PlainLines | WithStepSumma
     from epbuild.report.documents import JsonLines
     from epbuild.report.progress import LiveRows, PlainLines
 
-    listener = JsonLines() if json else LiveRows() if is_screen(sys.stdout) else PlainLines()
+    if json:
+        return _with_summary(JsonLines())
+    return _with_summary(LiveRows()) if is_screen(sys.stdout) else _with_summary(PlainLines())
+
+
+def coverage_reporter(found: CoverageList) -> CoverageProgress | WithStepSummary:
+    """Who listens to a build of which only the coverage is shown, which `found` has afterwards; and a workflow's summary, as above."""
+    from epbuild.report.coverage import CoverageProgress
+
+    return _with_summary(CoverageProgress(found))
+
+
+def _with_summary(listener: L) -> L | WithStepSummary:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return listener

@@ -60,10 +60,14 @@ class FailureList:
             for reason, steps in self._found.items()
         ]
 
+    @property
+    def steps(self) -> frozenset[str]:
+        """The steps that failed by now."""
+        return frozenset(step for steps in self._found.values() for step in steps)
+
     def lines(self) -> list[str]:
         """The list, between what else ends a build; none where the only failure ended the build, and was told last."""
-        failed = {step for steps in self._found.values() for step in steps}
-        return list(failure_lines(self.failures())) if self._keep_going or len(failed) > 1 else []
+        return list(failure_lines(self.failures())) if self._keep_going or len(self.steps) > 1 else []
 
 
 def failure_lines(failures: list[Failure]) -> Iterator[str]:

@@ -32,6 +32,7 @@ from epbuild.build import (
     Warned,
 )
 from epbuild.report.changes import ChangeReport
+from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
 from epbuild.report.problems import coloured, tell_problems, under_github_actions
 from epbuild.report.text import painted, print_line
@@ -218,15 +219,18 @@ class Ending:
     def __init__(self) -> None:
         self._changes = ChangeReport()
         self._failures = FailureList()
+        self._coverage = CoverageList()
 
     def hear(self, event: Event) -> None:
         """Take note of an event."""
         self._changes.hear(event)
         self._failures.hear(event)
+        self._coverage.hear(event)
 
     def lines(self, event: RunFinished) -> Iterator[str]:
         """The last lines of a build."""
         yield from self._changes.lines(event)
+        yield from self._coverage.lines(self._failures.steps)
         if not under_github_actions():  # where each problem is an annotation, and told once
             yield from self._failures.lines()
         yield summary(event)

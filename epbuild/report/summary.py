@@ -23,6 +23,7 @@ from epbuild.build import (
 )
 from epbuild.errors import EpbuildError, Problem
 from epbuild.report.changes import Sizes, amount
+from epbuild.report.coverage import CoverageList, CoverageProgress
 from epbuild.report.documents import JsonLines
 from epbuild.report.failures import FailureList
 from epbuild.report.markdown import Table, code, written
@@ -39,7 +40,7 @@ _MOST_STEPS = 20
 class WithStepSummary:
     """A listener that hands every event to another one, and in the end appends tables to the summary of the workflow's step."""
 
-    def __init__(self, listener: JsonLines | LiveRows | PlainLines, path: Path) -> None:
+    def __init__(self, listener: JsonLines | LiveRows | PlainLines | CoverageProgress, path: Path) -> None:
         self._listener = listener
         self._path = path
         self._summary = StepSummary()
@@ -79,10 +80,12 @@ class StepSummary:
         self._outputs: dict[str, Sizes] = {}
         self._warnings: list[Problem] = []
         self._failures = FailureList()
+        self._coverage = CoverageList()
 
     def hear(self, event: Event) -> None:
         """Take note of an event."""
         self._failures.hear(event)
+        self._coverage.hear(event)
         match event:
             case RunStarted(recipe=recipe):
                 self._recipe = recipe
@@ -115,6 +118,7 @@ class StepSummary:
     def _tables(self) -> Iterator[Table]:
         failures = ((code(failure.reason, _LONGEST_REASON), _listed(failure.steps)) for failure in self._failures.failures())
         yield Table("Failures", ("reason", "steps"), tuple(failures))
+        yield self._coverage.table
         warnings = ((code(str(problem.where or "")), _text(problem)) for problem in self._warnings)
         yield Table("Warnings", ("where", "what"), tuple(warnings))
         sizes = ((code(found.name), *found.in_words) for found in self._outputs.values())

@@ -11,6 +11,7 @@ from epbuild.build import (
     Event,
     Fetched,
     Fetching,
+    ModelCovered,
     OutputCompared,
     OutputRemoved,
     Progress,
@@ -28,7 +29,7 @@ from epbuild.build import (
     Warned,
 )
 from epbuild.errors import Position, Problem, StepId
-from epbuild.verify import DifferingBytes, FileDifference
+from epbuild.verify import DifferingBytes, FileDifference, LeftNode, Outside
 
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
 SHARE = "share:decoder/snapdragon-SC8380XP"
@@ -43,6 +44,8 @@ WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)
 ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", StepId(COMPILE), "Both are kept.")
 STAMPS = DifferingBytes("timestamp", "member metadata", 233_880, 6, 6, "2026-11-22 00:11:01 UTC", "2026-11-22 00:11:05 UTC")
 REBUILT = FileDifference("x_qnn.bin", 246_216, 246_216, 233_880, 6, (STAMPS,))
+
+OUTSIDE = Outside("prefill", 2, (LeftNode("/Gather", "Gather", "Cannot get shape"), LeftNode("", "If", None)))
 
 EVENTS: tuple[Event, ...] = (
     Warned(WARNING),
@@ -60,6 +63,7 @@ EVENTS: tuple[Event, ...] = (
     OutputRemoved(EMIT, "dist/old", 3, ("dist/old/mine.bin",), ("dist/old/notes.txt",)),
     OutputCompared(EMIT, "dist/new", 100, 130, (ChangedFile("a.bin", 100, 120), ChangedFile("b.bin", None, 10))),
     SharingSaved(SHARE, 200, 120, measured=True),
+    ModelCovered(COMPILE, "prefill", "snapdragon-SC8380XP", "partial", 2, OUTSIDE, None, 268_700_000, 7.25, {"cosine": 0.99997}),
     ComparisonStarted(2),
     StepCompared(SHARE, "same", 2.5, 3, 752_200, progress=Progress(1, 2)),
     StepCompared(

@@ -60,6 +60,7 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "output_removed",
         "output_compared",
         "sharing_saved",
+        "model_covered",
         "comparison_started",
         "step_compared",
         "step_compared",

@@ -1,0 +1,54 @@
+"""`epbuild coverage`: how far the EPs of each target take each model."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from epbuild.build import Request, cover
+from epbuild.cli import arguments
+from epbuild.cli.usage import UsageError
+from epbuild.report import CoverageList, coverage_document, coverage_reporter, print_coverage, print_coverage_markdown, print_json
+
+app = arguments.application()
+
+_EXIT_CODES = """\b
+Exit codes:
+  0    there is a table, whatever is in it (`run` judges)
+  2    the recipe or the command line is wrong
+  3    the environment is: toolchain, device, permissions, disk
+  130  interrupted; what was finished is kept
+"""
+
+
+@app.command(epilog=_EXIT_CODES)
+def coverage(
+    names: arguments.Names,
+    *,
+    recipe: arguments.RecipeOption = None,
+    jobs: Annotated[
+        int | None,
+        arguments.option("--jobs", "-j", min=1, metavar="N", help="How many actions may run at once; default: one per CPU."),
+    ] = None,
+    locked: arguments.Locked = False,
+    settings: arguments.Settings,
+    markdown: Annotated[bool, arguments.option("--markdown", help="Print a table for a page or a comment.")] = False,
+    json: arguments.Json = False,
+) -> int:
+    """Show which models of RECIPE each target's EP takes whole, in part or not at all, and why.
+
+    Compiles what is not compiled yet, all of it whatever fails, and lays nothing out.
+    """
+    if markdown and json:
+        raise UsageError("--markdown and --json exclude each other")
+    file, steps = arguments.named(names, recipe)
+    found = CoverageList()
+    with coverage_reporter(found) as listener:
+        cover(Request(file, steps, jobs or os.cpu_count() or 1, settings=tuple(settings), locked=locked), listener)
+    if json:
+        print_json(coverage_document(found.rows))
+    elif markdown:
+        print_coverage_markdown(found.rows)
+    else:
+        print_coverage(found.rows)
+    return 0

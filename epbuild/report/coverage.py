@@ -1,0 +1,193 @@
+"""How far each model is compiled for each target, for people and machines: a table of 80 columns, Markdown, and a document.
+
+Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all
+yolo   phone                                            whole   6.7 MB    1.1 s
+enc    phone                                          36 left  35.2 MB    6.3 s
+  16 DynamicQuantizeLinear, 16 MatMulInteger, 3 DequantizeLinear and 1 Gather.
+  Operators of type `MatMulInteger` are not supported by QNN EP (16 nodes)
+cls    phone                                           failed
+  Unable to compile any nodes
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from epbuild.build import Event, ModelCovered, StepFailed, StepFinished
+from epbuild.errors import printable
+from epbuild.report.changes import amount
+from epbuild.report.markdown import Table, code, written
+from epbuild.report.problems import coloured
+from epbuild.report.text import painted
+from epbuild.units import counted
+
+FORMAT = 1
+_WIDTH = 80
+_INDENT = "  "
+_GAP = 2
+_COLOURS = {"whole": "32", "partial": "33", "failed": "31"}
+_BOLD, _DIM = "1", "2"
+_WORDS = {"whole": "whole", "partial": "in part", "failed": "not at all"}
+_LONGEST_REASON = 600
+_MOST_ROWS = 10_000
+_OF_NODES = {"EPB609", "EPB655"}
+"""The codes of problems of models that were compiled, and not as the recipe wants them."""
+
+
+class CoverageList:
+    """Hears a build, and then has its models, in the order of the plan."""
+
+    def __init__(self) -> None:
+        self.rows: list[ModelCovered] = []
+
+    def hear(self, event: Event) -> None:
+        """Take note of a model."""
+        if isinstance(event, ModelCovered):
+            self.rows.append(event)
+
+    def lines(self, told: frozenset[str] = frozenset()) -> list[str]:
+        """The table, where there are several models; it gives no reasons for the steps that were `told` of."""
+        return [*coverage_lines(self.rows, told), ""] if len(self.rows) > 1 else []
+
+    @property
+    def table(self) -> Table:
+        """The same for a page."""
+        return coverage_table(self.rows)
+
+
+def print_coverage(rows: Sequence[ModelCovered]) -> None:
+    """`coverage`."""
+    for line in coverage_lines(rows):
+        sys.stdout.write(line + "\n")
+
+
+def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
+    """`coverage --markdown`."""
+    sys.stdout.write(written(coverage_table(rows), _MOST_ROWS) + "\n")
+
+
+def coverage_document(rows: Sequence[ModelCovered]) -> dict[str, Any]:
+    """`coverage --json`."""
+    return {
+        "format": FORMAT,
+        "rows": [
+            {
+                "model": row.model,
+                "target": row.target,
+                "outcome": row.outcome,
+                "ep_context_nodes": row.ep_context_nodes,
+                "left": [
+                    {"operator": left.operator, "count": len(left.nodes), "reason": left.reason, "nodes": list(left.nodes)}
+                    for left in (row.outside.groups if row.outside is not None else ())
+                ],
+                "reason": row.reason,
+                "size": row.size,
+                "seconds": row.seconds,
+                "accuracy": dict(row.accuracy) if row.accuracy is not None else None,
+            }
+            for row in rows
+        ],
+    }
+
+
+def coverage_lines(rows: Sequence[ModelCovered], told: frozenset[str] = frozenset()) -> Iterator[str]:
+    """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `told` of."""
+    colour = coloured(sys.stdout)
+    yield f"{painted('Coverage', _BOLD, colour)}: {_sum(rows)}"
+    cells = [[_outcome(row), _size(row), _time(row), _accuracy(row)] for row in rows]
+    widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
+    widths = [width + _GAP if width else 0 for width in widths]
+    room = _WIDTH - sum(widths)
+    model = max((len(printable(row.model)) for row in rows), default=0) + _GAP
+    explained: dict[tuple[str, str], str] = {}
+    for row, values in zip(rows, cells, strict=True):
+        name = f"{printable(row.model):<{model}}{printable(row.target)}"
+        if len(name) > room:
+            yield name
+            name = ""
+        outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
+        yield f"{name:<{room}}{painted(outcome, _COLOURS[row.outcome], colour)}{''.join(others)}".rstrip()
+        why = _why(row)
+        if row.step in told or not why:
+            continue
+        first = explained.setdefault((row.model, why), row.target)
+        if first != row.target:
+            why = f"as for {first}"
+        for line in textwrap.wrap(printable(why), _WIDTH - len(_INDENT), break_long_words=False, break_on_hyphens=False):
+            yield _INDENT + painted(line, _DIM, colour)
+
+
+def coverage_table(rows: Sequence[ModelCovered]) -> Table:
+    """The models as a table of Markdown."""
+    figures = any(row.accuracy is not None for row in rows)
+    columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if figures else []), "outside, and why")
+    cells = (
+        (
+            code(row.model),
+            code(row.target),
+            _outcome(row),
+            _size(row),
+            _time(row),
+            *([_accuracy(row)] if figures else []),
+            code(why, _LONGEST_REASON) if (why := _why(row)) else "",
+        )
+        for row in rows
+    )
+    return Table("Coverage", columns, tuple(cells), f"{_sum(rows)}." if rows else "")
+
+
+def _sum(rows: Sequence[ModelCovered]) -> str:
+    counts = Counter(row.outcome for row in rows)
+    models, targets = len({row.model for row in rows}), len({row.target for row in rows})
+    told = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
+    return f"{counted(models, 'model')} for {counted(targets, 'target')}" + (f": {told}" if told else "")
+
+
+def _outcome(row: ModelCovered) -> str:
+    if row.outcome == "partial" and row.outside is not None:
+        return f"{row.outside.count} left"
+    return row.outcome
+
+
+def _why(row: ModelCovered) -> str:
+    if row.outside is not None:
+        return ". ".join(text for text in (row.outside.what, row.outside.why) if text)
+    return row.reason or ""
+
+
+def _size(row: ModelCovered) -> str:
+    return amount(row.size) if row.size is not None else ""
+
+
+def _time(row: ModelCovered) -> str:
+    return f"{row.seconds:,.1f} s" if row.seconds is not None else ""
+
+
+def _accuracy(row: ModelCovered) -> str:
+    return ", ".join(f"{name} {value:.5g}" for name, value in (row.accuracy or {}).items())
+
+
+class CoverageProgress:
+    """Hears a build of which the table alone goes to standard output: each step that ends is a line on standard error."""
+
+    def __init__(self, found: CoverageList) -> None:
+        self._found = found
+
+    def __enter__(self) -> CoverageProgress:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        sys.stderr.flush()
+
+    def __call__(self, event: Event) -> None:
+        self._found.hear(event)
+        match event:
+            case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:
+                sys.stderr.write(f"[{progress.done}/{progress.total}] {outcome} {step} ({seconds:.1f} s)\n")
+            case StepFailed(step, problems, progress) if progress is not None:
+                word = "in part" if {problem.code for problem in problems} <= _OF_NODES else "failed"
+                sys.stderr.write(f"[{progress.done}/{progress.total}] {word} {step}\n")

@@ -1,0 +1,124 @@
+"""What a user sees of how far the EPs take each model: a table that fits a terminal, the same for a page, and the same for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from epbuild.build import Event, Listener, ModelCovered, RunFinished, StepFailed
+from epbuild.errors import Problem, StepId
+from epbuild.report import coverage_document, print_coverage, print_coverage_markdown, reporter
+from epbuild.verify import LeftNode, Outside
+
+UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"
+WHOLE = ModelCovered("compile:zoo/a/yolo", "yolo", "a", "whole", 1, Outside("yolo", 0, ()), None, 6_700_000, 4.04)
+PARTIAL = ModelCovered(
+    "compile:zoo/a/t5",
+    "t5",
+    "a",
+    "partial",
+    18,
+    Outside(
+        "t5", 3, (LeftNode("m1", "MatMulInteger", UNSUPPORTED), LeftNode("m2", "MatMulInteger", UNSUPPORTED), LeftNode("", "If"))
+    ),
+    None,
+    50_400_000,
+    25.5,
+)
+FAILED = ModelCovered("compile:zoo/a/vad", "vad", "a", "failed", reason="Node (If_0) Op (If) is wrong")
+ROWS = [WHOLE, PARTIAL, FAILED]
+
+
+def build(listener: Listener, *events: Event) -> None:
+    for event in events:
+        listener(event)
+
+
+def for_target(row: ModelCovered, target: str) -> ModelCovered:
+    return replace(row, target=target, step=row.step.replace("/a/", f"/{target}/"))
+
+
+Screen = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch, capsys: Screen) -> Screen:
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return capsys
+
+
+def test_each_model_has_a_line_and_what_is_not_whole_says_why(screen: Screen) -> None:
+    print_coverage(ROWS)
+    assert screen.readouterr().out == (
+        "Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all\n"
+        "yolo  a                                                   whole   6.7 MB   4.0 s\n"
+        "t5    a                                                  3 left  50.4 MB  25.5 s\n"
+        "  2 MatMulInteger and 1 If. Operators of type `MatMulInteger` are not supported\n"
+        "  by QNN EP (2 nodes)\n"
+        "vad   a                                                  failed\n"
+        "  Node (If_0) Op (If) is wrong\n"
+    )
+
+
+def test_no_line_is_wider_than_a_terminal_of_80_columns_unless_a_name_is(screen: Screen) -> None:
+    print_coverage([*ROWS, for_target(PARTIAL, "a-target-with-a-name-of-some-length-and-more-of-it")])
+    assert max(map(len, screen.readouterr().out.splitlines())) <= 80
+
+
+def test_what_was_said_of_a_model_for_one_target_is_not_said_again_for_another(screen: Screen) -> None:
+    print_coverage([PARTIAL, for_target(PARTIAL, "b")])
+    lines = screen.readouterr().out.splitlines()
+    assert lines[-1] == "  as for a"
+    assert sum("MatMulInteger" in line for line in lines) == 1
+
+
+def test_figures_of_accuracy_have_a_column_where_there_are_any(screen: Screen) -> None:
+    print_coverage([replace(WHOLE, accuracy={"cosine": 0.999974})])
+    assert screen.readouterr().out.splitlines()[-1].endswith("  cosine 0.99997")
+
+
+def test_programs_get_every_node_by_operator_and_reason(screen: Screen) -> None:
+    document = json.loads(json.dumps(coverage_document(ROWS)))
+    assert document["format"] == 1
+    assert [row["outcome"] for row in document["rows"]] == ["whole", "partial", "failed"]
+    assert document["rows"][1] == {
+        "model": "t5",
+        "target": "a",
+        "outcome": "partial",
+        "ep_context_nodes": 18,
+        "left": [
+            {"operator": "MatMulInteger", "count": 2, "reason": UNSUPPORTED, "nodes": ["m1", "m2"]},
+            {"operator": "If", "count": 1, "reason": None, "nodes": [""]},
+        ],
+        "reason": None,
+        "size": 50_400_000,
+        "seconds": 25.5,
+        "accuracy": None,
+    }
+    assert document["rows"][2]["reason"] == "Node (If_0) Op (If) is wrong"
+
+
+def test_a_page_gets_a_table(screen: Screen) -> None:
+    print_coverage_markdown(ROWS)
+    lines = screen.readouterr().out.splitlines()
+    assert "| `yolo` | `a` | whole | 6.7 MB | 4.0 s |  |" in lines
+    assert "3 models for 1 target: 1 whole, 1 in part, 1 not at all." in lines
+
+
+def test_a_build_of_several_models_ends_with_the_table_and_tells_each_failure_once(screen: Screen) -> None:
+    problem = Problem("EPB401", f"compiling 'vad' failed: {FAILED.reason}.", StepId(FAILED.step), None, f"{FAILED.reason}.")
+    with reporter(json=False) as listener:
+        build(listener, StepFailed(FAILED.step, (problem,)), *ROWS, RunFinished(1, 3.0, 1, 0, 0, 1, 0))
+    lines = screen.readouterr().out.splitlines()
+    begin = lines.index("Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all")
+    assert lines[begin + 1].startswith("yolo  a")
+    assert [line for line in lines[begin:] if "If_0" in line] == []
+
+
+def test_a_build_of_one_model_has_no_table(screen: Screen) -> None:
+    with reporter(json=False) as listener:
+        build(listener, WHOLE, RunFinished(0, 3.0, 1, 0, 0, 0, 0))
+    assert "Coverage" not in screen.readouterr().out
