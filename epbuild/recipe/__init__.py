@@ -27,6 +27,7 @@ from epbuild.recipe.model import (
     GroupMember,
     InputShape,
     Layout,
+    MadeInputs,
     Merge,
     ModelSource,
     Output,
@@ -37,6 +38,7 @@ from epbuild.recipe.model import (
     Setting,
     Target,
     Toolchain,
+    VerifyChoice,
 )
 from epbuild.recipe.requirement import Requirement, read_requirement
 from epbuild.recipe.source import MappingNode, Node, ScalarNode, SequenceNode, plain
@@ -64,6 +66,7 @@ __all__ = [
     "ImageReference",
     "InputShape",
     "Layout",
+    "MadeInputs",
     "MappingNode",
     "Merge",
     "ModelSource",
@@ -82,6 +85,7 @@ __all__ = [
     "Target",
     "TemplateError",
     "Toolchain",
+    "VerifyChoice",
     "WebAddress",
     "is_immutable",
     "load",

@@ -44,6 +44,7 @@ from epbuild.recipe.requirement import read_requirement
 from epbuild.recipe.schema import Verdict, judge_definition
 from epbuild.recipe.source import Entry, KeyPath, MappingNode, Node, ScalarNode, merged, pruned, without
 from epbuild.recipe.template import Names, TemplateError, substitute
+from epbuild.recipe.verifying import read_verify
 
 MAX_EXPANDED = 500_000
 """How many values the targets may have once every row of a matrix is written out, and the groups once every glob is."""
@@ -223,6 +224,7 @@ class _Assembler:
             },
             read=read,
             external_data=Reference(rebased(folder, folder_where, self._file), folder_where) if folder else None,
+            verify=read_verify(fields, self._path, self.problems),
         )
 
     def _catalogs(self, names: Names) -> Iterator[Reference]:
@@ -376,12 +378,14 @@ class _Assembler:
         name = own.text("name") or model.name
         if name != model.name and (problem := name_problem(name, own.where_of("name"))):
             self.problems.append(problem)
+        shared, mine = read_verify(group, self._path, self.problems), read_verify(own, self._path, self.problems)
         return GroupMember(
             name,
             model,
             read_compile_settings(settings, name, self.problems) if settings is not None else CompileSettings(),
             read_expectation(expected) if expected is not None else Expectation(),
             _inputs(own.mapping("inputs"), self.problems),
+            mine.over(shared) if mine is not None else shared,
         )
 
     def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | Argument) -> None:

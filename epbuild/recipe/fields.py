@@ -124,6 +124,17 @@ class Fields:
                 found.append((text, item.where))
         return found
 
+    def numbers(self, key: str) -> list[float]:
+        """A list's numbers, whole or not."""
+        found = []
+        for item in self.items(key):
+            value = item.value if isinstance(item, ScalarNode) else None
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found.append(float(value))
+            else:
+                self._problems.append(wrong_type(item, "number"))
+        return found
+
     def scalars(self, key: str) -> dict[str, tuple[Scalar, Entry]]:
         """A mapping's scalars, by their names."""
         found: dict[str, tuple[Scalar, Entry]] = {}

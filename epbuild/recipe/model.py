@@ -84,6 +84,49 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
+class MadeInputs:
+    """Inputs that are made up, to check numbers by: from a seed, so many sets, with ranges for the numbers of single inputs."""
+
+    seed: int = 0
+    samples: int = 1
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The least and the largest number by input, both among them."""
+    places: Mapping[str, Position] = field(default_factory=dict)
+    """Where each range was written."""
+
+
+@dataclass(frozen=True)
+class VerifyChoice:
+    """Whether the numbers of what is compiled are checked, and how; what is None, is said elsewhere or nowhere."""
+
+    where: Position
+    wanted: bool = True
+    files: tuple[Reference, ...] | None = None
+    """Globs of `.npz` files, relative to the recipe."""
+    made: MadeInputs | None = None
+    metrics: Mapping[str, float] | None = None
+    """What metrics have to come to, by name."""
+    reference: Literal["source", "prepared"] | None = None
+    """What is compared with: the model as it is in the recipe, or as it is compiled."""
+    unjudged: Literal["fail", "publish"] | None = None
+    """What becomes of a model whose numbers cannot be judged."""
+
+    def over(self, base: VerifyChoice | None) -> VerifyChoice:
+        """This, and what `base` says of all that this says nothing of."""
+        if base is None or not base.wanted or not self.wanted:
+            return self
+        own_inputs = self.files is not None or self.made is not None
+        return VerifyChoice(
+            where=self.where,
+            files=self.files if own_inputs else base.files,
+            made=self.made if own_inputs else base.made,
+            metrics=base.metrics if self.metrics is None else self.metrics,
+            reference=self.reference or base.reference,
+            unjudged=self.unjudged or base.unjudged,
+        )
+
+
+@dataclass(frozen=True)
 class ModelSource:
     """A source model as written: a path relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
 
@@ -106,6 +149,8 @@ class ModelSource:
     """How ONNX Runtime is given the graph: by path, or as bytes with the folder of its external data."""
     external_data: Reference | None = None
     """The folder that the locations of its external data are relative to, as a path relative to the recipe; None: that of the graph."""
+    verify: VerifyChoice | None = None
+    """Whether its numbers are checked wherever it is compiled; its groups may say otherwise."""
 
     @property
     def is_remote(self) -> bool:
@@ -210,6 +255,7 @@ class GroupMember:
     expect: Expectation
     inputs: Mapping[str, InputShape] = field(default_factory=dict)
     """The sizes of inputs in this group, beside those that the model itself has them fixed to."""
+    verify: VerifyChoice | None = None
 
 
 @dataclass(frozen=True)
