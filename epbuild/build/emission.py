@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from epbuild.build.identities import Identities
 from epbuild.build.made import Made
 from epbuild.build.merging import settings_of
 from epbuild.build.publishing import Destination, Files, Publisher, Push
+from epbuild.build.verifying import numbers_of
 from epbuild.build.written import Written
 from epbuild.emit import Content, JsonFile, mend, prepare
 from epbuild.errors import StepId
@@ -49,7 +50,10 @@ class Output:
 
     emission: Emission
     made: Sequence[Made]
+    """Its session groups."""
     inputs: Inputs
+    checked: Sequence[Made] = ()
+    """The checks of their numbers."""
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -92,6 +96,8 @@ def _publish(output: Output, bench: Bench, destination: Destination, key: str, s
     emission, made, inputs = output.emission, output.made, output.inputs
     by_id = {item.group.id: item for item in made}
     laid = [lay_out(emission, part, [by_id[i] for i in part.session_groups], bench, say) for part in emission.parts]
+    checked = {item.action.id: item for item in output.checked}
+    laid = [_with_numbers(item, checked[item.part.verification]) if item.part.verification else item for item in laid]
     contents = in_order(_contents(emission, laid, bench, inputs, say))
 
     def stated(subjects: Sequence[Content]) -> JsonFile:
@@ -109,6 +115,19 @@ def _publish(output: Output, bench: Bench, destination: Destination, key: str, s
     if emission.pack == "oci":
         return destination.as_image(contents, _annotations(emission))
     return destination.as_folder(contents)
+
+
+def _with_numbers(laid: LaidOut, checked: Made) -> LaidOut:
+    """A part with the figures of its models, and of those that a model of it was merged from."""
+    models = [
+        replace(
+            model,
+            numbers={} if model.merged else numbers_of(checked, model.name),
+            merged=[{**member, **numbers_of(checked, member["name"])} for member in model.merged],
+        )
+        for model in laid.models
+    ]
+    return replace(laid, models=tuple(models))
 
 
 def _ignored(text: str) -> None:

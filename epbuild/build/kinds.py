@@ -7,10 +7,12 @@ from typing import Any
 
 from epbuild.build.compiling import Compiling
 from epbuild.build.kind import Kind
-from epbuild.plan import Action, SessionGroup
+from epbuild.build.verifying import Verifying
+from epbuild.plan import Action, SessionGroup, Verification
 
 KINDS: Mapping[type, Kind[Any]] = {
     SessionGroup: Compiling(),
+    Verification: Verifying(),
 }
 
 

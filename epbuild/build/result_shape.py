@@ -53,8 +53,28 @@ _GROUP = {
     },
 }
 """A key with a question mark may be missing; several types: any of them."""
+_NUMBER = (int, float, NoneType)
+_VERIFICATION = {
+    "document": {"members": _Each(list, {"name": str})},
+    "result": {
+        **_RESULT,
+        "figures": _Each(
+            list,
+            {
+                **dict.fromkeys(("member", "output", "kind", "evidence", "on", "reference", "at"), str),
+                **dict.fromkeys(("bits", "samples", "elements", "undefined", "lost"), int),
+                **dict.fromkeys(("cosine", "snr_db", "max_abs", "max_rel", "top1"), _NUMBER),
+                **dict.fromkeys(("largest", "largest_got"), (int, float)),
+                **dict.fromkeys(("constant", "quantised", "unshared"), bool),
+                "worst": (str, NoneType),
+            },
+        ),
+        "unjudged": _Each(list, {"member": str, "reason": str}),
+    },
+}
 _SHAPES: Mapping[str | None, object] = {
     None: _GROUP,
+    "verify": _VERIFICATION,
 }
 """By the `kind` in the key document, of which that of a session group has none."""
 
@@ -86,5 +106,5 @@ def _fits(value: object, shape: object) -> bool:
             _fits(value[name], wanted) if (name := key.removesuffix("?")) in value else key.endswith("?")
             for key, wanted in shape.items()
         )
-    # JSON's true is an int to Python, and nothing here is one.
-    return isinstance(value, shape) and not isinstance(value, bool)  # type: ignore[arg-type]
+    # JSON's true is an int to Python, and no number here is one.
+    return isinstance(value, shape) and isinstance(value, bool) == (shape is bool)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from epbuild.build.made import Made
 from epbuild.build.orphans import PLACE, Orphan, Outputs
 from epbuild.build.written import Written
 from epbuild.errors import BuildError, PlanError, Problem
-from epbuild.plan import Action, Emission, Member, Plan, Step, action_key, differences
+from epbuild.plan import Action, Emission, Member, Plan, SessionGroup, Step, action_key, differences
 from epbuild.recipe import Recipe
 from epbuild.store import UNKNOWN, ActionRecords, BlobStore, Configuration, Digests, Workspace
 from epbuild.toolchain import Environment
@@ -236,7 +236,11 @@ class Surveyor:
     def output(self, emission: Emission, made: Sequence[Made]) -> Output:
         """The output of an emission of what was `made`, as it has to be now. Raises StoreError when a file of the user's cannot be read."""
         read = self._recipe.files if emission.provenance else ()
-        return Output(emission, made, Inputs(self._recipe, self.digests.of_many([*read, *emission.files])))
+        inputs = Inputs(self._recipe, self.digests.of_many([*read, *emission.files]))
+        groups, others = (
+            [item for item in made if isinstance(item.action, SessionGroup) == is_group] for is_group in (True, False)
+        )
+        return Output(emission, groups, inputs, checked=others)
 
     def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """What is wrong with emitted files: a sentence for each that is missing or not as it was."""

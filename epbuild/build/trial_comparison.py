@@ -13,9 +13,10 @@ from epbuild.build.executor import Execution
 from epbuild.build.sharing import measure_alone
 from epbuild.build.trial_inputs import BadInputs, Made, NoInputs, made_samples, read_samples
 from epbuild.build.trial_metrics import DifferentOutput, Figures
+from epbuild.build.trial_model import Source
 from epbuild.build.trial_numbers import Tolerance, default_float, default_tolerance
 from epbuild.build.trial_runs import Measured, Reference, measure, run_reference
-from epbuild.build.trial_source import NoSource, Source, Sources
+from epbuild.build.trial_source import NoSource, Sources
 from epbuild.build.trial_verdict import Rules, Verdict, overall, told
 from epbuild.build.trial_worker import Failure, Load, Session, attempt
 from epbuild.catalog import Numbers, Thresholds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,7 +61,13 @@ class Measured:
 
 
 def run_reference(
-    name: str, model: Path, samples: Sequence[Sample], inputs: Sequence[str], session: Session, scratch: Path
+    name: str,
+    model: Path,
+    samples: Sequence[Sample],
+    inputs: Sequence[str],
+    session: Session,
+    scratch: Path,
+    cancelled: threading.Event | None = None,
 ) -> Reference | Failure:
     """Run the model that another was compiled from on the CPU EP; `inputs` are the names of its inputs. Files go to `scratch`."""
     scratch.mkdir(parents=True, exist_ok=True)
@@ -68,7 +75,7 @@ def run_reference(
     feeds = tuple(_written(sample, names, scratch / f"{number}") for number, sample in enumerate(samples))
     own = tuple(replace(feed, outputs=feed.outputs.with_suffix(".expected.npz")) for feed in feeds)
     on_cpu = replace(session, eps=(), options={}, variables={})
-    tried = attempt([Load(name, model, feeds=own)], on_cpu, scratch)
+    tried = attempt([Load(name, model, feeds=own)], on_cpu, scratch, cancelled)
     if tried.failure is not None:
         return tried.failure
     outputs = [(feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, tried.of("ran"), strict=True)]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from epbuild.build.trial_eps import planned_ep, real_device, with_files
 from epbuild.build.trial_source import Sources
 from epbuild.build.trial_toolchain import Wanted, entries_of, toolchain_at, toolchain_of
 from epbuild.build.trial_worker import Session
-from epbuild.catalog import BUILT_IN, Entry, Option, UnknownName, entries_for, find_option, find_session_key, known_eps
+from epbuild.catalog import entries_for, find_session_key, known_eps
 from epbuild.errors import Position
-from epbuild.plan import CustomOps, OptionFile, PlannedEp
-from epbuild.portable import real_path
+from epbuild.plan import CustomOps, PlannedEp
 from epbuild.recipe import DeviceChoice, names_library
 from epbuild.store import toolchain_directory
 from epbuild.verify import Artifact
@@ -68,13 +68,15 @@ def session_for(artifact: Artifact, wishes: Wishes, sources: Sources, say: Calla
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
     planned_eps = [
-        _planned(entry, asked[entry.ep], planned.get(entry.ep), _device(wishes, planned.get(entry.ep), devices.get(entry.ep, {})))
+        planned_ep(
+            entry, asked[entry.ep], planned.get(entry.ep), _device(wishes, planned.get(entry.ep), devices.get(entry.ep, {}))
+        )
         for entry in entries
     ]
     eps = tuple(ep for ep, _ in planned_eps)
     if eps and wishes.options:
         eps = (replace(eps[0], provider_options={**eps[0].provider_options, **wishes.options}), *eps[1:])
-    options, without = _with_files(target.get("session_options", {}), find_session_key, {})
+    options, without = with_files(target.get("session_options", {}), find_session_key, {})
     lacking = (*(name for _, names in planned_eps for name in names), *without)
     return Session(environment, eps, options, target.get("environment", {}), wishes.timeout, lacking, custom_ops)
 
@@ -120,45 +122,4 @@ def _device(wishes: Wishes, planned: PlannedEp | None, written: Mapping[str, Any
         if planned is not None
         else DeviceChoice(written.get("type"), written.get("vendor"), written.get("metadata") or {}, bool(written.get("virtual")))
     )
-    return DeviceChoice(choice.type, choice.vendor) if choice.virtual else choice
-
-
-def _planned(
-    entry: Entry, options: Mapping[str, str], planned: PlannedEp | None, device: DeviceChoice
-) -> tuple[PlannedEp, list[str]]:
-    """An EP to open models with, and the options that it has to do without."""
-    files = planned.files if planned is not None else {}
-    kept, lacking = _with_files(options, lambda name: find_option(entry, name), files)
-    ep = PlannedEp(
-        entry=entry,
-        catalog=BUILT_IN.digest(entry),
-        device=device,
-        provider_options=kept,
-        files=files,
-        library=planned.library if planned is not None else None,
-        silent=frozenset(),
-    )
-    return ep, lacking
-
-
-def _with_files(
-    options: Mapping[str, str], find: Callable[[str], Option], files: Mapping[str, OptionFile]
-) -> tuple[dict[str, str], list[str]]:
-    """Options whose files are where they really are, and the names of those whose files nobody has.
-
-    A manifest names files as they were staged for the compile.
-    """
-    places = {file.staged: str(real_path(file.path)) for file in files.values()}
-    kept, lacking = {}, []
-    for name, value in options.items():
-        try:
-            option = find(name)
-        except UnknownName:
-            kept[name] = value
-            continue
-        named = option.files(value)
-        if all(file in places for file in named):
-            kept[name] = option.with_files(value, [places[file] for file in named])
-        else:
-            lacking.append(name)
-    return kept, lacking
+    return real_device(choice)

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.build.session import Request, read_plan
-from epbuild.clone import copy_file
-from epbuild.onnxfile import BadReference, MalformedModel, ModelHeader, check_reference, read_header
+from epbuild.build.trial_model import Source
+from epbuild.onnxfile import BadReference, MalformedModel, check_reference, read_header
 from epbuild.plan import Member, Plan, PlannedEp, SessionGroup
-
-_QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 
 
 class NoSource(Exception):
@@ -23,36 +21,6 @@ class NoSource(Exception):
     def __init__(self, reason: str, *, wrong: bool = False) -> None:
         super().__init__(reason)
         self.wrong = wrong
-
-
-@dataclass(frozen=True)
-class Source:
-    """A source model that is what the manifest says it was, as far as there is one."""
-
-    graph: Path
-    external: Mapping[str, Path]
-    """Its external data files, by the locations that the graph names."""
-    header: ModelHeader
-    sizes: Mapping[str, int]
-    """Sizes of free dimensions, by name."""
-
-    @property
-    def is_quantised(self) -> bool:
-        """Whether the model computes with quantised values."""
-        return any(name in _QUANTISING for _, name in self.header.operators)
-
-    def placed(self, scratch: Path) -> Path:
-        """The graph with its data beside it: where it is, or copied to `scratch`, also where they are links that ONNX Runtime refuses."""
-        linked = any(path.is_symlink() for path in (self.graph, *self.external.values()))
-        linked = linked or any(self.external[location].stat().st_nlink > 1 for location in self.header.subgraph_data)
-        beside = all(path == self.graph.parent / location for location, path in self.external.items())
-        if beside and not linked:
-            return self.graph
-        for name, path in {self.graph.name: self.graph, **self.external}.items():
-            target = scratch / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            copy_file(path, target)
-        return scratch / self.graph.name
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from epbuild.build.reports import BadReport
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.errors import EnvironmentFailure, Problem
 from epbuild.plan import CustomOps, PlannedEp
+from epbuild.store import Cancelled
 from epbuild.toolchain import Environment
 
 _SHARE = "ep.share_ep_contexts"
@@ -99,22 +100,26 @@ class Attempt:
         return ", ".join(f"{report['type']} from {report['vendor']}" for report in self.of("device"))
 
 
-def attempt(loads: Sequence[Load], session: Session, scratch: Path) -> Attempt:
+def attempt(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
     """Open the models first to last in one fresh process, run them, and close them last to first; nothing of that can harm this process.
 
-    A crash is tried a second time with the EPs asked to say all they can, since most say nothing otherwise. Raises EnvironmentFailure when
-    no process can be started, or it reports what none does.
+    A crash is tried a second time with the EPs asked to say all they can, since most say nothing otherwise. What the process says is in
+    `worker.log` of the `scratch` directory. Raises EnvironmentFailure when no process can be started, or it reports what none does, and
+    Cancelled when it was stopped since `cancelled` was set.
     """
-    ending = _run(loads, session, scratch, verbose=False)
+    stop = cancelled or threading.Event()
+    ending = _run(loads, session, scratch, stop, verbose=False)
     said = ending.tail
-    if _crashed(ending):
-        spoken = _run(loads, session, scratch, verbose=True)
+    if ending.how != "cancelled" and _crashed(ending):
+        spoken = _run(loads, session, scratch, stop, verbose=True)
         if _last_model(spoken) == _last_model(ending) and spoken.status == ending.status:
             said = spoken.tail
+    if stop.is_set():
+        raise Cancelled(loads[0].name)
     return Attempt(ending.reports, _failure(ending, said, session))
 
 
-def _run(loads: Sequence[Load], session: Session, scratch: Path, *, verbose: bool) -> Ending:
+def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event, *, verbose: bool) -> Ending:
     request = {
         "eps": [ep_request(ep) for ep in session.eps],
         "session_options": dict(session.options),
@@ -132,7 +137,7 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, *, verbose: boo
             scratch / "worker.log",
             timeout=session.timeout,
             environment=session.variables,
-            cancelled=threading.Event(),
+            cancelled=cancelled,
             reported=lambda report: None,
             said=lambda line: None,
         )

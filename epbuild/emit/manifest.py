@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from epbuild.emit.jsonfile import JsonFile
@@ -29,6 +29,8 @@ class ManifestModel:
     left: Sequence[Mapping[str, Any]] = ()
     """The nodes that were left outside the EP, each with its operator and why."""
     merged: Sequence[Mapping[str, Any]] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    """`figures` of its outputs against those of its source, or why they were not `unjudged`; nothing where nobody asked."""
 
 
 def render(
@@ -66,6 +68,7 @@ def render(
                 "fallback_nodes": model.fallback_nodes,
                 **({"left": [dict(node) for node in model.left]} if model.left else {}),
                 "compatibility": dict(model.compatibility),
+                **model.numbers,
             }
             for model in models
         ],

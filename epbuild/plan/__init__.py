@@ -24,6 +24,7 @@ from epbuild.plan.steps import (
     Step,
     ToolchainNeeds,
 )
+from epbuild.plan.verification import CheckedMember, Compiled, Verification, verification_document, verification_id
 
 __all__ = [
     "BASE",
@@ -34,6 +35,8 @@ __all__ = [
     "STATEMENT",
     "Action",
     "Change",
+    "CheckedMember",
+    "Compiled",
     "CustomOps",
     "Emission",
     "Genai",
@@ -48,6 +51,7 @@ __all__ = [
     "SessionGroup",
     "Step",
     "ToolchainNeeds",
+    "Verification",
     "action_key",
     "changes",
     "differences",
@@ -64,4 +68,6 @@ __all__ = [
     "shape_problems",
     "shape_warnings",
     "sized",
+    "verification_document",
+    "verification_id",
 ]

@@ -19,6 +19,7 @@ from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.shapes import shape_problems, shape_warnings, sized
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
+from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe import CompileSettings, Group, GroupMember, ModelSource, Output, Recipe
 
 # The scalars and shapes that models of all kinds have are no weights that anybody shares.
@@ -72,6 +73,7 @@ class _Work:
     recipe: Recipe
     steps: list[Step] = field(default_factory=list)
     groups: dict[str, SessionGroup] = field(default_factory=dict)
+    verifications: dict[str, Verification] = field(default_factory=dict)
     emissions: dict[str, Emission] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
@@ -83,7 +85,7 @@ class _Work:
     @property
     def actions(self) -> dict[str, Action]:
         """All actions, each after those that it needs."""
-        return {**self.groups, **self.emissions}
+        return {**self.groups, **self.verifications, **self.emissions}
 
     def __post_init__(self) -> None:
         self.labels = list(_labels(self.recipe.outputs))
@@ -196,6 +198,7 @@ class _Work:
                 self.steps.append(Step(ident, "compile", (), ident))
             sessions = compiles
         groups = [self.groups[session] for session in sessions]
+        verification = self._add_verification(groups, members)
         for index, output in enumerate(self.recipe.outputs):
             if not output.is_for(group.name, target.name):
                 continue
@@ -205,10 +208,21 @@ class _Work:
             part = plan_part(output, group, target, groups, mine, genai, self.problems)
             if not path or part is None:
                 continue
+            part = replace(part, verification=verification)
             if output.layout == "directory":
                 self._add_emission(index, path, [part], f"{place}/")
             else:
                 self.gathered.setdefault((index, path), []).append(part)
+
+    def _add_verification(self, sessions: Sequence[SessionGroup], members: Sequence[GroupMember]) -> str | None:
+        """Add the check of a group's numbers for one target; returns its id, or None where nothing is to be checked."""
+        found = plan_verification(sessions, {member.name: member.verify for member in members})
+        if found is None:
+            return None
+        self.verifications[found.id] = found
+        last = {session.id: session.steps[-1] for session in sessions}
+        self.steps.append(Step(found.id, "verify", tuple(last[ident] for ident in found.needs), found.id))
+        return found.id
 
     def add_gathered(self) -> None:
         """Add the outputs that hold several groups and targets: as many as have one path."""
@@ -243,6 +257,7 @@ class _Work:
             else:
                 self.steps.append(Step(part.merging.step, "merge", part.session_groups, emission.id))
                 needs.append(part.merging.step)
+            needs += [part.verification] if part.verification is not None else []
         self.steps.append(Step(emission.id, "emit", tuple(dict.fromkeys(needs)), emission.id))
 
     def _add_session(
@@ -303,6 +318,18 @@ class _Work:
                 if group.group not in lonely:
                     lonely[group.group] = _lonely(group, sources)
                 self.warnings += lonely[group.group]
+
+        for ident, verification in self.verifications.items():
+            if ident in actions:
+                wanted_headers = {
+                    checked.name: found[member.model.name].header
+                    for checked in verification.members
+                    for member in self.groups[checked.session].members
+                    if member.name == checked.name and member.fetched and member.model.name in found
+                }
+                self.verifications[ident] = with_inputs(
+                    verification, self.groups, wanted_headers, self.recipe.directory, self.problems
+                )
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Hold the members of a session group whose `sources` are known against these; what is wrong for many targets is told once."""

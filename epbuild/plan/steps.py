@@ -38,7 +38,7 @@ from epbuild.recipe import (
     substitute,
 )
 
-StepKind = Literal["compile", "share", "merge", "emit"]
+StepKind = Literal["compile", "share", "verify", "merge", "emit"]
 
 STATEMENT = ".intoto.json"
 """Ends the name of a file with provenance."""
@@ -367,6 +367,8 @@ class Part:
     """What each of `models` is called in a model package."""
     merging: Merging | None = None
     genai: Genai | None = None
+    verification: str | None = None
+    """The id of the check of its numbers; None: nobody asks for one."""
     reproducible: bool = True
     """False where the recipe accepts that the same compile gives other bytes."""
 
@@ -424,8 +426,8 @@ class Emission:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The actions that it is made of."""
-        return self.session_groups
+        """The actions that it is made of, and those without which it is not published: the checks of numbers."""
+        return tuple(dict.fromkeys((*self.session_groups, *(part.verification for part in self.parts if part.verification))))
 
     @property
     def runs_in(self) -> None:

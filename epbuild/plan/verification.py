@@ -1,0 +1,232 @@
+"""Checks of numbers as actions: what a group's models give for one target, held against what their sources give on the CPU EP.
+
+    compile:vision/phone/det ─┬─ verify:vision/phone ── emit:vision/phone/directory
+    compile:vision/phone/cls ─┘
+
+What metrics have to come to is no part of the key: any result may be judged again, as it may for `expect`.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from epbuild.catalog import Numbers, Thresholds
+from epbuild.errors import Position, Problem, nearest
+from epbuild.onnxfile import ModelHeader
+from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.steps import Member, PlannedTarget, SessionGroup, ToolchainNeeds
+from epbuild.recipe import MadeInputs, VerifyChoice
+
+_FORMAT = 1
+_CONTRACT = 1
+"""Raised when the same runs come to other figures."""
+_AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
+"""The parts of a session group's document that a run of what it compiled depends on as well."""
+
+
+@dataclass(frozen=True)
+class CheckedMember:
+    """A model whose numbers are checked, and on what."""
+
+    name: str
+    session: str
+    """The id of the session group that compiles it."""
+    choice: VerifyChoice
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    """The files of inputs, by their paths relative to the recipe; none: they are made up."""
+    member: Member | None = None
+    """As the session group has it; None while its files are not known."""
+
+    @property
+    def made(self) -> MadeInputs | None:
+        """How inputs are made up; None where they are given."""
+        return None if self.choice.files is not None else self.choice.made or MadeInputs()
+
+    @property
+    def asked(self) -> Thresholds:
+        """What metrics have to come to by the recipe."""
+        return Thresholds(**(self.choice.metrics or {}))
+
+    @property
+    def must_be_judged(self) -> bool:
+        """Whether it is a failure that its numbers cannot be judged."""
+        return self.choice.unjudged != "publish"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a session group came to: its models are run from here."""
+
+    group: SessionGroup
+    models: Mapping[str, str]
+    """The EPContext model's file, by member."""
+    artifacts: Mapping[str, str]
+    """The digest of each file, by name."""
+    signatures: Mapping[str, Mapping[str, Any]]
+    """The inputs and outputs of what was compiled, by member."""
+    document: Mapping[str, Any]
+    """What its key is made of."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The check of the numbers of one group's models for one target."""
+
+    group: str
+    target: PlannedTarget
+    members: tuple[CheckedMember, ...]
+    timeout: float | None = None
+    """Seconds that one process may take; None: no limit."""
+    memory_asked: int | None = None
+    custom_ops: tuple[CustomOps, ...] = ()
+    compiled: tuple[Compiled, ...] = field(default=(), compare=False)
+    """What its session groups came to, once that is known."""
+
+    @property
+    def id(self) -> str:
+        """The id of its step."""
+        return verification_id(self.group, self.target.name)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Itself."""
+        return (self.id,)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The session groups whose models are checked."""
+        return tuple(dict.fromkeys(member.session for member in self.members))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of inputs, and the sources, as far as they are known."""
+        sources = (path for checked in self.members if checked.member is not None for path in checked.member.files)
+        return tuple(dict.fromkeys((*sources, *(path for checked in self.members for path in checked.inputs.values()))))
+
+    @property
+    def runs_in(self) -> ToolchainNeeds:
+        """The target's toolchain, as its session groups."""
+        entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
+        return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
+
+    @property
+    def custom_op_packages(self) -> tuple[CustomOps, ...]:
+        """Those of its custom operators whose library a package of the toolchain ships."""
+        return tuple(ops for ops in self.custom_ops if ops.library is None)
+
+    @property
+    def numbers(self) -> Numbers:
+        """What the catalog knows of the numbers of the EP that comes first."""
+        return self.target.eps[0].entry.numbers
+
+    def of(self, name: str) -> CheckedMember:
+        """The member of that name. Raises KeyError."""
+        return {checked.name: checked for checked in self.members}[name]
+
+    def compiled_of(self, checked: CheckedMember) -> Compiled:
+        """What its session group came to. Raises KeyError as long as that is not known."""
+        return {item.group.id: item for item in self.compiled}[checked.session]
+
+
+def verification_id(group: str, target: str) -> str:
+    """The id of the step that checks the numbers of a group for a target."""
+    return f"verify:{group}/{target}"
+
+
+def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, VerifyChoice | None]) -> Verification | None:
+    """The check of a group's session groups for one target, by what is chosen for each member; None where nothing is to be checked."""
+    checked = [
+        CheckedMember(member.name, session.id, choice)
+        for session in sessions
+        for member in session.members
+        if (choice := chosen(member, choices.get(member.name))) is not None
+    ]
+    if not checked:
+        return None
+    first = sessions[0]
+    return Verification(first.group, first.target, tuple(checked), first.timeout, first.memory, first.custom_ops)
+
+
+def chosen(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
+    """How a member is checked: as its group says, and as its model says beside that; None: not at all."""
+    base = member.model.verify
+    choice = own.over(base) if own is not None else base
+    return choice if choice is not None and choice.wanted else None
+
+
+def with_inputs(
+    verification: Verification,
+    sessions: Mapping[str, SessionGroup],
+    headers: Mapping[str, ModelHeader],
+    base: Path,
+    problems: list[Problem],
+) -> Verification:
+    """A verification with the files of its members and of their inputs, as far as they are known; what is wrong is added to `problems`.
+
+    `headers` are those of the models that are checked as they are compiled, by member; paths are relative to `base`.
+    """
+    found = []
+    for checked in verification.members:
+        member = next(item for item in sessions[checked.session].members if item.name == checked.name)
+        files = {Path(os.path.relpath(path, base)).as_posix(): path for path in _files(checked.choice, base, problems)}
+        if checked.name in headers:
+            problems += [problem for problem in _unknown_inputs(checked, headers[checked.name]) if problem not in problems]
+        found.append(replace(checked, member=member, inputs=files))
+    return replace(verification, members=tuple(found))
+
+
+def _files(choice: VerifyChoice, base: Path, problems: list[Problem]) -> Iterator[Path]:
+    for pattern in choice.files or ():
+        matches = sorted(path for path in map(Path, glob.glob(str(base / pattern.name), recursive=True)) if path.is_file())  # noqa: PTH207
+        problem = None if matches else Problem("EPB290", f"no file of inputs is named by '{pattern.name}'", pattern.where)
+        wrong = next((path for path in matches if path.suffix.lower() != ".npz"), None)
+        if wrong is not None:
+            hint = "Save the arrays by the names of the inputs with numpy.savez."
+            problem = Problem("EPB290", f"the inputs '{wrong.name}' are no .npz file", pattern.where, hint)
+        if problem is not None and problem not in problems:
+            problems.append(problem)
+        yield from matches if problem is None else ()
+
+
+def _unknown_inputs(checked: CheckedMember, header: ModelHeader) -> Iterator[Problem]:
+    """A problem for each range of an input that the model does not have."""
+    made, names = checked.made, [value.name for value in header.inputs]
+    for name in made.ranges if made is not None else ():
+        if name not in names:
+            message = f"the model '{checked.name}' has no input '{name}'; it has: {', '.join(names)}"
+            where: Position = made.places.get(name, checked.choice.where) if made is not None else checked.choice.where
+            yield Problem("EPB291", message, where, nearest(name, names))
+
+
+def verification_document(action: Verification, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a verification's key, once what it needs is known; `digests` are the SHA-256 of its files."""
+    first = action.compiled[0].document
+    return {
+        "format": _FORMAT,
+        "contract": _CONTRACT,
+        "kind": "verify",
+        "compiled": {item.group.id: {"artifacts": dict(item.artifacts)} for item in action.compiled},
+        "members": [_member(action, checked, digests) for checked in action.members],
+        **{part: first[part] for part in _AS_COMPILED if part in first},
+        "toolchain": toolchain,
+    }
+
+
+def _member(action: Verification, checked: CheckedMember, digests: Mapping[Path, str]) -> dict[str, Any]:
+    made = checked.made
+    built = action.compiled_of(checked)
+    listed = next(member for member in built.document["members"] if member["name"] == checked.name)
+    return {
+        "name": checked.name,
+        # What is compared with.
+        "graph": listed["graph"],
+        "external": listed["external"],
+        "inputs": {name: digests[path] for name, path in checked.inputs.items()}
+        if made is None
+        else {"seed": made.seed, "samples": made.samples, "ranges": {name: list(bounds) for name, bounds in made.ranges.items()}},
+    }
