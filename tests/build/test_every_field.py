@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -16,15 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 from small_builds import Workshop, context_model
 
-from epbuild.build import compiling, executor, session, survey
+from epbuild.build import compiling, executor, session, survey, trial_worker
 from epbuild.build.supervisor import Ending
-from epbuild.catalog import entry
+from epbuild.catalog import METRICS, entry
 from epbuild.recipe import Toolchain
 from epbuild.registry import Pushed
 from epbuild.schemas import schema
@@ -156,7 +158,16 @@ def genai(**more: int) -> bytes:
     return json.dumps({"model": {"context_length": 128, "vocab_size": 256, **more}}).encode()
 
 
+def arrays(seed: int) -> bytes:
+    """A file of inputs."""
+    stream = io.BytesIO()
+    np.savez(stream, input_ids=np.random.default_rng(seed).standard_normal(4).astype(np.float32))
+    return stream.getvalue()
+
+
 FILES = {
+    "first.npz": arrays(1),
+    "second.npz": arrays(2),
     "left.onnx": model(1),
     "right.onnx": model(2),
     "open.onnx": model(2, "n"),
@@ -328,7 +339,32 @@ CASES: dict[str, Case | str] = {
     "outputs[].provenance": Case(every("provenance", True)),
     "outputs[].bom": Case(every("bom", True)),
 }
+VERIFIED = {"models.*": "models.right", "groups.*": "groups.pair", "groups.*.models[]": "groups.pair.models.1"}
+"""Where numbers are said to be checked: by a field's place in the schema, and in the recipe."""
+RANGES: Document = {"inputs": {"seed": 1, "ranges": {"input_ids": [0, 1]}}}
+CASES |= {
+    f"{place}.verify{name}": Case(
+        {f"{there}.verify{change}": value},
+        given={**LISTED, "models.right": {"path": "right.onnx"}, f"{there}.verify": given} if given else LISTED,
+        counts=counts,
+    )
+    for place, there in VERIFIED.items()
+    for name, change, value, given, counts in (
+        ("", "", True, None, True),
+        (".inputs", ".inputs", "first.npz", {"inputs": "second.npz"}, True),
+        (".inputs[]", ".inputs", ["first.npz", "sec*.npz"], {"inputs": ["first.npz"]}, True),
+        (".inputs.seed", ".inputs.seed", 3, RANGES, True),
+        (".inputs.samples", ".inputs.samples", 2, RANGES, True),
+        (".inputs.ranges.*[]", ".inputs.ranges.input_ids.1", 5, RANGES, True),
+        *((f".metrics.{metric}", f".metrics.{metric}", 0.5, {"metrics": {"max_abs": 9}}, False) for metric in METRICS),
+        (".reference", ".reference", "prepared", RANGES, False),
+        (".unjudged", ".unjudged", "publish", RANGES, False),
+    )
+}
 OF_FILES = {
+    "the inputs of a check of numbers": Case(
+        {}, given={"groups.pair.verify": {"inputs": "first.npz"}}, files={"first.npz": arrays(7)}
+    ),
     "a source model": Case({}, files={"left.onnx": model(4)}),
     "a plugin": Case({}, given={"targets.npu.library": "plugin.so"}, files={"plugin.so": b"a newer plugin"}),
     "a library of custom operators": Case(
@@ -375,6 +411,7 @@ class Checkout(Workshop):
         for path in folder.iterdir():
             path.unlink()
         self.write_files(FILES)
+        monkeypatch.setattr(trial_worker, "supervise", self.runner)
         # The EPs are faked, so that this machine can compile for all of them.
         monkeypatch.setattr(session, "obstacles", lambda groups, platform: [])
         monkeypatch.setattr(compiling, "obstacle", lambda target, platform: None)
@@ -406,6 +443,18 @@ class Checkout(Workshop):
         version = toolchain.python or "3.11"
         prints = Fingerprint(f"cpython-{version}", "linux-x86_64", {"onnxruntime": "1.31.1", **packages}, {}, "a CPU")
         return Environment(toolchain.name, Path(os.devnull), prints, self.folder / "fingerprint.json")
+
+    def runner(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        """An EP that gives what it is given, less a thousandth; the CPU EP, all of it."""
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        reports = []
+        for loaded in request["models"]:
+            for number, inputs in enumerate(loaded["inputs"]):
+                with np.load(inputs["file"]) as given:
+                    np.savez(inputs["outputs"], given["arr_0"] * (0.999 if request["eps"] else 1.0))
+                reports.append({"event": "ran", "model": loaded["name"], "run": number, "outputs": ["logits"]})
+        log.write_text("ran\n", encoding="utf-8")
+        return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": None}), ())
 
     def worker(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
         """An EP that writes down all that it is asked for, and all that it can read."""
