@@ -226,7 +226,7 @@ def _member(action: Verification, checked: CheckedMember, digests: Mapping[Path,
         # What is compared with.
         "graph": listed["graph"],
         "external": listed["external"],
-        "inputs": {name: digests[path] for name, path in checked.inputs.items()}
+        "samples": {name: digests[path] for name, path in checked.inputs.items()}
         if made is None
-        else {"seed": made.seed, "samples": made.samples, "ranges": {name: list(bounds) for name, bounds in made.ranges.items()}},
+        else {"seed": made.seed, "number": made.samples, "ranges": {name: list(bounds) for name, bounds in made.ranges.items()}},
     }

@@ -1,0 +1,91 @@
+"""What a plan makes of `verify`: one step for a group and a target, between what compiles its models and what publishes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
+
+from epbuild.plan import Step, Verification
+
+SHARED = "share:decoder/phone"
+VERIFY = "verify:decoder/phone"
+EMIT = "emit:decoder/phone/directory"
+SETTINGS = "    share_weights: true\n"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Path:
+    write_models(tmp_path)
+    np.savez(tmp_path / "models" / "a.npz", x=np.zeros(4, np.float32))
+    (tmp_path / "models" / "a.txt").write_text("no arrays", encoding="utf-8")
+    return tmp_path
+
+
+def checking(verify: str, *changes: tuple[str, str]) -> str:
+    """The recipe whose group `decoder` is checked as `verify` says."""
+    return edited(RECIPE, (SETTINGS, f"{SETTINGS}    verify: {verify}\n"), *changes)
+
+
+def verification(folder: Path, text: str) -> Verification:
+    action = plan_of(folder, text).actions[VERIFY]
+    assert isinstance(action, Verification)
+    return action
+
+
+def test_the_check_is_a_step_between_the_compile_and_the_output_which_needs_it(workshop: Path) -> None:
+    plan = plan_of(workshop, checking("true"))
+    steps = [step for step in plan.steps if "decoder" in step.id]
+    assert steps[-2:] == [Step(VERIFY, "verify", (SHARED,), VERIFY), Step(EMIT, "emit", (SHARED, VERIFY), EMIT)]
+    assert plan.emissions[EMIT].needs == (SHARED, VERIFY)
+    assert not any(step.kind == "verify" for step in plan_of(workshop).steps)
+
+
+def test_a_merged_model_is_checked_by_what_it_is_merged_from(workshop: Path) -> None:
+    plan = plan_of(workshop, checking("true\n    merge: {name: llm}"))
+    needs = {step.id: step.needs for step in plan.steps}
+    assert needs[EMIT] == ("merge:decoder/phone", VERIFY)
+    assert needs[VERIFY] == (SHARED,)
+
+
+def test_the_check_can_be_asked_for_alone_and_brings_what_it_needs(workshop: Path) -> None:
+    plan = plan_of(workshop, checking("true"), ["verify:*"])
+    assert [step.id for step in plan.steps] == ["compile:decoder/phone/prefill", "compile:decoder/phone/decode", SHARED, VERIFY]
+
+
+def test_a_models_own_check_goes_wherever_it_is_compiled_and_its_groups_and_members_say_otherwise(workshop: Path) -> None:
+    own = (
+        "  prefill: models/prefill.onnx",
+        "  prefill: {path: models/prefill.onnx, verify: {inputs: models/*.npz, metrics: {top1: 1}}}",
+    )
+    plan = plan_of(workshop, edited(RECIPE, own))
+    assert [step.id for step in plan.steps if step.kind == "verify"] == [VERIFY, "verify:vision/cpu"]
+    (checked,) = verification(workshop, edited(RECIPE, own)).members
+    assert (checked.name, list(checked.inputs), checked.asked.top1) == ("prefill", ["models/a.npz"], 1)
+    first, second = verification(workshop, checking("{metrics: {cosine: 0.5}}", own)).members
+    assert (list(first.inputs), first.asked.cosine, first.asked.top1) == (["models/a.npz"], 0.5, None)
+    assert (second.made is not None, second.asked.cosine) == (True, 0.5)
+    without = checking("false", own)
+    assert [step.id for step in plan_of(workshop, without).steps if step.kind == "verify"] == ["verify:vision/cpu"]
+
+
+def test_an_output_that_needs_no_check_has_none_of_another_target(workshop: Path) -> None:
+    plan = plan_of(workshop, checking("true"))
+    assert plan.emissions["emit:vision/cpu/directory"].parts[0].verification is None
+
+
+@pytest.mark.parametrize(
+    ("verify", "code", "words"),
+    [
+        (f"{{inputs: {MARK}models/none*.npz}}", "EPB290", "no file of inputs is named by 'models/none*.npz'"),
+        (f"{{inputs: [models/a.npz, {MARK}models/a.txt]}}", "EPB290", "the inputs 'a.txt' are no .npz file"),
+        (f"{{inputs: {{ranges: {{{MARK}ids: [0, 9]}}}}}}", "EPB291", "the model 'prefill' has no input 'ids'; it has: x"),
+    ],
+)
+def test_inputs_that_are_not_there_are_told_with_their_place(workshop: Path, verify: str, code: str, words: str) -> None:
+    text, marked = places(checking(verify))
+    problems = problems_of(workshop, text)
+    assert told(problems)[0] == (code, *marked[0])
+    assert words in problems[0].message
