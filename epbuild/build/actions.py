@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -195,15 +195,9 @@ class Actions:
     def _make(self, asked: Action, *, again: bool = False) -> None:
         """Make what the store keeps of an action, or find that it is there; `again`: although it was made, since the store has lost it."""
         kind, status = kind_of(asked), self._found.actions[asked.id]
-        needed = tuple(self._made[ident] for ident in asked.needs)
-        runs_in = asked.runs_in
-        if runs_in is None or runs_in.toolchain.name not in self._environments:
-            raise BuildError(Problem("EPB414", "the toolchain is not there", StepId(asked.id)))
-        if status.key is None or needed:
-            # What it needs may have been made in this very build, and may have come out as another.
-            action, document = self._surveyor.keyed(asked, needed, self._environments[runs_in.toolchain.name])
-        else:
-            action, document = asked, dict(status.document)
+        action, document, needed = self._keyed(asked)
+        if needed and self._surveyor.result(action_key(document)) is None and self._restore(needed):
+            action, document, needed = self._keyed(asked)
         key = action_key(document)
         self._tell(StepStarted(action.steps[0], kind.doing))
         result: Mapping[str, Any] | None
@@ -242,6 +236,25 @@ class Actions:
             took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0
             self._ended(StepFinished(end.step, outcome, seconds if took is None else took, end.note, end.size))
 
+    def _keyed(self, asked: Action) -> tuple[Action, Mapping[str, Any], tuple[Made, ...]]:
+        """An action with all its files, the document of its key, and what it is made of."""
+        status, runs_in = self._found.actions[asked.id], asked.runs_in
+        if runs_in is None or runs_in.toolchain.name not in self._environments:
+            raise BuildError(Problem("EPB414", "the toolchain is not there", StepId(asked.id)))
+        needed = tuple(self._made[ident] for ident in asked.needs)
+        if status.key is not None and not needed:
+            return asked, status.document, needed
+        # What it needs may have been made in this very build, and may have come out as another.
+        return *self._surveyor.keyed(asked, needed, self._environments[runs_in.toolchain.name]), needed
+
+    def _restore(self, needed: Iterable[Made]) -> bool:
+        """Make again what the store has lost of results that something is about to be made of; says whether there was any."""
+        lost = [made for made in needed if not self._surveyor.is_whole(made)]
+        for made in lost:
+            self._tell(StepOutput(made.action.steps[0], "the store has lost its result; it is made again"))
+            self._make(self._plan.actions[made.action.id], again=True)
+        return bool(lost)
+
     def _check(self, action: Action, result: Mapping[str, Any]) -> None:
         unmet = kind_of(action).unmet(action, result)
         if unmet:
@@ -252,7 +265,9 @@ class Actions:
         """What one run of an action needs, while its files are what `document` says; the log is that of `name`."""
         inputs, kind = action.files, kind_of(action)
         environment = self._held_still(action, document)
-        written = {path: _written(path) for path in inputs}
+        # A blob is what its name says, whatever its times: storing the same content once more touches it.
+        own = set(inputs) - {self._store.place(digest) for made in needed for _, digest, _ in made.artifacts()}
+        written = {path: _written(path) for path in own}
         log = log_file(self._workspace.directory, name, self._memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
 
@@ -261,7 +276,9 @@ class Actions:
             digests = self._surveyor.digests.of_many(inputs)
             changes = differences(document, kind.document(action, KeyInputs(digests, kind.identity(action, later), needed)))
             # What was another for a while and is now what it was may have been read in between.
-            touched = [str(path) for path in inputs if _written(path) != written[path]] + later.touched_since(environment)
+            touched = [str(path) for path in inputs if path in own and _written(path) != written[path]] + later.touched_since(
+                environment
+            )
             if not changes and touched:
                 changes = [f"{shown_path(Path(path))} was touched, and may have been another for a while" for path in touched[:1]]
             if changes:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from epbuild.build.executor import Execution, execute, remake
 from epbuild.build.expectations import unmet_expectations
 from epbuild.build.kind import KeyInputs, Kind, StepEnd, Work
+from epbuild.build.made import Made
+from epbuild.build.preparing import prepared_files
 from epbuild.build.sharing import measure_alone, shared_bytes, unmeasured, with_alone
 from epbuild.catalog import KnownDifference
-from epbuild.errors import EnvironmentFailure, Problem, StepId
-from epbuild.plan import SessionGroup, key_document, obstacle
+from epbuild.errors import EnvironmentFailure, PlanError, Problem, StepId
+from epbuild.onnxfile import read_header
+from epbuild.plan import Member, SessionGroup, key_document, obstacle, sized, source_problems
+from epbuild.store import BlobStore
 from epbuild.toolchain import Environment
 from epbuild.verify import check_shared_bytes
 
@@ -27,7 +32,19 @@ class Compiling(Kind[SessionGroup]):
     done = "compiled"
 
     def unknown(self, action: SessionGroup) -> Sequence[str]:
-        return [f"the model '{member.name}' is not fetched yet" for member in action.members if not member.fetched]
+        return [
+            f"the model '{member.name}' is not fetched yet"
+            for member in action.members
+            if not member.fetched and member.prepared is None
+        ]
+
+    def resolved(self, action: SessionGroup, needed: Sequence[Made], store: BlobStore) -> SessionGroup:
+        """The group with its prepared members compiled from what the store has of them."""
+        files = {made.action.id: prepared_files(made, store) for made in needed}
+        members = (
+            _sized(member.with_files(files[member.prepared])) if member.prepared in files else member for member in action.members
+        )
+        return replace(action, members=tuple(members))
 
     def document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
         return key_document(action, inputs.digests, inputs.toolchain)
@@ -49,6 +66,11 @@ class Compiling(Kind[SessionGroup]):
         reason = obstacle(action.target, sys.platform)
         if reason is not None:
             raise EnvironmentFailure(Problem("EPB416", reason, StepId(action.id), "Build it on a machine that can."))
+        # Of the others this was looked at when the plan was made.
+        headers = {member.name: read_header(member.graph) for member in action.members if member.prepared is not None}
+        problems = source_problems(action, headers)
+        if problems:
+            raise PlanError(*problems)
 
     def make(self, action: SessionGroup, execution: Execution) -> dict[str, Any]:
         return execute(action, execution)
@@ -74,6 +96,11 @@ class Compiling(Kind[SessionGroup]):
     def keeps_its_place(self, action: SessionGroup) -> bool:
         return action.min_shared_ratio is not None
 
+    def size(self, action: SessionGroup) -> int:
+        """As long as a prepared model is not known, that which it is made of has to do."""
+        originals = (path for member in action.members if not member.fetched and member.original for path in member.original.all)
+        return sum(path.stat().st_size for path in {*action.files, *originals})
+
     def memory(self, action: SessionGroup, measured: int | None) -> int:
         return action.memory or super().memory(action, measured)
 
@@ -83,6 +110,16 @@ class Compiling(Kind[SessionGroup]):
             name = member.name if member else None
             note, size = _note(action, result, name)
             yield StepEnd(step, took.get(name, None if step == action.id else 0.0), note, size)
+
+
+def _sized(member: Member) -> Member:
+    """A member that is compiled from the store with the shapes that its inputs get, where its graph is there."""
+    if not member.asked:
+        return member
+    try:
+        return sized(member, read_header(member.graph))
+    except OSError:  # it is made again before anything is compiled
+        return member
 
 
 def _note(group: SessionGroup, result: Mapping[str, Any], member: str | None) -> tuple[str, int]:

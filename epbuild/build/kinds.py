@@ -7,10 +7,12 @@ from typing import Any
 
 from epbuild.build.compiling import Compiling
 from epbuild.build.kind import Kind
+from epbuild.build.preparing import Preparing
 from epbuild.build.verifying import Verifying
-from epbuild.plan import Action, SessionGroup, Verification
+from epbuild.plan import Action, Preparation, SessionGroup, Verification
 
 KINDS: Mapping[type, Kind[Any]] = {
+    Preparation: Preparing(),
     SessionGroup: Compiling(),
     Verification: Verifying(),
 }

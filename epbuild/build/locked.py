@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.errors import EpbuildError, PlanError, Position, Problem, ToolchainError
-from epbuild.plan import Member, Plan
-from epbuild.recipe import Recipe
+from epbuild.plan import ModelFiles, Plan
+from epbuild.recipe import ModelSource, Recipe
 from epbuild.regular import read_regular
 from epbuild.store import Digests
 from epbuild.toolchain import Environment
@@ -70,26 +70,21 @@ class HeldLock:
         return problems
 
     def _other_models(self, plan: Plan, digests: Digests) -> list[Problem]:
-        fetched = {
-            member.model.name: member
-            for group in plan.session_groups.values()
-            for member in group.members
-            if member.model.is_remote and member.fetched
-        }
-        found = digests.of_many(path for member in fetched.values() for path in member.files)
-        return [problem for member in fetched.values() for problem in self._other_model(member, found)]
+        fetched = [(model, files) for model, files in plan.sources() if model.is_remote]
+        found = digests.of_many(path for _, files in fetched for path in files.all)
+        return [problem for model, files in fetched for problem in self._other_model(model, files, found)]
 
-    def _other_model(self, member: Member, digests: Mapping[Path, str]) -> list[Problem]:
-        locked = self.lock.models.get(member.model.name) if self.lock else None
+    def _other_model(self, model: ModelSource, files: ModelFiles, digests: Mapping[Path, str]) -> list[Problem]:
+        locked = self.lock.models.get(model.name) if self.lock else None
         if locked is None:  # which is told already
             return []
-        there = {"graph": digests[member.graph], **{location: digests[path] for location, path in member.external.items()}}
+        there = {"graph": digests[files.graph], **{location: digests[path] for location, path in files.external.items()}}
         wanted = {"graph": locked.graph, **locked.data}
         other = [what for what in sorted(there.keys() | wanted.keys()) if there.get(what) != wanted.get(what)]
         if not other:
             return []
-        message = f"the remote model '{member.model.name}' is not what {self.path.name} says: its {', '.join(other)}"
-        return [Problem("EPB247", message, member.model.path_where, "If it was meant to change, run `epbuild lock`.")]
+        message = f"the remote model '{model.name}' is not what {self.path.name} says: its {', '.join(other)}"
+        return [Problem("EPB247", message, model.path_where, "If it was meant to change, run `epbuild lock`.")]
 
     def _raised(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:
         if problems and self.strict:

@@ -75,6 +75,13 @@ _VERIFICATION = {
 _SHAPES: Mapping[str | None, object] = {
     None: _GROUP,
     "verify": _VERIFICATION,
+    "prepare": {
+        "document": {"source": _Each(dict, {"graph": str})},
+        "result": {
+            **_RESULT,
+            "model": {"file": str, "external": _Each(list, str), "subgraph_data": _Each(list, str)},
+        },
+    },
 }
 """By the `kind` in the key document, of which that of a session group has none."""
 
@@ -91,8 +98,11 @@ def is_action_record(record: Mapping[str, Any]) -> bool:
     if not isinstance(kind, str | None) or kind not in _SHAPES or not _fits(record, _SHAPES[kind]):
         return False
     result = record["result"]
-    models = result.get("models", ())
-    named: set[str] = {name for model in models for name in (model["file"], *model["binaries"], *model["data"])}
+    models = [*result.get("models", ()), *([result["model"]] if "model" in result else ())]
+    lists = ("binaries", "data", "external")
+    named: set[str] = {
+        name for model in models for name in (model["file"], *(name for key in lists for name in model.get(key, ())))
+    }
     return named.issubset(result["artifacts"])
 
 

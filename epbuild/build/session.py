@@ -22,7 +22,7 @@ from epbuild.build.result_shape import action_records
 from epbuild.build.scheduler import Scheduler, drive
 from epbuild.build.status import Survey, Surveyor
 from epbuild.errors import EnvironmentFailure, Problem, RecipeError, StoreError
-from epbuild.plan import Plan, make_plan, obstacles, problems_of_the_rest
+from epbuild.plan import Plan, Preparation, make_plan, obstacles, problems_of_the_rest
 from epbuild.recipe import BrokenRecipe, ModelSource, Recipe, load
 from epbuild.snapshot import WORKSPACE, clock, forget, own_files, take
 from epbuild.store import BlobStore, Cancelled, Configuration, Roots, Workspace, cache_directory, tag_cache, toolchain_directory
@@ -235,6 +235,7 @@ def _leave_snapshot(
         *(recipe.directory / catalog.name for catalog in recipe.catalogs),
         *(path for environment in environments.values() for path in environment.watched()),
         *(path for action in plan.actions.values() for path in action.files),
+        *(folder for preparation in plan.of(Preparation).values() for folder in preparation.folders),
         *(
             emission.root / name
             for emission in plan.emissions.values()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,9 +23,9 @@ from epbuild.build.made import Made
 from epbuild.build.orphans import PLACE, Orphan, Outputs
 from epbuild.build.written import Written
 from epbuild.errors import BuildError, PlanError, Problem
-from epbuild.plan import Action, Emission, Member, Plan, SessionGroup, Step, action_key, differences
-from epbuild.recipe import Recipe
-from epbuild.store import UNKNOWN, ActionRecords, BlobStore, Configuration, Digests, Workspace
+from epbuild.plan import Action, Emission, ModelFiles, Plan, SessionGroup, Step, action_key, differences
+from epbuild.recipe import ModelSource, Recipe
+from epbuild.store import UNKNOWN, ActionRecords, BlobStore, Configuration, DamagedBlob, Digests, MissingBlob, Workspace
 from epbuild.toolchain import Environment
 
 StepState = Literal["current", "restorable", "out of date", "new"]
@@ -147,6 +148,18 @@ class Surveyor:
         known = {**digests, **{self.store.place(digest): digest for made in needed for _, digest, _ in made.artifacts()}}
         known |= self.digests.of_many(path for path in action.files if path not in known)
         return action, kind.document(action, KeyInputs(known, kind.identity(action, environment), needed))
+
+    def is_whole(self, made: Made) -> bool:
+        """Whether the store has all files of a result, as they were stored; what is not is set aside. Raises StoreError."""
+        for _, digest, size in made.artifacts():
+            place = self.store.place(digest)
+            if not self.store.has(digest, size):
+                return False
+            if self.digests.of(place) != digest:
+                with suppress(MissingBlob, DamagedBlob):
+                    self.store.check(digest)
+                return False
+        return True
 
     def _lacks(self, action: Action, result: Mapping[str, Any]) -> tuple[str, ...]:
         """What stands between what is asked of an action and a result, as reasons for work: what is not met, else what is not finished."""
@@ -297,24 +310,21 @@ def _outputs(emission: Emission) -> Iterator[Path]:
 
 
 def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
-    members = {member.model.name: member for group in plan.session_groups.values() for member in group.members if member.fetched}
     problems = [
-        Problem("EPB207", message, member.model.path_where, "Put the pinned file back, or change the pin.")
-        for member in members.values()
-        for message in _broken_pins(member, digests)
+        Problem("EPB207", message, model.path_where, "Put the pinned file back, or change the pin.")
+        for model, files in plan.sources()
+        for message in _broken_pins(model, files, digests)
     ]
     if problems:
         raise PlanError(*problems)
 
 
-def _broken_pins(member: Member, digests: Mapping[Path, str]) -> Iterator[str]:
-    pins = {
-        f"external data {location}": (member.external.get(location), pin) for location, pin in member.model.data_sha256.items()
-    }
-    if member.model.sha256:
-        pins["graph"] = (member.graph, member.model.sha256)
+def _broken_pins(model: ModelSource, files: ModelFiles, digests: Mapping[Path, str]) -> Iterator[str]:
+    pins = {f"external data {location}": (files.external.get(location), pin) for location, pin in model.data_sha256.items()}
+    if model.sha256:
+        pins["graph"] = (files.graph, model.sha256)
     for what, (path, pin) in pins.items():
         if path is None:
-            yield f"the model '{member.model.name}' has no {what}, which the recipe pins"
+            yield f"the model '{model.name}' has no {what}, which the recipe pins"
         elif digests[path] != pin.lower():
-            yield f"the {what} of the model '{member.model.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"
+            yield f"the {what} of the model '{model.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"

@@ -6,7 +6,9 @@ from epbuild.plan.outputs import BASE, BOM, GENAI_CONFIG, MANIFEST, PROVENANCE
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.possible import obstacle, obstacles
 from epbuild.plan.preparations import package_problems, preparation_options, preparation_problems
+from epbuild.plan.preparing import PYTHON, Preparation, described, preparation_document
 from epbuild.plan.shapes import input_problems, shape_problems, shape_warnings, sized
+from epbuild.plan.source_problems import source_problems
 from epbuild.plan.sources import Locate, find_source
 from epbuild.plan.steps import (
     STATEMENT,
@@ -15,6 +17,7 @@ from epbuild.plan.steps import (
     Genai,
     Member,
     Merging,
+    ModelFiles,
     OptionFile,
     Part,
     Plan,
@@ -32,6 +35,7 @@ __all__ = [
     "GENAI_CONFIG",
     "MANIFEST",
     "PROVENANCE",
+    "PYTHON",
     "STATEMENT",
     "Action",
     "Change",
@@ -43,17 +47,20 @@ __all__ = [
     "Locate",
     "Member",
     "Merging",
+    "ModelFiles",
     "OptionFile",
     "Part",
     "Plan",
     "PlannedEp",
     "PlannedTarget",
+    "Preparation",
     "SessionGroup",
     "Step",
     "ToolchainNeeds",
     "Verification",
     "action_key",
     "changes",
+    "described",
     "differences",
     "find_source",
     "input_problems",
@@ -62,12 +69,14 @@ __all__ = [
     "obstacle",
     "obstacles",
     "package_problems",
+    "preparation_document",
     "preparation_options",
     "preparation_problems",
     "problems_of_the_rest",
     "shape_problems",
     "shape_warnings",
     "sized",
+    "source_problems",
     "verification_document",
     "verification_id",
 ]

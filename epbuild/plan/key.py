@@ -26,6 +26,8 @@ _ORDERS = {"members": "member order", "eps": "EP order"}
 _CONSEQUENCES: Sequence[Set[str]] = ({"order"}, {"files", "image files"})
 """The parts of an output's document that follow from others: each is told only where nothing before it has changed."""
 _WHOLE = {*_ORDERS, "custom_ops", "made"}
+_LISTS = {("prepare", "command")}
+"""The lists that are told as one, since only together they mean something."""
 """The parts whose items are told as one when they come or go."""
 
 
@@ -96,7 +98,7 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
         "source": member.source,
         "output": member.output,
         "read": member.model.read,
-        **({"inputs": {name: list(shape) for name, shape in member.inputs.items()}} if member.inputs else {}),
+        **_inputs(member),
         "free_dimensions": dict(member.model.free_dimensions),
         "denoted_dimensions": dict(member.model.denoted_dimensions),
         "compile": {
@@ -108,6 +110,12 @@ def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
             "node_name_prefix": settings.node_name_prefix,
         },
     }
+
+
+def _inputs(member: Member) -> dict[str, Any]:
+    """The sizes that inputs are given. What they come to in a prepared model follows from that, and shows only where its graph is there."""
+    shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.asked.items()}
+    return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
 
 
 def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Every fact in which two documents differ, each once; none exactly when their keys are the same."""
-    whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new)
+    whole = (_items(old) ^ _items(new)) | _shapes(old) | _shapes(new) | _LISTS
     found = [Change(*fact) for fact in changed_facts(old, new, whole=whole)]
     for part in _ORDERS:
         orders = [[item["name"] for item in document.get(part, [])] for document in (old, new)]
@@ -174,6 +182,22 @@ def _subject(place: Place) -> str:
             return f"model {name}: sizes of input {value}"
         case ("members", name, *rest):
             return f"model {name}: {' '.join(rest).replace('_', ' ')}"
+        case ("source", name, "graph"):
+            return f"model {name}"
+        case ("source", name, "external", location):
+            return f"model {name}: external data {location}"
+        case ("source", name, "inputs", value, *_):
+            return f"model {name}: sizes of input {value}"
+        case ("prepare", "options", *rest):
+            return f"option {'.'.join(rest)}"
+        case ("prepare", "option_files", option, *_):
+            return f"the files of option {option}"
+        case ("prepare", *_):
+            return "the command"
+        case ("staged", name):
+            return name.partition("/")[2]
+        case ("script",):
+            return "epbuild's script"
         case ("eps", ep):
             return f"EP {ep}"
         case ("eps", ep, "catalog"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -10,17 +9,19 @@ from pathlib import Path, PureWindowsPath
 
 from epbuild.catalog import BadCatalog, Catalog
 from epbuild.errors import PlanError, Problem, nearest
-from epbuild.onnxfile import MalformedModel, ModelHeader
+from epbuild.onnxfile import MalformedModel
 from epbuild.plan.custom_ops import CustomOps, clashes, plan_custom_ops, together
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.pipeline import plan_genai
-from epbuild.plan.shapes import shape_problems, shape_warnings, sized
+from epbuild.plan.preparing import Preparation, plan_preparations, with_files
+from epbuild.plan.shapes import input_problems, shape_warnings, sized
+from epbuild.plan.source_problems import in_place_of_graph, source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
-from epbuild.recipe import CompileSettings, Group, GroupMember, ModelSource, Output, Recipe
+from epbuild.recipe import CompileSettings, Group, GroupMember, InputShape, ModelSource, Output, Recipe
 
 # The scalars and shapes that models of all kinds have are no weights that anybody shares.
 _NEXT_TO_NOTHING = 0.01
@@ -75,17 +76,20 @@ class _Work:
     groups: dict[str, SessionGroup] = field(default_factory=dict)
     verifications: dict[str, Verification] = field(default_factory=dict)
     emissions: dict[str, Emission] = field(default_factory=dict)
+    preparations: dict[str, Preparation] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """The parts of outputs that hold several, by the output's number and its path."""
+    prepared: dict[str, str | None] = field(default_factory=dict)
+    """The last preparation of each model that has any."""
     group_ops: dict[tuple[str, str], tuple[CustomOps, ...]] = field(default_factory=dict)
     """The custom operators of each group for each target."""
 
     @property
     def actions(self) -> dict[str, Action]:
         """All actions, each after those that it needs."""
-        return {**self.groups, **self.verifications, **self.emissions}
+        return {**self.preparations, **self.groups, **self.verifications, **self.emissions}
 
     def __post_init__(self) -> None:
         self.labels = list(_labels(self.recipe.outputs))
@@ -186,16 +190,17 @@ class _Work:
         place = f"{group.name}/{target.name}"
         members = list({member.name: member for member in group.members}.values())
         compiles = [f"compile:{place}/{member.name}" for member in members]
+        prepared = [self._prepared(self.recipe.models[member.model.name]) for member in members]
         share = f"share:{place}"
         if group.share_weights:
             self._add_session(share, group, target, members, (*compiles, share))
-            self.steps += [Step(ident, "compile", (), share) for ident in compiles]
+            self.steps += [Step(ident, "compile", needs, share) for ident, needs in zip(compiles, prepared, strict=True)]
             self.steps.append(Step(share, "share", tuple(compiles), share))
             sessions: list[str] = [share]
         else:
-            for member, ident in zip(members, compiles, strict=True):
+            for member, ident, needs in zip(members, compiles, prepared, strict=True):
                 self._add_session(ident, group, target, [member], (ident,))
-                self.steps.append(Step(ident, "compile", (), ident))
+                self.steps.append(Step(ident, "compile", needs, ident))
             sessions = compiles
         groups = [self.groups[session] for session in sessions]
         verification = self._add_verification(groups, members)
@@ -223,6 +228,17 @@ class _Work:
         last = {session.id: session.steps[-1] for session in sessions}
         self.steps.append(Step(found.id, "verify", tuple(last[ident] for ident in found.needs), found.id))
         return found.id
+
+    def _prepared(self, model: ModelSource) -> tuple[str, ...]:
+        """The id of the step that prepares a model last, which is added with those before it; none where it is compiled as it is."""
+        if model.prepare and model.name not in self.prepared:
+            added = plan_preparations(model, self.recipe.toolchains, self.problems)
+            self.prepared[model.name] = added[-1].id if added else None
+            for preparation in added:
+                self.preparations[preparation.id] = preparation
+                self.steps.append(Step(preparation.id, "prepare", preparation.needs, preparation.id))
+        last = self.prepared.get(model.name)
+        return (last,) if last is not None else ()
 
     def add_gathered(self) -> None:
         """Add the outputs that hold several groups and targets: as many as have one path."""
@@ -277,8 +293,9 @@ class _Work:
                     model=models[member.model.name],
                     compile=_settled(member.compile, target),
                     expect=member.expect,
-                    asked={**models[member.model.name].inputs, **member.inputs},
+                    asked=_asked(models[member.model.name], member),
                     where=member.model.where,
+                    prepared=self.prepared.get(member.model.name),
                 )
                 for member in members
             ),
@@ -294,6 +311,7 @@ class _Work:
     def resolve(self, actions: set[str], locate: Locate) -> None:
         """Find the files of every model that an action needs; each model is read once, however many groups use it."""
         wanted = {member.model.name for ident, group in self.groups.items() if ident in actions for member in group.members}
+        wanted |= {item.model.name for ident, item in self.preparations.items() if ident in actions}
         found: dict[str, SourceModel] = {}
         for name in (name for name in self.recipe.models if name in wanted):
             try:
@@ -303,6 +321,15 @@ class _Work:
             else:
                 if source is not None:
                     found[name] = source
+        for ident, item in self.preparations.items():
+            if ident in actions:
+                prepared = with_files(item, self.recipe.file, self.problems)
+                source = found.get(item.model.name) if item.after is None else None
+                if source is not None:
+                    self.problems += input_problems(item.model.name, item.model.inputs, source.header)
+                    self.problems += in_place_of_graph(item.model.name, item.model, source.external)
+                    prepared = prepared.taking(source)
+                self.preparations[ident] = prepared
         lonely: dict[str, list[Problem]] = {}  # the same for every target
         for ident, group in self.groups.items():
             members = tuple(
@@ -312,6 +339,7 @@ class _Work:
             self.groups[ident] = replace(group, members=members)
             if ident not in actions:
                 continue
+            # What is in a prepared model shows once it is there.
             sources = {member.name: found[member.model.name] for member in members if member.fetched}
             self._check_sources(self.groups[ident], sources)
             if group.share and all(member.fetched for member in members):
@@ -333,14 +361,11 @@ class _Work:
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Hold the members of a session group whose `sources` are known against these; what is wrong for many targets is told once."""
-        problems = [*_unopenable(group, {name: source.header for name, source in sources.items()})]
+        headers = {name: source.header for name, source in sources.items()}
+        self.problems += [problem for problem in dict.fromkeys(source_problems(group, headers)) if problem not in self.problems]
         for member in group.members:
-            problems += _in_place_of_graph(member)
-            if member.name in sources:
-                header = sources[member.name].header
-                problems += shape_problems(member, header, group.target)
-                self.warnings += shape_warnings(member, header, group.target)
-        self.problems += [problem for problem in dict.fromkeys(problems) if problem not in self.problems]
+            if member.name in headers:
+                self.warnings += shape_warnings(member, headers[member.name], group.target)
 
 
 def _settled(settings: CompileSettings, target: PlannedTarget) -> CompileSettings:
@@ -374,17 +399,17 @@ def _too_old(group: Group, target: PlannedTarget) -> Iterator[Problem]:
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:
-    data = source.header.subgraph_data
-    found = replace(member, graph=source.graph, external=source.external, fetched=True, subgraph_data=data)
+    """A member with its files; of one that is prepared, those that are compiled are known later."""
+    member = replace(member, original=source.files)
+    if member.prepared is not None:
+        return member
+    found = member.with_files(source.files)
     return sized(found, source.header) if member.asked else found
 
 
-def _in_place_of_graph(member: Member) -> Iterator[Problem]:
-    """That external data would lie where the graph is staged: under the member's name."""
-    for location in member.external:
-        if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{member.name}.onnx"):
-            message = f"the external data of the model '{member.name}' is named {location}, as its graph is while it is compiled"
-            yield Problem("EPB204", message, member.model.path_where, "Give the model another name in the recipe.")
+def _asked(model: ModelSource, member: GroupMember) -> dict[str, InputShape]:
+    """The sizes that are given to the inputs of what is compiled: those of a model that is prepared are given to what it is made of."""
+    return {**(model.inputs if not model.prepare else {}), **member.inputs}
 
 
 def _sizes_of_two(member: GroupMember, model: ModelSource | None) -> Iterator[Problem]:
@@ -433,21 +458,6 @@ def _select(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step]
                 kept.add(sibling.id)
                 waiting += sibling.needs
     return [step for step in ordered if step.id in kept], unmatched
-
-
-def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
-    """A problem for each member that an EP of the group compiles to what it cannot open, as the catalog knows."""
-    known = [(ep, row) for ep in group.target.eps for row in ep.entry.cannot if row.source_has == "overridable initializers"]
-    for member in group.members:
-        names = headers[member.name].overridable if member.name in headers else ()
-        for ep, row in known if names else ():
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            message = (
-                f"the model '{member.name}' has initializers that are inputs too ('{names[0]}'{more}), which a run may override; "
-                f"{ep.entry.ep} cannot {row.what}: {row.why}"
-            )
-            hint = "Take them out of the graph's inputs: ONNX Runtime's remove_initializer_from_input.py does that."
-            yield Problem("EPB259", message, member.model.path_where, hint)
 
 
 def _lonely(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:

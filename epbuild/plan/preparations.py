@@ -43,7 +43,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
     if (toolchain.interpreter is not None and not requirements) or any(not one.distribution for one in requirements):
         return []
     there = {one.distribution for one in requirements}
-    lacking = [name for name in preparation(kind).packages_for(options) if not there & _bringing(name)]
+    lacking = [name for name in preparation(kind).packages_for(options) if not there & bringing(name)]
     if not lacking:
         return []
     what = " and ".join(f"'{name}'" for name in lacking)
@@ -53,7 +53,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
     return [Problem(LACKS_PACKAGE, message, where, hint)]
 
 
-def _bringing(name: str) -> set[str]:
+def bringing(name: str) -> set[str]:
     """The distributions of which one is enough for a package to be there: builds of ONNX Runtime have many names."""
     builds = entry("CPUExecutionProvider").distributions if name == _RUNTIME else ()
     return {name, *builds, *brought_by(name)}

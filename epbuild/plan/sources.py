@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from epbuild.errors import PlanError, Problem
 from epbuild.onnxfile import MalformedModel, ModelHeader, read_header
+from epbuild.plan.steps import ModelFiles
 from epbuild.portable import real_path
 from epbuild.recipe import ModelSource
 
@@ -21,6 +22,11 @@ class SourceModel:
     graph: Path
     external: dict[str, Path]
     header: ModelHeader
+
+    @property
+    def files(self) -> ModelFiles:
+        """The files alone."""
+        return ModelFiles(self.graph, self.external, self.header.subgraph_data)
 
 
 Locate = Callable[[ModelSource], Path | None]

@@ -4,7 +4,8 @@
                                    ├─ share:decoder/phone ── emit:decoder/phone/directory
     compile:decoder/phone/decode ──┘
 
-Where the models of a group become one, merge:decoder/phone stands before the emission, and is done with it.
+Where a model is prepared, prepare:prefill/1-simplify stands before each step that compiles it. Where the models of a group become one,
+merge:decoder/phone stands before the emission, and is done with it.
 
 An action (the unit of caching and scheduling) is one session group or one emission; it goes by the id of its last step. A further kind
 of action is a further class here, of the `Action` protocol, and an entry in `build.kinds` that says how it is keyed and done.
@@ -13,7 +14,7 @@ of action is a further class here, of the `Action` protocol, and an entry in `bu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
@@ -38,7 +39,7 @@ from epbuild.recipe import (
     substitute,
 )
 
-StepKind = Literal["compile", "share", "verify", "merge", "emit"]
+StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 
 STATEMENT = ".intoto.json"
 """Ends the name of a file with provenance."""
@@ -72,6 +73,10 @@ class Action(Protocol):
         """Every file of the user's own that it depends on, each once, as far as they are known."""
 
     @property
+    def takes(self) -> tuple[tuple[ModelSource, ModelFiles], ...]:
+        """The user's own models that it takes, whose files are known; not those that come out of what it needs."""
+
+    @property
     def runs_in(self) -> ToolchainNeeds | None:
         """The toolchain that it runs in, and what that has to hold for it; None: epbuild does it itself."""
 
@@ -90,6 +95,21 @@ class Step:
     kind: StepKind
     needs: tuple[str, ...]
     action: str
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model: its graph, and each external data file by the location that the graph names."""
+
+    graph: Path
+    external: Mapping[str, Path] = field(default_factory=dict)
+    subgraph_data: frozenset[str] = frozenset()
+    """The locations that a subgraph refers to: ONNX Runtime refuses these files where they have a second name."""
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Every file."""
+        return (self.graph, *self.external.values())
 
 
 @dataclass(frozen=True)
@@ -116,6 +136,14 @@ class Member:
     """Where the group names it."""
     subgraph_data: frozenset[str] = frozenset()
     """The locations of `external` that a subgraph refers to: ONNX Runtime refuses these files where they have a second name."""
+    prepared: str | None = None
+    """The id of the last of its preparations, whose result is compiled: its files are known once that is. None: it is compiled as it is."""
+    original: ModelFiles | None = None
+    """The files of the model as the user has it, before any preparation; None while they are not known."""
+
+    def with_files(self, files: ModelFiles) -> Member:
+        """The member compiled from these files."""
+        return replace(self, graph=files.graph, external=files.external, subgraph_data=files.subgraph_data, fetched=True)
 
     @property
     def source(self) -> str:
@@ -314,8 +342,14 @@ class SessionGroup:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The actions that it is made of."""
-        return ()
+        """The preparations whose results it compiles."""
+        return tuple(dict.fromkeys(member.prepared for member in self.members if member.prepared is not None))
+
+    @property
+    def takes(self) -> tuple[tuple[ModelSource, ModelFiles], ...]:
+        """The models of those members that are compiled as they are."""
+        fetched = [member for member in self.members if member.prepared is None]
+        return tuple((member.model, member.original) for member in fetched if member.original is not None)
 
     @property
     def runs_in(self) -> ToolchainNeeds:
@@ -430,6 +464,11 @@ class Emission:
         return tuple(dict.fromkeys((*self.session_groups, *(part.verification for part in self.parts if part.verification))))
 
     @property
+    def takes(self) -> tuple[()]:
+        """It takes results."""
+        return ()
+
+    @property
     def runs_in(self) -> None:
         """Epbuild lays outputs out itself."""
         return None
@@ -472,6 +511,10 @@ class Plan:
     def of(self, kind: type[_A]) -> dict[str, _A]:
         """Its actions of one kind, by id."""
         return {ident: action for ident, action in self.actions.items() if isinstance(action, kind)}
+
+    def sources(self) -> list[tuple[ModelSource, ModelFiles]]:
+        """The models that it begins with, each once, whose files are known."""
+        return list({model.name: (model, files) for action in self.actions.values() for model, files in action.takes}.values())
 
     def toolchains(self) -> dict[str, ToolchainNeeds]:
         """The toolchains that the plan's actions run in, each with what it has to hold."""

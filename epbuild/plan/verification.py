@@ -109,6 +109,11 @@ class Verification:
         return tuple(dict.fromkeys((*sources, *(path for checked in self.members for path in checked.inputs.values()))))
 
     @property
+    def takes(self) -> tuple[()]:
+        """What it takes of the user's own models, the session groups take as well."""
+        return ()
+
+    @property
     def runs_in(self) -> ToolchainNeeds:
         """The target's toolchain, as its session groups."""
         entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)

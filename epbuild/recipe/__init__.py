@@ -10,6 +10,7 @@ from epbuild.recipe.address import (
     is_immutable,
     parse_address,
 )
+from epbuild.recipe.compose import rebased
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.image_reference import DEFAULT_TAG, BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.load import BrokenRecipe, load
@@ -32,6 +33,7 @@ from epbuild.recipe.model import (
     ModelSource,
     Output,
     Pack,
+    PrepareStep,
     Recipe,
     Reference,
     Scalar,
@@ -40,13 +42,15 @@ from epbuild.recipe.model import (
     Toolchain,
     VerifyChoice,
 )
+from epbuild.recipe.preparations import RUN
 from epbuild.recipe.requirement import Requirement, read_requirement
 from epbuild.recipe.source import MappingNode, Node, ScalarNode, SequenceNode, plain
-from epbuild.recipe.template import OUTPUT_NAMES, TemplateError, substitute
+from epbuild.recipe.template import OUTPUT_NAMES, TemplateError, render, substitute
 
 __all__ = [
     "DEFAULT_TAG",
     "OUTPUT_NAMES",
+    "RUN",
     "Address",
     "BadAddress",
     "BadImageReference",
@@ -75,6 +79,7 @@ __all__ = [
     "Output",
     "Pack",
     "PackageAddress",
+    "PrepareStep",
     "Recipe",
     "Reference",
     "Requirement",
@@ -94,5 +99,7 @@ __all__ = [
     "parse_image_reference",
     "plain",
     "read_requirement",
+    "rebased",
+    "render",
     "substitute",
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.errors import Argument, Position, Problem
-from epbuild.recipe import groups, outputs
+from epbuild.recipe import groups, outputs, preparations
 from epbuild.recipe.address import address_problem, is_remote, package_file
 from epbuild.recipe.compose import rebased
 from epbuild.recipe.custom_ops import custom_ops_problem, names_library
@@ -39,6 +39,7 @@ from epbuild.recipe.model import (
 )
 from epbuild.recipe.outputs import read_output
 from epbuild.recipe.overrides import Override
+from epbuild.recipe.preparations import read_preparations
 from epbuild.recipe.problems import BAD_NAME, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.requirement import read_requirement
 from epbuild.recipe.schema import Verdict, judge_definition
@@ -99,7 +100,7 @@ class _Assembler:
             models={
                 key: self._model(key, entry.name_where, node)
                 for key, entry in self._entries("models")
-                if (node := self._resolved(("models", key), entry.node, names)) is not None
+                if (node := self._resolved(("models", key), entry.node, names, preparations.LATER)) is not None
             },
             targets=targets,
             groups=dict(self._groups(names, targets)),
@@ -225,6 +226,12 @@ class _Assembler:
             read=read,
             external_data=Reference(rebased(folder, folder_where, self._file), folder_where) if folder else None,
             verify=read_verify(fields, self._path, self.problems),
+            prepare=read_preparations(
+                fields,
+                lambda text, where: rebased(text, where, self._file),
+                lambda toolchain: self._follow(toolchain, "toolchain", "toolchains"),
+                self.problems,
+            ),
         )
 
     def _catalogs(self, names: Names) -> Iterator[Reference]:

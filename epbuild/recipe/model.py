@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from epbuild.errors import Position
 from epbuild.recipe.address import is_remote, package_file
 from epbuild.recipe.requirement import Requirement, read_requirement
+
+if TYPE_CHECKING:
+    from epbuild.recipe.source import Node
 
 Scalar = str | int | float | bool
 """What a YAML scalar may be in a recipe; `null` is refused where a value is needed."""
@@ -127,6 +130,26 @@ class VerifyChoice:
 
 
 @dataclass(frozen=True)
+class PrepareStep:
+    """One entry of a model's `prepare`: a program of the user's (`run`), or a kind that epbuild ships, in a toolchain of its own."""
+
+    kind: str
+    where: Position
+    toolchain: Reference
+    command: tuple[Setting, ...] = ()
+    """Of `run`: the program and its arguments; templates still hold `${in}`, `${out}` and `${model}`."""
+    options: Node | None = None
+    """Of the others: what stands under the kind; the catalog knows what it means."""
+    files: tuple[Reference, ...] = ()
+    """Globs of the files that it reads beside the model, relative to the recipe."""
+    environment: Mapping[str, Setting] = field(default_factory=dict)
+    timeout: float | None = None
+    """Seconds; None: no limit."""
+    memory: int | None = None
+    """The bytes of memory that it is expected to need; None: it is estimated."""
+
+
+@dataclass(frozen=True)
 class ModelSource:
     """A source model as written: a path relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
 
@@ -151,6 +174,8 @@ class ModelSource:
     """The folder that the locations of its external data are relative to, as a path relative to the recipe; None: that of the graph."""
     verify: VerifyChoice | None = None
     """Whether its numbers are checked wherever it is compiled; its groups may say otherwise."""
+    prepare: tuple[PrepareStep, ...] = ()
+    """What is done to it before it is compiled, in order."""
 
     @property
     def is_remote(self) -> bool:

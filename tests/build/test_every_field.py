@@ -24,7 +24,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 from small_builds import Workshop, context_model
 
-from epbuild.build import compiling, executor, session, survey, trial_worker
+from epbuild.build import compiling, executor, preparing, session, survey, trial_worker
 from epbuild.build.supervisor import Ending
 from epbuild.catalog import METRICS, entry
 from epbuild.recipe import Toolchain
@@ -123,6 +123,15 @@ GENAI: Edits = {
     **every("base", "${model}.base.onnx"),
 }
 ELSEWHERE: Edits = {"models.right": {"path": "external.onnx", "external_data": "one"}}
+TOOLS: Edits = {"toolchains.tools": {"packages": ["onnx==1.19.1"]}}
+PREPARED: Edits = {
+    **TOOLS,
+    "models.right": {
+        "path": "right.onnx",
+        "prepare": [{"run": ["python", "fold.py", "${in}", "${out}"], "files": ["fold.py"], "toolchain": "tools"}],
+    },
+}
+OPSET: Edits = {**TOOLS, "models.right": {"path": "right.onnx", "prepare": [{"opset": 20, "toolchain": "tools"}]}}
 LISTED: Edits = {"groups.pair.models": [{"model": "left"}, {"model": "right"}]}
 EXTERNAL: Edits = {"groups.pair.compile": {"initializers": {"store": "external", "file": "${model}.w", "threshold": 64}}}
 
@@ -184,6 +193,7 @@ FILES = {
     "more.yaml": b"vars: {quality: 3}\n",
     "base.yaml": b"description: Another purpose.\n",
     "mine.toml": b"",
+    "fold.py": b"print(1)",
 }
 DIGESTS = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
 
@@ -220,6 +230,17 @@ CASES: dict[str, Case | str] = {
         {"models.right.free_dimensions.by_denotation.DATA_BATCH": 2},
         given={"models.right": sized(free_dimensions={"by_denotation": {"DATA_BATCH": 4}})},
     ),
+    "models.*.prepare[].run[]": Case({"models.right.prepare.0.run": ["python", "fold.py", "${in}", "${out}", 2]}, given=PREPARED),
+    "models.*.prepare[].opset": Case({"models.right.prepare.0.opset": 21}, given=OPSET),
+    "models.*.prepare[].toolchain": Case(
+        {"models.right.prepare.0.toolchain": "next"},
+        given={**PREPARED, "toolchains.next": {"packages": ["onnx==1.19.0"]}},
+        counts=False,
+    ),
+    "models.*.prepare[].files[]": Case({"models.right.prepare.0.files": ["fold.py", "one/*"]}, given=PREPARED),
+    "models.*.prepare[].environment.*": Case({"models.right.prepare.0.environment": {"BITS": 8}}, given=PREPARED),
+    "models.*.prepare[].timeout": Case({"models.right.prepare.0.timeout": 60}, given=PREPARED, counts=False),
+    "models.*.prepare[].memory": Case({"models.right.prepare.0.memory": "1 GiB"}, given=PREPARED, counts=False),
     "models.*.read": Case({"models.right.read": "bytes"}),
     "targets.*.matrix.*[]": Case({"targets.npu.matrix.soc": ["SM8650"]}, given=MATRIX),
     "targets.*.matrix.include[].*": Case({"targets.npu.matrix.include": [{"soc": "SM8650"}]}, given=MATRIX),
@@ -366,6 +387,7 @@ OF_FILES = {
         {}, given={"groups.pair.verify": {"inputs": "first.npz"}}, files={"first.npz": arrays(7)}
     ),
     "a source model": Case({}, files={"left.onnx": model(4)}),
+    "a file of a preparation": Case({}, given=PREPARED, files={"fold.py": b"print(2)"}),
     "a plugin": Case({}, given={"targets.npu.library": "plugin.so"}, files={"plugin.so": b"a newer plugin"}),
     "a library of custom operators": Case(
         {}, given={"groups.pair.custom_ops": ["plugin.so", "acme_ops"]}, files={"plugin.so": b"a newer library"}
@@ -415,6 +437,7 @@ class Checkout(Workshop):
         # The EPs are faked, so that this machine can compile for all of them.
         monkeypatch.setattr(session, "obstacles", lambda groups, platform: [])
         monkeypatch.setattr(compiling, "obstacle", lambda target, platform: None)
+        monkeypatch.setattr(preparing, "supervise", self.worker)
         monkeypatch.setattr(
             "epbuild.registry.push", lambda image, reference, *rest, **options: Pushed(reference, image.digest, 1, 0, 0)
         )
@@ -438,6 +461,14 @@ class Checkout(Workshop):
         dist = self.folder / "dist"
         return {path.relative_to(dist).as_posix(): path.read_bytes() for path in sorted(dist.rglob("*")) if path.is_file()}
 
+    def prepared(self, request: Document, folder: Path, log: Path, environment: Mapping[str, str]) -> Ending:
+        """A preparation that makes another model of all that it is asked for, and all that it can read."""
+        files = [path.read_bytes() for part in ("in", "files") for path in sorted((folder / part).rglob("*")) if path.is_file()]
+        told = hashlib.sha256(b"".join(files) + json.dumps([request, dict(environment)], sort_keys=True).encode())
+        (folder / "out" / "right.onnx").write_bytes(model(int(told.hexdigest()[:8], 16)))
+        log.write_text("prepared\n", encoding="utf-8")
+        return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
+
     def _prepare(self, toolchain: Toolchain, *arguments: object) -> Environment:
         packages = dict(package.split("==") for package in toolchain.packages)
         version = toolchain.python or "3.11"
@@ -459,6 +490,8 @@ class Checkout(Workshop):
     def worker(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
         """An EP that writes down all that it is asked for, and all that it can read."""
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        if "members" not in request:
+            return self.prepared(request, folder, log, options["environment"])
         for item in (*request["eps"], *request["custom_ops"]):
             if item["library"] is not None:
                 item["library"] = hashlib.sha256(Path(item["library"]).read_bytes()).hexdigest()

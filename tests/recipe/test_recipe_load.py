@@ -49,7 +49,11 @@ def target(soc: str) -> dict[str, Any]:
 
 def model(name: str, path: str, **more: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {"sha256": None, "data_sha256": {}, "free_dimensions": {}, "denoted_dimensions": {}, "read": "file"}
-    return {"name": name, "path": path, "external_data": None, "inputs": {}, "dimension_places": {}} | plain | more
+    return (
+        {"name": name, "path": path, "external_data": None, "inputs": {}, "dimension_places": {}, "prepare": [], "verify": None}
+        | plain
+        | more
+    )
 
 
 COMPILE = {

@@ -1,0 +1,375 @@
+"""What is done to a model before it is compiled: the entries of its `prepare` as actions, each made of the result of the one before.
+
+    prepare:det/1-infer_shapes ── prepare:det/2-quantize ─┬─ compile:vision/phone/det ── …
+                                                          └─ compile:vision/tablet/det ── …
+
+A preparation sees the files that are staged for it, and nothing else: the model, below `in`, and what the entry names, below `files`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from epbuild.catalog import preparation as built_in
+from epbuild.errors import Position, Problem
+from epbuild.onnxfile import Dimension, fit_sizes
+from epbuild.plan.preparations import bringing, package_problems, preparation_options
+from epbuild.plan.sources import SourceModel
+from epbuild.plan.steps import ModelFiles, ToolchainNeeds
+from epbuild.recipe import (
+    RUN,
+    MappingNode,
+    ModelSource,
+    PrepareStep,
+    Reference,
+    SequenceNode,
+    Toolchain,
+    rebased,
+    render,
+    substitute,
+)
+from epbuild.snapshot import WORKSPACE
+
+PYTHON = "python"
+"""The program that means the toolchain's interpreter."""
+FILES = "files"
+"""The folder of the staging directory with the files that an entry names."""
+
+_FORMAT = 1
+_CONTRACT = 1
+"""Raised when what a preparation is given, or how, changes what it writes."""
+_MOST_FILES = 100_000
+_LONGEST_WORD = 1000
+_NOT_INPUTS = frozenset({WORKSPACE, "__pycache__"})
+_SCRIPTS = Path(__file__).parent.parent / "worker" / "preparations"
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """One entry of a model's `prepare`, as it is run."""
+
+    model: ModelSource
+    number: int
+    """From 1, in the order of the model's entries."""
+    kind: str
+    where: Position
+    toolchain: Toolchain
+    command: tuple[str, ...] = ()
+    """Of the kind `run`: the program and its arguments, with staged names."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    option_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The staged names of the files that options name, by option."""
+    staged: Mapping[str, Path] = field(default_factory=dict)
+    """The files beside the model, by staged name."""
+    folders: tuple[Path, ...] = ()
+    """Those in which a file that appears may be one that it reads."""
+    packages: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """What the toolchain must hold, for a kind that epbuild ships: packages, each with the distributions of which one has to be there."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    memory: int | None = None
+    after: str | None = None
+    """The id of the preparation whose result this one takes; None: it takes the model as it is."""
+    source: ModelFiles | None = None
+    """The files that it takes, where they are known."""
+    inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
+    """The inputs of these whose shapes change by the sizes that the model's `inputs` give, with their shapes: it is staged with these."""
+
+    def taking(self, source: SourceModel) -> Preparation:
+        """The preparation of a model whose files are known."""
+        asked = {name: shape.sizes for name, shape in self.model.inputs.items()}
+        return replace(self, source=source.files, inputs=fit_sizes(source.header, asked).shapes if asked else {})
+
+    @property
+    def id(self) -> str:
+        """The id of its step."""
+        return preparation_id(self.model.name, self.number, self.kind)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Itself."""
+        return (self.id,)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The preparation before it."""
+        return (self.after,) if self.after is not None else ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that it reads, as far as they are known."""
+        return tuple(dict.fromkeys((*(self.source.all if self.source is not None else ()), *self.staged.values())))
+
+    @property
+    def takes(self) -> tuple[tuple[ModelSource, ModelFiles], ...]:
+        """The model that it begins with."""
+        return ((self.model, self.source),) if self.after is None and self.source is not None else ()
+
+    @property
+    def runs_in(self) -> ToolchainNeeds:
+        """Its toolchain."""
+        return ToolchainNeeds(self.toolchain, (), {})
+
+    @property
+    def input(self) -> str:
+        """The path in the staging directory of the model that it takes."""
+        return f"in/{self.model.name}.onnx"
+
+    @property
+    def output(self) -> str:
+        """The path in the staging directory of the model that it is to write."""
+        return f"out/{self.model.name}.onnx"
+
+    @property
+    def step(self) -> PrepareStep:
+        """The recipe's entry."""
+        return self.model.prepare[self.number - 1]
+
+    @property
+    def script(self) -> Path | None:
+        """The script of a kind that epbuild ships; None for a program of the user's."""
+        return None if self.kind == RUN else _SCRIPTS / f"{self.kind}.py"
+
+    @property
+    def title(self) -> str:
+        """What it does, for messages."""
+        words = (word.removeprefix(f"{FILES}/") for word in self.command[:2])
+        return " ".join(words) if self.kind == RUN else self.kind
+
+
+def preparation_id(model: str, number: int, kind: str) -> str:
+    """The id of the step of a model's entry."""
+    return f"prepare:{model}/{number}-{kind}"
+
+
+def plan_preparations(
+    model: ModelSource, toolchains: Mapping[str, Toolchain], problems: list[Problem]
+) -> tuple[Preparation, ...]:
+    """The preparations of a model, in order, as far as they are known without looking at files; what is wrong is added to `problems`."""
+    found: list[Preparation] = []
+    for number, step in enumerate(model.prepare, 1):
+        toolchain = toolchains.get(step.toolchain.name)
+        if toolchain is None:
+            continue  # which is told of the recipe
+        preparation = Preparation(
+            model=model,
+            number=number,
+            kind=step.kind,
+            where=step.where,
+            toolchain=toolchain,
+            environment={name: render(setting.value) for name, setting in step.environment.items()},
+            timeout=step.timeout,
+            memory=step.memory,
+            after=found[-1].id if found else None,
+        )
+        problems += _command_problems(preparation, step) if step.kind == RUN else _option_problems(step, toolchain)
+        found.append(preparation)
+    return tuple(found)
+
+
+def with_files(preparation: Preparation, recipe: Path, problems: list[Problem]) -> Preparation:
+    """A preparation with all that it reads beside the model, as seen from the file `recipe`; what is not there is added to `problems`."""
+    step = preparation.step
+    staged = _Staged(recipe.parent, problems)
+    staged.add(step.files)
+    if step.kind == RUN:
+        names = {"in": preparation.input, "out": preparation.output, "model": preparation.model.name}
+        words = [staged.word(render(substitute(str(word.value), names))) for word in step.command]
+        for word, text in zip(step.command[1:], words[1:], strict=True):
+            if staged.hides(text):
+                message = f"the command of '{preparation.id}' names {text}, which it cannot see"
+                hint = "Name it under 'files': it sees these, and nothing else of the recipe's folder."
+                problems.append(Problem("EPB272", message, word.where, hint))
+        return replace(preparation, command=tuple(words), staged=staged.files, folders=tuple(staged.folders))
+    given, wrong = preparation_options(step.kind, step.options, step.where)
+    if wrong:  # which were told when it was planned
+        return preparation
+    known = built_in(step.kind)
+    named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
+    options = {name: value for name, value in given.items() if name not in named}
+    packages = {name: frozenset(bringing(name)) for name in known.packages_for(given)}
+    preparation = replace(preparation, options=options, option_files=named, packages=packages)
+    return replace(preparation, staged=staged.files, folders=tuple(staged.folders))
+
+
+def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:
+    for name, what in (("in", "takes"), ("out", "has to write")):
+        if not any(f"${{{name}}}" in str(word.value) for word in step.command):
+            message = f"the command of '{preparation.id}' does not have ${{{name}}}, the model that it {what}"
+            hint = 'Give it to the program, as in `run: [python, x.py, "${in}", "${out}"]`.'
+            yield Problem("EPB270", message, step.where, hint)
+
+
+def _option_problems(step: PrepareStep, toolchain: Toolchain) -> list[Problem]:
+    options, wrong = preparation_options(step.kind, step.options, step.where)
+    return wrong or package_problems(step.kind, options, toolchain, step.where)
+
+
+def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> list[Reference]:
+    """The patterns of an option that names files, with their places."""
+    node = step.options.entries[option].node if isinstance(step.options, MappingNode) else None
+    places = [item.where for item in node.items] if isinstance(node, SequenceNode) else [node.where if node else step.where]
+    listed = value if isinstance(value, list) else [value]
+    return [Reference(rebased(str(text), where, recipe), where) for text, where in zip(listed, places, strict=True)]
+
+
+class _Staged:
+    """The files that an entry names, each under one staged name."""
+
+    def __init__(self, base: Path, problems: list[Problem]) -> None:
+        self.files: dict[str, Path] = {}
+        self.folders: dict[Path, None] = {}
+        self._base = base
+        self._problems = problems
+
+    def add(self, patterns: Iterable[Reference]) -> list[str]:
+        """Add what globs match; returns the staged names, in order. A pattern that matches nothing is a problem."""
+        found: dict[str, None] = {}
+        for pattern in patterns:
+            matches = list(_matches(self._base, pattern.name))
+            if not matches:
+                self._problems.append(_without_files(pattern))
+            self.folders.update(dict.fromkeys(_folders(self._base, pattern.name)))
+            for path in matches:
+                name = _staged_name(_relative(path, self._base))
+                self.files.setdefault(name, path)
+                found[name] = None
+        return list(found)
+
+    def word(self, text: str) -> str:
+        """A word of a command: the staged name of the file that it names, or of the folder of files; else the word itself."""
+        if not text or text in (".", "..") or len(text) > _LONGEST_WORD:
+            return text
+        name = _staged_name(text)
+        return name if name in self.files or any(file.startswith(f"{name}/") for file in self.files) else text
+
+    def hides(self, word: str) -> bool:
+        """Whether a word of a command is a file in the recipe's folder that is not staged; a word without a dot or slash is none."""
+        if not set("./") & set(word) or word.startswith("-"):
+            return False
+        return _is_file(self._base / word)
+
+
+def _matches(base: Path, pattern: str) -> Iterator[Path]:
+    """The files that a glob matches, sorted by name; one that is no glob names a file, or a folder with all that is in it."""
+    path = base / pattern
+    if not any(sign in pattern for sign in "*?["):
+        if _is_file(path):
+            yield path
+        elif path.is_dir():
+            yield from sorted(file for file in path.rglob("*") if _is_input(file, path))
+        return
+    root = next(folder for folder in path.parents if not any(sign in str(folder) for sign in "*?["))
+    try:
+        found = sorted(
+            file for file in itertools.islice(root.glob(str(path.relative_to(root))), _MOST_FILES) if _is_input(file, root)
+        )
+    except (OSError, ValueError, NotImplementedError):  # no pattern that a file can match
+        return
+    yield from found
+
+
+def _is_input(file: Path, root: Path) -> bool:
+    """Whether a file that a pattern matches is one of the user's, and nothing that Python or epbuild left there."""
+    return _NOT_INPUTS.isdisjoint(file.relative_to(root).parts) and file.is_file()
+
+
+def _folders(base: Path, pattern: str) -> Iterator[Path]:
+    """The folders in which a file that appears may match a pattern."""
+    path = base / pattern
+    if not any(sign in pattern for sign in "*?["):
+        root, deep = path, True
+    else:
+        root = next(folder for folder in path.parents if not any(sign in str(folder) for sign in "*?["))
+        deep = root != path.parent or path.name == "**"
+    if root.is_dir():
+        yield root
+        yield from sorted(folder for folder in root.rglob("*") if deep and folder.is_dir())
+
+
+def _without_files(pattern: Reference) -> Problem:
+    what = "no file matches" if any(sign in pattern.name for sign in "*?[") else "there is no file"
+    return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, "Paths are relative to the recipe.")
+
+
+def _relative(path: Path, base: Path) -> str:
+    try:
+        return os.path.relpath(path, base)
+    except ValueError:  # another drive of Windows
+        return str(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _staged_name(path: str) -> str:
+    """The staged name of a file at a path relative to the recipe; what is outside of its folder goes by what leads there."""
+    clean = posixpath.normpath(path.replace(os.sep, "/"))
+    if PurePosixPath(clean).is_absolute() or ":" in clean:
+        digest = hashlib.sha256(posixpath.dirname(clean).encode()).hexdigest()[:8]
+        clean = f"elsewhere-{digest}/{posixpath.basename(clean)}"
+    return f"{FILES}/{clean.replace('../', 'above/')}"
+
+
+def preparation_document(preparation: Preparation, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a preparation's key; `digests` are the SHA-256 of its files, `toolchain` is its fingerprint's document.
+
+    Raises TypeError while the files that it takes are not known.
+    """
+    source = preparation.source
+    if source is None:
+        raise TypeError(f"the files of {preparation.id} are not known")
+    script = preparation.script
+    asked = {
+        "command": list(preparation.command),
+        "options": dict(preparation.options),
+        "option_files": {name: list(files) for name, files in preparation.option_files.items()},
+    }
+    return {
+        "format": _FORMAT,
+        "contract": _CONTRACT,
+        "kind": "prepare",
+        "source": {
+            preparation.model.name: {
+                "graph": digests[source.graph],
+                "external": {location: digests[path] for location, path in source.external.items()},
+                **({"inputs": {name: list(shape) for name, shape in preparation.inputs.items()}} if preparation.inputs else {}),
+            }
+        },
+        "prepare": {"kind": preparation.kind, **{name: value for name, value in asked.items() if value}},
+        "staged": {name: digests[path] for name, path in preparation.staged.items()},
+        "environment": dict(preparation.environment),
+        **({"script": _scripts_digest(script)} if script is not None else {}),
+        "toolchain": toolchain,
+    }
+
+
+def _scripts_digest(script: Path) -> str:
+    """One digest of a script that epbuild ships and of all that it may import beside it."""
+    total = hashlib.sha256()
+    for file in (script, script.with_name("step.py")):  # all that they have in common
+        total.update(file.read_bytes())
+    return total.hexdigest()
+
+
+def described(preparations: Iterable[Preparation]) -> Sequence[Mapping[str, Any]]:
+    """What was done to a model, as manifests and provenance have it: the same for the same work, whatever its key."""
+    return [
+        {
+            "kind": item.kind,
+            **({"command": list(item.command)} if item.command else {}),
+            **({"options": dict(item.options)} if item.options else {}),
+        }
+        for item in preparations
+    ]

@@ -1,0 +1,47 @@
+"""What the source models of a session group show to be wrong: when the plan is made, or, of a model that is not there yet, when its
+compile starts.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable, Iterator, Mapping
+
+from epbuild.errors import Problem
+from epbuild.onnxfile import ModelHeader
+from epbuild.plan.shapes import shape_problems
+from epbuild.plan.steps import SessionGroup
+from epbuild.recipe import ModelSource
+
+
+def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
+    """What is wrong with those members of a session group whose sources have these `headers`, by member."""
+    found = list(_unopenable(group, headers))
+    for member in group.members:
+        found += in_place_of_graph(member.name, member.model, member.external)
+        if member.name in headers:
+            found += shape_problems(member, headers[member.name], group.target)
+    return found
+
+
+def in_place_of_graph(name: str, model: ModelSource, locations: Iterable[str]) -> Iterator[Problem]:
+    """That external data would lie where the graph is staged: under this name."""
+    for location in locations:
+        if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):
+            message = f"the external data of the model '{name}' is named {location}, as its graph is while it is compiled"
+            yield Problem("EPB204", message, model.path_where, "Give the model another name in the recipe.")
+
+
+def _unopenable(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> Iterator[Problem]:
+    """A problem for each member that an EP of the group compiles to what it cannot open, as the catalog knows."""
+    known = [(ep, row) for ep in group.target.eps for row in ep.entry.cannot if row.source_has == "overridable initializers"]
+    for member in group.members:
+        names = headers[member.name].overridable if member.name in headers else ()
+        for ep, row in known if names else ():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            message = (
+                f"the model '{member.name}' has initializers that are inputs too ('{names[0]}'{more}), which a run may override; "
+                f"{ep.entry.ep} cannot {row.what}: {row.why}"
+            )
+            hint = "Take them out of the graph's inputs: ONNX Runtime's remove_initializer_from_input.py does that."
+            yield Problem("EPB259", message, member.model.path_where, hint)

@@ -1,0 +1,59 @@
+"""One program of the user's in one fresh process: `python -I run.py request.json`, with the staging directory as current directory.
+
+Runs the request's `command`, of which all that it prints goes to standard error, and reports how it ended as JSON lines on what was
+standard output when the process began. Standard input is a lifeline: when it closes, epbuild is gone, and so are this process and the
+program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from typing import Any
+
+if sys.platform != "win32":
+    import resource
+
+COMPILE: dict[str, Any] = runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "compile.py"))  # noqa: PTH100, PTH118, PTH120
+"""What `compile.py`, beside this script, has for the pipe and the lifeline."""
+
+
+def peak_memory() -> int | None:
+    """The most bytes that were resident at once in the program, or in this process; None where the platform does not say."""
+    own: int | None = COMPILE["peak_memory"]()
+    if sys.platform == "win32" or own is None:
+        return own
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return max(own, peak if sys.platform == "darwin" else peak * 1024)
+
+
+def run(command: list[str], channel: Any) -> int:
+    """Run the program and report how it ended; returns the exit status of this process."""
+    channel.send("started")
+    try:
+        # Its standard output is this process's, which the channel has turned to standard error.
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
+    except OSError as error:
+        channel.send("failed", kind="unfit", type=type(error).__name__, message=f"{command[0]}: {error.strerror or error}")
+        return 1
+    if status != 0:
+        channel.send("failed", kind="error", type="ExitStatus", message=str(status), peak_memory=peak_memory())
+        return 1
+    channel.send("finished", peak_memory=peak_memory())
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """The process, from the request to the exit status."""
+    channel = COMPILE["Channel"]()
+    COMPILE["follow_parent"]()
+    with open(arguments[0], encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more
+        request: dict[str, Any] = json.load(file)
+    return run(request["command"], channel)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
