@@ -54,6 +54,8 @@ class Problem:
     hint: str | None = None
     reason: str | None = None
     """The part of the message that says why, and not to what it happened: problems with one reason can be told as one."""
+    lines: tuple[str, ...] = ()
+    """What to write into the file, as lines of it: without the indentation that they have in common."""
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where is not None else ""
@@ -62,8 +64,8 @@ class Problem:
     @classmethod
     def from_plain(cls, plain: tuple[Any, ...]) -> Problem:
         """The problem that `plain` was made of."""
-        code, message, where, hint, reason = plain
-        return cls(code, message, _PLACES[where[0]](*where[1:]) if where else None, hint, reason)
+        code, message, where, hint, reason, lines = plain
+        return cls(code, message, _PLACES[where[0]](*where[1:]) if where else None, hint, reason, tuple(lines))
 
     @property
     def plain(self) -> tuple[Any, ...]:
@@ -80,7 +82,7 @@ class Problem:
                 where = ("argument", text)
             case step:
                 where = ("step", step)
-        return self.code, self.message, where, self.hint, self.reason
+        return self.code, self.message, where, self.hint, self.reason, self.lines
 
     @property
     def text(self) -> str:

@@ -125,10 +125,14 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
     )
     given = {name: shape.sizes for name, shape in member.asked.items()}
     sizes = {**given, **suggest_sizes(found)}
-    hint = f"Give sizes under the model, such as `inputs: {{{', '.join(_line(*item) for item in sizes.items())}}}`."
+    lines = [f"  {_line(*item)}" for item in sizes.items()]
+    hint = f"Give the sizes that you need, such as `inputs: {{{', '.join(line.strip() for line in lines)}}}`."
     if not sizes:
-        hint = "Give the sizes of these inputs under the model, with 'inputs'."
-    return Problem("EPB264", message, member.where or member.model.path_where, hint)
+        hint = "Give the sizes of these inputs, with 'inputs'."
+    # What is said of a model that is what it is everywhere is said once.
+    own = member.name != member.model.name or member.asked != member.model.inputs
+    where = member.where if own and member.where is not None else member.model.where
+    return Problem("EPB264", message, where, hint, lines=("inputs:", *lines) if lines else ())
 
 
 def _overridden(value: ValueInfo, model: ModelSource) -> ValueInfo:

@@ -42,8 +42,9 @@ def plan_document(recipe: str, found: Survey) -> dict[str, Any]:
 
 
 def problem_document(problem: Problem) -> dict[str, Any]:
-    """A problem as JSON: where it is by `file`, `line` and `column`, or by `path`, `argument` or `step`."""
-    return {"code": problem.code, "message": problem.message, "hint": problem.hint, **_location(problem.where)}
+    """A problem as JSON, with the `lines` to write; where it is by `file`, `line` and `column`, or by `path`, `argument` or `step`."""
+    lines = {"lines": list(problem.lines)} if problem.lines else {}
+    return {"code": problem.code, "message": problem.message, "hint": problem.hint, **lines, **_location(problem.where)}
 
 
 def _location(where: Location | None) -> dict[str, Any]:

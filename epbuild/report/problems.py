@@ -53,6 +53,8 @@ def tell_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
             bar, over = (_DIM, _PLAIN) if paint else ("", "")
             mark = f"{_COLOURS[kind]}{carets}{_PLAIN}" if paint else carets
             stream.write(f"{bar}{gutter} |{over} {shown}".rstrip() + f"\n{bar}{'':{len(gutter)}} |{over} {mark}\n")
+            for written in problem.lines:
+                stream.write(f"{bar}{'+':>{len(gutter)}} |{over} {'':{problem.where.column + 1}}{printable(written)}\n")
 
 
 def tell_count(problems: Sequence[Problem]) -> None:

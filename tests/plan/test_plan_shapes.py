@@ -89,12 +89,13 @@ def test_sizes_that_do_not_fit_are_refused_at_their_place(workshop: Path, shape:
 @pytest.mark.parametrize("shape", [("n", 3), (None, 3), (-1, 3), ("?", 3)])
 def test_an_open_dimension_is_refused_where_the_ep_takes_static_shapes_only(workshop: Path, shape: Dims) -> None:
     write_prefill(workshop, *shape)
-    text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [{MARK}prefill, decode]")))
+    text, [where] = places(edited(RECIPE, ("  prefill: models", f"  {MARK}prefill: models")))
     (problem,) = problems_of(workshop, text)
     assert told([problem]) == [("EPB264", *where)]
     shown = "?" if shape[0] in (None, -1) else shape[0]
     assert f"an input with open dimensions, x[{shown}, 3]; QNNExecutionProvider takes static shapes only" in problem.message
-    assert problem.hint == "Give sizes under the model, such as `inputs: {x: [1, 3]}`."
+    assert problem.hint == "Give the sizes that you need, such as `inputs: {x: [1, 3]}`."
+    assert problem.lines == ("inputs:", "  x: [1, 3]")
 
 
 def test_what_is_suggested_for_open_dimensions_is_yaml_that_is_enough(workshop: Path) -> None:
