@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import threading
 import time
@@ -49,7 +50,14 @@ if TYPE_CHECKING:
 _ATTEMPTS = 2
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
 _MOST_STORING = 4  # when more than these wait for the disk, further compiles would only pile up
-_COUNTED: Sequence[tuple[Outcome, ...]] = (("built", "emitted"), ("restored",), ("current",), ("failed",), ("skipped",))
+_COUNTED: Sequence[tuple[Outcome, ...]] = (
+    ("built", "emitted"),
+    ("restored",),
+    ("current",),
+    ("failed",),
+    ("skipped",),
+    ("allowed",),
+)
 
 
 class Actions:
@@ -63,6 +71,8 @@ class Actions:
         surveyor: Surveyor,
         tell: Listener,
         cancelled: threading.Event,
+        *,
+        retry: bool = False,
     ) -> None:
         self.cancelled = cancelled
         self.idle = Idle()
@@ -77,6 +87,12 @@ class Actions:
         self._workspace = surveyor.workspace
         self._store = surveyor.store
         self._tell = tell
+        self._retry = retry
+        self._known_failures = surveyor.failures
+        self._remembered: set[str] = set()
+        """The actions that failed before, and were not tried again."""
+        self._held_back: dict[str, str] = {}
+        """The actions that cannot be done since one failed whose failure is allowed, with that one's id."""
         self._steps: dict[str, list[str]] = {}
         for step in found.plan.steps:
             self._steps.setdefault(step.action, []).append(step.id)
@@ -154,24 +170,46 @@ class Actions:
             case other:
                 self._make(other)
 
-    def failed(self, action: str, error: EpbuildError) -> None:
-        """Take note that an action failed: the step at fault is told, the others of its group count as skipped."""
-        self._exit_code = max(self._exit_code, error.exit_code)
+    def failed(self, action: str, error: EpbuildError) -> bool:
+        """Take note that an action failed: the step at fault is told, the others of its group count as skipped.
+
+        Says whether the recipe allows that, so that others may go on.
+        """
+        allowed, remembered = action in self._plan.may_fail, action in self._remembered
+        if not allowed:
+            self._exit_code = max(self._exit_code, error.exit_code)
         self._failures[action] = error.problems
         at_fault = {problem.where for problem in error.problems}
         steps = self._steps[action]
         told = next((step for step in steps if step in at_fault), steps[-1])
         with self._ending:
-            self._outcomes[told] = "failed"
-            self._tell(StepFailed(told, error.problems, self._tally.end(told, compiled=False)))
+            self._outcomes[told] = "allowed" if allowed else "failed"
+            progress = self._tally.end(told, compiled=False)
+            self._tell(StepFailed(told, error.problems, progress, allowed=allowed, remembered=remembered))
         for step in steps:
             if step != told:
                 self._ended(StepFinished(step, "skipped", 0.0))
+        if allowed:
+            self._hold_back(action, told)
+        return allowed
+
+    def _hold_back(self, action: str, told: str) -> None:
+        """Take note of what cannot be done without an action; outputs of it that are in place are of an earlier build."""
+        held = {action}
+        for ident, other in self._plan.actions.items():  # each after those that it needs
+            if not held.intersection(other.needs) or ident in self._held_back:
+                continue
+            held.add(ident)
+            self._held_back[ident] = told
+            if isinstance(other, Emission) and self._outputs.last(other.path) is not None and os.path.lexists(other.path):
+                message = f"{shown_path(other.path)} stays as an earlier build left it, since {told} failed, which is allowed"
+                self._tell(Warned(Problem("EPB460", message, StepId(other.id), "Remove it where it must not be used any more.")))
 
     def skipped(self, action: str) -> None:
         """Take note that an action was not started."""
+        note = f"needs {self._held_back[action]}" if action in self._held_back else ""
         for step in self._steps[action]:
-            self._ended(StepFinished(step, "skipped", 0.0))
+            self._ended(StepFinished(step, "skipped", 0.0, note))
 
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
         """The sum of it all, once it is told how far the models were compiled that were to do, or all, and what sharing saves in them."""
@@ -211,10 +249,17 @@ class Actions:
                 if here is not None:
                     outcome, result = "current", result or here
             if result is None:
+                self._recall(action, key)
                 kind.check(action)
-                with self.execution(action, needed, document, action.id) as execution:
-                    result, outcome = kind.make(action, execution), "built"
+                try:
+                    with self.execution(action, needed, document, action.id) as execution:
+                        result, outcome = kind.make(action, execution), "built"
+                except EpbuildError as error:
+                    with suppress(StoreError):  # what failed is worth more words than that
+                        self._known_failures.remember(action.id, key, error)
+                    raise
                 self._surveyor.records.put(key, {"document": document, "result": result})
+                self._known_failures.forget(action.id)
             self._results[action.id] = result
             self._check(action, result)  # what fails anyway is not finished
 
@@ -254,6 +299,13 @@ class Actions:
             self._tell(StepOutput(made.action.steps[0], "the store has lost its result; it is made again"))
             self._make(self._plan.actions[made.action.id], again=True)
         return bool(lost)
+
+    def _recall(self, action: Action, key: str) -> None:
+        """Raises the error that the action failed with the last time, if nothing has changed since, and nobody wants it tried again."""
+        failure = None if self._retry else self._known_failures.of(action.id, key)
+        if failure is not None:
+            self._remembered.add(action.id)
+            raise failure.again()
 
     def _check(self, action: Action, result: Mapping[str, Any]) -> None:
         unmet = kind_of(action).unmet(action, result)

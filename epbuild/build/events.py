@@ -12,7 +12,7 @@ from epbuild.errors import Problem
 if TYPE_CHECKING:
     from epbuild.verify import FileDifference, Outside
 
-Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped"]
+Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped", "allowed"]
 Coverage = Literal["whole", "partial", "failed"]
 """The EPs of a target took all of a model, some of its nodes, or none."""
 Verdict = Literal["same", "known", "different"]
@@ -124,6 +124,10 @@ class StepFailed:
     step: str
     problems: tuple[Problem, ...]
     progress: Progress | None = None
+    allowed: bool = False
+    """Whether the recipe allows it, so that the build goes on and counts as a success."""
+    remembered: bool = False
+    """Whether it failed before, and was not tried again, as nothing that it depends on has changed."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,10 @@ class RunFinished:
     restored: int
     current: int
     failed: int
+    """Those whose failure is not allowed."""
     skipped: int
+    allowed: int = 0
+    """Those that failed and are allowed to."""
 
 
 Event = (

@@ -167,11 +167,12 @@ class _Rebuilding:
         with self._ending:
             self._tell(replace(compared, progress=self._tally.end(ident, compiled=True)))
 
-    def failed(self, ident: str, error: EpbuildError) -> None:
-        """Take note that a session group could not be made again, or not compared."""
+    def failed(self, ident: str, error: EpbuildError) -> bool:
+        """Take note that a session group could not be made again, or not compared; that is never allowed."""
         self._count("failed", error.exit_code)
         with self._ending:
             self._tell(StepFailed(ident, error.problems, self._tally.end(ident, compiled=False)))
+        return False
 
     def skipped(self, ident: str) -> None:
         """Take note that a session group was not tried, since another failed."""

@@ -162,14 +162,15 @@ def drive(
     jobs: int,
     keep_going: bool,
     cancelled: threading.Event,
-    failed: Callable[[str, EpbuildError], None],
+    failed: Callable[[str, EpbuildError], bool],
     skipped: Callable[[str], None],
     idle: Idle | None = None,
 ) -> None:
     """Run every action through `perform`, at most `jobs` at once, until all have ended.
 
-    Others may run in the place of those that are `idle`. An EpbuildError fails the action and is given to `failed`; what depends on it
-    goes to `skipped`. Unless `keep_going`, the first failure also skips what has not started. Anything else that is raised, here or by a
+    Others may run in the place of those that are `idle`. An EpbuildError fails the action and is given to `failed`, which says
+    whether that is allowed; what depends on it goes to `skipped`. Unless `keep_going`, the first failure that is not allowed also skips
+    what has not started. Anything else that is raised, here or by a
     callback, and Ctrl-C, sets `cancelled`, waits for what runs, and goes up.
     """
     running: dict[str, threading.Thread] = {}
@@ -192,7 +193,7 @@ def _work_off(
     jobs: int,
     idle: Idle,
     keep_going: bool,
-    failed: Callable[[str, EpbuildError], None],
+    failed: Callable[[str, EpbuildError], bool],
     skipped: Callable[[str], None],
 ) -> None:
     """What `drive` does as long as nothing is wrong but actions; `running` has the thread of each action that has begun and not ended."""
@@ -225,8 +226,8 @@ def _work_off(
             scheduler.finish(action)
         elif isinstance(error, EpbuildError):
             followers = scheduler.fail(action)
-            failed(action, error)
-            for follower in followers + ([] if keep_going else scheduler.abandon()):
+            goes_on = failed(action, error) or keep_going
+            for follower in followers + ([] if goes_on else scheduler.abandon()):
                 skipped(follower)
         else:
             scheduler.fail(action)

@@ -54,6 +54,8 @@ class Request:
     """Whether to make everything again afterwards, and compare."""
     every_model: bool = False
     """Whether to tell of every model how far it is compiled, and not only of those that were to do."""
+    retry: bool = False
+    """Whether to try again what failed before, although nothing that it depends on has changed."""
 
 
 class ReadVariables(Mapping[str, str]):
@@ -145,7 +147,7 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
     lock = hold_lock(recipe, plan, strict=request.locked)
     for warning in (*plan.warnings, *lock.warnings):
         tell(Warned(warning))
-    impossible = obstacles(list(plan.session_groups.values()), sys.platform)
+    impossible = obstacles([group for group in plan.session_groups.values() if not group.may_fail], sys.platform)
     if impossible and not request.keep_going:
         raise EnvironmentFailure(*impossible)  # before anything is installed
     cache = cache_directory()
@@ -166,7 +168,7 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        actions = Actions(recipe, found, environments, surveyor, tell, stop)
+        actions = Actions(recipe, found, environments, surveyor, tell, stop, retry=request.retry)
         steps = sum(step.action in todo for step in plan.steps)
         tell(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()

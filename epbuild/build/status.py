@@ -4,6 +4,7 @@ current       done, and its outputs are in place
 restorable    its result is known; outputs can be put in place without a compile
 out of date   something that it depends on has changed
 new           it was never done here, and nobody's result for it is in the store
+failed        it failed the last time, and nothing has changed since: it is not tried again, unless that is asked for
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from epbuild.build.kind import KeyInputs
 from epbuild.build.kinds import is_stored, kind_of
 from epbuild.build.made import Made
 from epbuild.build.orphans import PLACE, Orphan, Outputs
+from epbuild.build.remembered import Failures
 from epbuild.build.written import Written
 from epbuild.errors import BuildError, PlanError, Problem
 from epbuild.plan import Action, Emission, ModelFiles, Plan, SessionGroup, Step, action_key, differences
@@ -28,7 +30,7 @@ from epbuild.recipe import ModelSource, Recipe
 from epbuild.store import UNKNOWN, ActionRecords, BlobStore, Configuration, DamagedBlob, Digests, MissingBlob, Workspace
 from epbuild.toolchain import Environment
 
-StepState = Literal["current", "restorable", "out of date", "new"]
+StepState = Literal["current", "restorable", "out of date", "new", "failed"]
 
 _LOST = "its result is no longer in the store"
 
@@ -75,6 +77,15 @@ class Survey:
         """Whether there is nothing to make and nothing to remove."""
         return not self.todo and not self.orphans
 
+    @property
+    def nothing_to_try(self) -> bool:
+        """Whether a build would come to nothing new, and to a success: what is out of date failed before, and is allowed to."""
+        failed = {ident for ident in self.todo if self.actions[ident].state == "failed" and ident in self.plan.may_fail}
+        for ident in self.todo:  # each after those that it needs
+            if failed.intersection(self.plan.actions[ident].needs):
+                failed.add(ident)
+        return not self.orphans and failed == set(self.todo)
+
     def steps(self) -> list[StepStatus]:
         """The status of every step, in the plan's order."""
         return [self._step(step) for step in self.plan.steps]
@@ -96,6 +107,7 @@ class Surveyor:
         self.workspace = workspace
         self.memory = workspace.memory(configuration)
         self.outputs = Outputs(workspace, self.memory)
+        self.failures = Failures(workspace, configuration.recipe)
         self.store = store
         self.records = records
         self._recipe = recipe
@@ -201,6 +213,8 @@ class Surveyor:
                 return ActionStatus("out of date", (_LOST,), key, document, made)
             return ActionStatus("current", (), key, document, made)
         reasons = tuple(differences(before.key_document, document)) if before else ()
+        if result is None and (failure := self.failures.of(action.id, key)) is not None:
+            return ActionStatus("failed", tuple(problem.message for problem in failure.problems), key, document)
         if result is not None:
             return ActionStatus("restorable", reasons, key, document, Made(action, key, document, result, tuple(needed)))
         return ActionStatus("out of date" if before else "new", reasons, key, document)
@@ -274,7 +288,7 @@ class Surveyor:
 
 def _must_run(action: Action, status: ActionStatus) -> bool:
     """Whether there is work for an action whose result is needed; an output has to be put in place, a result only has to be there."""
-    return status.state != "current" if isinstance(action, Emission) else status.state in ("out of date", "new")
+    return status.state != "current" if isinstance(action, Emission) else status.state in ("out of date", "new", "failed")
 
 
 def _wanted(plan: Plan, found: Mapping[str, ActionStatus]) -> set[str]:

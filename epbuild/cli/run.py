@@ -15,7 +15,7 @@ app = arguments.application()
 
 _EXIT_CODES = """\b
 Exit codes:
-  0    everything is in place
+  0    everything is in place, but for what is allowed to fail
   1    a step failed, --check found something out of date, or
        --rebuild-and-compare a difference that is not known
   2    the recipe or the command line is wrong
@@ -51,6 +51,10 @@ def run(
         bool,
         arguments.option("--rebuild-and-compare", help="Then compile everything again in a fresh place, and compare the bytes."),
     ] = False,
+    retry: Annotated[
+        bool,
+        arguments.option("--retry", help="Try again what failed before, although nothing that it depends on has changed."),
+    ] = False,
     locked: arguments.Locked = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
@@ -62,7 +66,9 @@ def run(
     file, steps = arguments.named(names, recipe)
     if rebuild_and_compare and (dry_run or check):
         raise UsageError("--rebuild-and-compare makes things; --dry-run and --check make nothing")
-    request = Request(file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare)
+    request = Request(
+        file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
+    )
     if not dry_run and not check:
         with reporter(json=json) as listener:
             return build(request, listener)
@@ -71,4 +77,4 @@ def run(
         print_json(plan_document(str(file), found))
     else:
         print_plan(found, only_todo=True)
-    return 1 if check and not found.up_to_date else 0
+    return 1 if check and not found.nothing_to_try else 0

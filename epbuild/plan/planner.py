@@ -306,6 +306,7 @@ class _Work:
             steps=steps,
             initializer_threshold=group.share_initializers.threshold if group.share_initializers else None,
             custom_ops=self.group_ops[group.name, target.name],
+            may_fail=group.allow_failure or self.recipe.targets[target.name].allow_failure,
         )
 
     def resolve(self, actions: set[str], locate: Locate) -> None:

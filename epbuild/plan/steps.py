@@ -310,6 +310,8 @@ class SessionGroup:
     """What every session is given beside the EPs."""
     reproducible: bool = True
     """False where the recipe accepts that the same compile gives other bytes."""
+    may_fail: bool = False
+    """Whether the recipe counts a build as a success although this fails."""
 
     @property
     def weights_file(self) -> str | None:
@@ -507,6 +509,20 @@ class Plan:
     def emissions(self) -> Mapping[str, Emission]:
         """Those of its actions that lay an output out."""
         return self.of(Emission)
+
+    @cached_property
+    def may_fail(self) -> frozenset[str]:
+        """The actions whose failure is allowed: session groups of which the recipe says so, and what serves or is made of only those."""
+        serves: dict[str, set[str]] = {ident: set() for ident in self.actions}
+        """For each action, the session groups that it is made of; for one that is made of none, those that are made of it."""
+        for ident, action in self.actions.items():
+            of = {one for need in action.needs for one in serves[need]}
+            serves[ident] = {ident} if isinstance(action, SessionGroup) else of
+        for ident in reversed([ident for ident, found in serves.items() if not found]):
+            followers = [other for other, action in self.actions.items() if ident in action.needs]
+            serves[ident] = {one for other in followers for one in serves[other]}
+        allowed = {ident for ident, group in self.session_groups.items() if group.may_fail}
+        return frozenset(ident for ident, found in serves.items() if found and found <= allowed)
 
     def of(self, kind: type[_A]) -> dict[str, _A]:
         """Its actions of one kind, by id."""

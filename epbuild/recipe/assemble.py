@@ -84,6 +84,7 @@ class _Assembler:
         self._root = Fields(pruned(root, inside), self.problems)
         self._environment = environment
         self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
+        self._all_groups_known = True
         self._written_out = 0
 
     def recipe(self, overrides: Mapping[str, Override]) -> Recipe:
@@ -92,6 +93,7 @@ class _Assembler:
             self.problems.append(problem)
         names = Names(self._environment, {"recipe.name": name, **self._vars(overrides)})
         targets = self._targets(names)
+        built = dict(self._groups(names, targets))
         return Recipe(
             file=self._file,
             name=name,
@@ -103,8 +105,8 @@ class _Assembler:
                 if (node := self._resolved(("models", key), entry.node, names, preparations.LATER)) is not None
             },
             targets=targets,
-            groups=dict(self._groups(names, targets)),
-            outputs=tuple(self._outputs(names, targets)),
+            groups=built,
+            outputs=tuple(self._outputs(names, built, targets)),
             catalogs=tuple(self._catalogs(names)),
         )
 
@@ -312,6 +314,7 @@ class _Assembler:
             allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
             reproducible=fields.agreed("reproducible"),
             whole=whole,
+            allow_failure=fields.flag("allow_failure"),
         )
 
     def _ep(self, fields: Fields) -> EpChoice:
@@ -324,12 +327,45 @@ class _Assembler:
         )
 
     def _groups(self, names: Names, targets: Mapping[str, Target]) -> Iterator[tuple[str, Group]]:
-        for name, entry in self._entries("groups"):
-            node = self._resolved(("groups", name), entry.node, names.with_values({"group": name}), groups.LATER)
-            if node is not None:
-                yield name, self._group(name, entry.name_where, Fields(node, self.problems), targets)
+        found: dict[str, Group] = {}
+        for base, entry in self._entries("groups"):
+            for name, fields, members in self._each_group(base, entry, names):
+                if name in found:
+                    message = f"The group for each model of {quoted(base)} has the name of the group {quoted(name)}."
+                    self.problems.append(Problem(BAD_NAME, message, entry.name_where))
+                elif name != base and (problem := name_problem(name, entry.name_where)):
+                    self.problems.append(problem)
+                found[name] = self._group(name, entry.name_where, fields, members, targets)
+        self.problems += clash_problems((name, group.where) for name, group in found.items())
+        return iter(found.items())
 
-    def _group(self, name: str, where: Position, fields: Fields, targets: Mapping[str, Target]) -> Group:
+    def _each_group(self, base: str, entry: Entry, names: Names) -> Iterator[tuple[str, Fields, tuple[GroupMember, ...]]]:
+        """The groups that a definition stands for, with their members: itself, or one for each of its models."""
+        node = self._resolved_group(base, base, entry.node, names)
+        if node is None:
+            self._all_groups_known = False
+            return
+        fields = Fields(node, self.problems)
+        members = self._members(fields)
+        if "for_each" not in fields.entries:
+            yield base, fields, members
+            return
+        for number, member in enumerate(members):
+            name = f"{base}-{member.name}"
+            own = self._resolved_group(base, name, entry.node, names)
+            if own is None:
+                self._all_groups_known = False
+                return
+            # Without any template it is the same for every model.
+            found = members if own is node else self._members(Fields(own, self.problems))
+            yield name, Fields(own, self.problems), found[number : number + 1]
+
+    def _resolved_group(self, base: str, name: str, node: Node, names: Names) -> Node | None:
+        return self._resolved(("groups", base), node, names.with_values({"group": name}), groups.LATER)
+
+    def _group(
+        self, name: str, where: Position, fields: Fields, members: tuple[GroupMember, ...], targets: Mapping[str, Target]
+    ) -> Group:
         timeout = fields.number("timeout")
         if timeout is not None and timeout <= 0:
             problem = Problem(WRONG_VALUE, "This must be more than 0.", fields.where_of("timeout"))
@@ -339,7 +375,7 @@ class _Assembler:
         return Group(
             name=name,
             where=where,
-            members=self._members(fields),
+            members=members,
             targets=self._matched(fields, targets),
             share_weights=fields.flag("share_weights"),
             share_initializers=read_initializer_sharing(fields),
@@ -349,6 +385,7 @@ class _Assembler:
             merge=read_merge(fields.mapping("merge"), self.problems) if "merge" in fields.entries else None,
             genai=read_genai(fields.mapping("genai"), self._path) if "genai" in fields.entries else None,
             custom_ops=self._custom_ops(fields),
+            allow_failure=fields.flag("allow_failure"),
         )
 
     def _members(self, group: Fields) -> tuple[GroupMember, ...]:
@@ -424,16 +461,16 @@ class _Assembler:
         self.problems.append(Problem(TOO_LARGE, message, where))
         return False
 
-    def _outputs(self, names: Mapping[str, Scalar], targets: Collection[str]) -> Iterator[Output]:
+    def _outputs(self, names: Mapping[str, Scalar], groups: Collection[str], targets: Collection[str]) -> Iterator[Output]:
         if ("outputs",) in self._broken:
             return
-        known: Mapping[str, Collection[str]] = {"groups": self._section("groups"), "targets": targets}
+        known: Mapping[str, Collection[str]] = {"groups": groups, "targets": targets}
 
         def named(pattern: str, where: Position, section: str) -> tuple[str, ...] | None:
             if any(path[:1] == (section,) for path in self._broken):
                 return None
             names = matching(pattern, known[section])
-            if not names:
+            if not names and (section != "groups" or self._all_groups_known):
                 self._unknown(section.removesuffix("s"), pattern, known[section], where)
             return tuple(names) if self._can_hold(names, where) else ()
 

@@ -225,6 +225,8 @@ class Target:
     """False where the recipe accepts that the same compile gives other bytes."""
     whole: bool = True
     """False where something of it was wrong and left out: then only what it has may be judged, and not what it lacks."""
+    allow_failure: bool = False
+    """Whether a build counts as a success although something fails that is compiled for it."""
 
 
 @dataclass(frozen=True)
@@ -329,6 +331,8 @@ class Group:
     """As those of a toolchain, which its members are given as well."""
     reproducible: bool = True
     """As that of a target, which has to be so as well."""
+    allow_failure: bool = False
+    """Whether a build counts as a success although something of it fails."""
 
 
 @dataclass(frozen=True)

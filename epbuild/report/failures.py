@@ -6,6 +6,9 @@ Unable to compile any nodes. [EPB401]
   compile:bad/npu-SM8750/bad0
 The worker crashed (SIGSEGV) while compiling 'good' for npu. [EPB402]
   compile:good/npu/good
+Failed, as allowed: 1 step, for 1 reason
+Unable to compile any nodes. [EPB401]
+  compile:zoo-odd/npu/odd
 """
 
 from __future__ import annotations
@@ -33,14 +36,16 @@ class Failure:
 
     reason: str
     steps: tuple[str, ...]
+    allowed: bool = False
+    """Whether the recipe allows that."""
 
 
 class FailureList:
     """Hears a build, and then has its failures by their reasons, in the order in which these were first met."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, str]] = {}
-        """For each reason, as far as it is the same for all, how it was put for each step."""
+        self._found: dict[tuple[bool, str], dict[str, str]] = {}
+        """For each reason, as far as it is the same for all, how it was put for each step; apart where the recipe allows it."""
         self._keep_going = False
 
     def hear(self, event: Event) -> None:
@@ -49,15 +54,16 @@ class FailureList:
             case RunStarted(keep_going=keep_going):
                 self._keep_going = keep_going
             case StepFailed(step, problems) | StepCompared(step, problems=problems):
+                allowed = isinstance(event, StepFailed) and event.allowed
                 for problem in problems:
                     reason = _sentence(problem)
-                    self._found.setdefault(_without_names(reason, step), {})[step] = reason
+                    self._found.setdefault((allowed, _without_names(reason, step)), {})[step] = reason
 
     def failures(self) -> list[Failure]:
         """What failed by now."""
         return [
-            Failure(reason if len(steps) > 1 else next(iter(steps.values())), tuple(steps))
-            for reason, steps in self._found.items()
+            Failure(reason if len(steps) > 1 else next(iter(steps.values())), tuple(steps), allowed)
+            for (allowed, reason), steps in self._found.items()
         ]
 
     @property
@@ -67,15 +73,19 @@ class FailureList:
 
     def lines(self) -> list[str]:
         """The list, between what else ends a build; none where the only failure ended the build, and was told last."""
-        return list(failure_lines(self.failures())) if self._keep_going or len(self.steps) > 1 else []
+        if not self._keep_going and len(self.steps) < 2:
+            return []
+        found = self.failures()
+        return [line for allowed in (True, False) for line in failure_lines([one for one in found if one.allowed is allowed])]
 
 
 def failure_lines(failures: list[Failure]) -> Iterator[str]:
-    """A heading, then each reason, and below it its steps."""
+    """A heading, then each reason, and below it its steps; of failures that are all allowed, or none."""
     steps = {step for failure in failures for step in failure.steps}
     if not steps:
         return
-    yield f"{painted('Failed', _BOLD, coloured(sys.stdout))}: {counted(len(steps), 'step')}, for {counted(len(failures), 'reason')}"
+    heading = painted("Failed, as allowed" if failures[0].allowed else "Failed", _BOLD, coloured(sys.stdout))
+    yield f"{heading}: {counted(len(steps), 'step')}, for {counted(len(failures), 'reason')}"
     for failure in failures:
         yield from textwrap.wrap(
             printable(failure.reason), _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False

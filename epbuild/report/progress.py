@@ -244,9 +244,10 @@ def summary(event: RunFinished) -> str:
         "up to date": event.current,
         "failed": event.failed,
         "skipped": event.skipped,
+        "failed as allowed": event.allowed,
     }
     told = _told(counts) or "no steps"
-    if event.exit_code == 0 and not (event.built or event.restored):
+    if event.exit_code == 0 and not (event.built or event.restored or event.allowed):
         told = nothing_to_do(event.current)
     return f"{told} ({event.seconds:.2f} s)"
 
@@ -268,9 +269,10 @@ def tell_end(
                 say(_line("kept", None, path, "which was changed after epbuild wrote it"))
             for path in foreign:
                 say(_line("kept", None, path, "which epbuild did not make"))
-        case StepFailed(step, problems, progress):
-            say(_numbered(progress) + _line("failed", None, step))
-            tell_problems(problems)
+        case StepFailed(step, problems, progress, allowed, remembered):
+            notes = [*(["which is allowed"] if allowed else []), *(["not tried again"] if remembered else [])]
+            say(_numbered(progress) + _line("failed", None, step, *notes))
+            tell_problems(problems, "warning" if allowed else "error")
         case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
             if outcome == "emitted":
                 # Where it is, rather than what the step is called.

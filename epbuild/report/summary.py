@@ -91,8 +91,9 @@ class StepSummary:
                 self._recipe = recipe
             case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
                 self._row(step, outcome, seconds, size, note)
-            case StepFailed(step):
-                self._row(step, "failed", 0.0, None, "")
+            case StepFailed(step, allowed=allowed, remembered=remembered):
+                ended = "failed, as allowed" if allowed else "failed"
+                self._row(step, ended, 0.0, None, "not tried again" if remembered else "")
             case StepCompared(step, verdict, seconds, _, size):
                 self._row(step, {"same": "same", "known": "known to differ"}.get(verdict, "differs"), seconds, size, "made again")
             case OutputCompared(_, directory, before, after):
@@ -116,8 +117,10 @@ class StepSummary:
         yield from self._tables()
 
     def _tables(self) -> Iterator[Table]:
-        failures = ((code(failure.reason, _LONGEST_REASON), _listed(failure.steps)) for failure in self._failures.failures())
-        yield Table("Failures", ("reason", "steps"), tuple(failures))
+        failures = self._failures.failures()
+        for title, allowed in (("Failures", False), ("Failures that are allowed", True)):
+            rows = ((code(one.reason, _LONGEST_REASON), _listed(one.steps)) for one in failures if one.allowed is allowed)
+            yield Table(title, ("reason", "steps"), tuple(rows))
         yield self._coverage.table
         warnings = ((code(str(problem.where or "")), _text(problem)) for problem in self._warnings)
         yield Table("Warnings", ("where", "what"), tuple(warnings))

@@ -10,7 +10,7 @@ from epbuild.report.problems import coloured
 from epbuild.snapshot import nothing_to_do
 
 _DIM = "2"
-_COLOURS = {"current": _DIM, "restorable": "36", "out of date": "33", "new": "32"}
+_COLOURS = {"current": _DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
 _ORPHAN = "orphan"
 _MOST_REASONS = 6
 

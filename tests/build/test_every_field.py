@@ -307,6 +307,11 @@ CASES: dict[str, Case | str] = {
     },
     "groups.*.genai.files[]": Case({"groups.pair.genai.files": ["special.json"]}, given=GENAI),
     "groups.*.timeout": Case({"groups.pair.timeout": 600}, counts=False),
+    "groups.*.for_each": Case(
+        {"groups.pair.for_each": "model"}, given={"outputs": [{"layout": "directory", "path": "dist/plain/${group}"}]}
+    ),
+    "groups.*.allow_failure": Case({"groups.pair.allow_failure": True}, counts=False),
+    "targets.*.allow_failure": Case({"targets.npu.allow_failure": True}, counts=False),
     "groups.*.memory": Case({"groups.pair.memory": "1 GiB"}, counts=False),
     **{
         f"groups.*.{place}{name}": Case(

@@ -42,6 +42,7 @@ class Run:
         self.failed: list[str] = []
         self.skipped: list[str] = []
         self.after_failure = threading.Event()
+        self.allowed: set[str] = set()
 
     def drive(self, perform: Callable[[str], None] = lambda action: None) -> Run:
         def logged(action: str) -> None:
@@ -49,9 +50,10 @@ class Run:
             perform(action)
             self.log.append(("end", action))
 
-        def failed(action: str, error: EpbuildError) -> None:
+        def failed(action: str, error: EpbuildError) -> bool:
             self.failed.append(action)
             self.after_failure.set()
+            return action in self.allowed
 
         drive(
             self.scheduler,
@@ -212,7 +214,7 @@ def test_a_reader_of_the_events_that_goes_away_does_not_leave_workers_behind() -
     def fail() -> None:
         raise failure("bad")
 
-    def broken(action: str, error: EpbuildError) -> None:
+    def broken(action: str, error: EpbuildError) -> bool:
         raise BrokenPipeError
 
     perform = running_until_cancelled(run, fail)
@@ -228,6 +230,19 @@ def test_a_reader_of_the_events_that_goes_away_does_not_leave_workers_behind() -
         )
     assert run.cancelled.is_set()
     assert ended == ["running"]
+
+
+def test_a_failure_that_is_allowed_skips_only_what_needs_it() -> None:
+    run = Run({"bad": (), "after": ("bad",), "good": ()}, cost={"bad": 2.0}, jobs=1)
+    run.allowed = {"bad"}
+
+    def perform(action: str) -> None:
+        if action == "bad":
+            raise failure(action)
+
+    run.drive(perform)
+    assert (run.failed, run.skipped) == (["bad"], ["after"])
+    assert ("end", "good") in run.log
 
 
 def _begin(scheduler: Scheduler) -> None:
@@ -421,7 +436,7 @@ def test_a_place_that_an_action_gives_up_is_taken_at_once(monkeypatch: pytest.Mo
         jobs=1,
         keep_going=False,
         cancelled=threading.Event(),
-        failed=lambda action, error: None,
+        failed=lambda action, error: False,
         skipped=lambda action: None,
         idle=idle,
     )
@@ -457,7 +472,7 @@ def test_no_more_actions_than_asked_for_are_at_work_however_many_have_given_up_t
         jobs=jobs,
         keep_going=False,
         cancelled=threading.Event(),
-        failed=lambda action, error: None,
+        failed=lambda action, error: False,
         skipped=lambda action: None,
         idle=idle,
     )

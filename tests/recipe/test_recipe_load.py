@@ -43,6 +43,7 @@ def target(soc: str) -> dict[str, Any]:
         "allow_unknown_options": False,
         "allow_unknown_session_keys": False,
         "reproducible": True,
+        "allow_failure": False,
         "whole": True,
     }
 
@@ -90,6 +91,7 @@ def group(name: str, members: list[dict[str, Any]], targets: list[str], **more: 
         "genai": None,
         "custom_ops": [],
         "reproducible": True,
+        "allow_failure": False,
     } | more
 
 
@@ -149,6 +151,7 @@ EXPECTED = {
             "allow_unknown_options": True,
             "allow_unknown_session_keys": False,
             "reproducible": True,
+            "allow_failure": False,
             "whole": True,
         },
     },

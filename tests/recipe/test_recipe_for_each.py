@@ -1,0 +1,72 @@
+"""`for_each: model`: a group for each model, with its name in its texts, and refused where several models are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recipe_texts import load_text, problems_of
+
+RECIPE = """\
+epbuild: 1
+name: zoo
+toolchains:
+  qnn: {packages: [onnxruntime-qnn]}
+models: {a: a.onnx, b: b.onnx, big: big.onnx}
+targets:
+  npu: {toolchain: qnn, ep: QNNExecutionProvider}
+groups:
+  zoo:
+    models: [big, "?"]
+    targets: [npu]
+    for_each: model
+outputs:
+  - {layout: directory, path: "dist/${group}", groups: ["zoo-*"]}
+"""
+EACH = "    for_each: model\n"
+
+
+def changed(old: str, new: str) -> str:
+    assert old in RECIPE
+    return RECIPE.replace(old, new)
+
+
+def test_there_is_a_group_for_each_model_in_order(tmp_path: Path) -> None:
+    recipe = load_text(tmp_path, RECIPE)
+    assert {name: [member.model.name for member in group.members] for name, group in recipe.groups.items()} == {
+        "zoo-big": ["big"],
+        "zoo-a": ["a"],
+        "zoo-b": ["b"],
+    }
+    assert [reference.name for reference in recipe.outputs[0].groups or ()] == ["zoo-a", "zoo-b", "zoo-big"]
+
+
+def test_texts_of_a_group_have_its_own_name(tmp_path: Path) -> None:
+    text = changed(EACH, f'{EACH}    compile: {{node_name_prefix: "${{group}}_${{model}}_"}}\n')
+    groups = load_text(tmp_path, text).groups
+    assert [group.members[0].compile.node_name_prefix for group in groups.values()] == ["zoo-big_big_", "zoo-a_a_", "zoo-b_b_"]
+
+
+def test_a_member_is_called_by_its_name_there(tmp_path: Path) -> None:
+    text = changed('models: [big, "?"]', "models: [{model: a, name: small}]")
+    assert list(load_text(tmp_path, text).groups) == ["zoo-small"]
+
+
+@pytest.mark.parametrize(
+    "more", ["share_weights: true", "merge: {name: all}", "genai: {config: genai.json, roles: {prefill: a, decode: b}}"]
+)
+def test_what_takes_several_models_is_refused_at_its_place(tmp_path: Path, more: str) -> None:
+    [problem] = problems_of(tmp_path, changed(EACH, f"{EACH}    {more}\n"))
+    assert problem.code == "EPB106"
+    assert "one model" in problem.message
+    assert str(problem.where).endswith(f":13:{5 + more.index(':') + 2}")
+
+
+def test_the_name_before_the_models_is_no_group(tmp_path: Path) -> None:
+    [problem] = problems_of(tmp_path, changed('["zoo-*"]', "[zoo]"))
+    assert (problem.code, problem.hint) == ("EPB108", "Did you mean 'zoo-*'?")
+
+
+def test_two_groups_of_one_name_are_refused(tmp_path: Path) -> None:
+    text = changed("groups:\n", "groups:\n  zoo-a: {models: [b], targets: [npu]}\n")
+    assert [problem.code for problem in problems_of(tmp_path, text)] == ["EPB107"]
