@@ -56,7 +56,7 @@ _MODEL_FIELDS = frozenset(
 )
 _SUBGRAPH_FIELDS = frozenset({_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER})
 _GRAPH_FIELDS = _SUBGRAPH_FIELDS | {_GRAPH_NAME, _GRAPH_INPUT, _GRAPH_OUTPUT}
-_NODE_FIELDS = frozenset({_NODE_NAME, _NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN})
+_NODE_FIELDS = frozenset({_NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN})
 _FUNCTION_FIELDS = frozenset({_FUNCTION_NODE})
 _VALUE_FIELDS = frozenset({_VALUE_NAME, _VALUE_TYPE})
 _SHAPE_FIELDS = frozenset({1})
@@ -292,6 +292,7 @@ class _Nodes:
         self.wire = wire
         self.data = data
         self.name_nodes = name_nodes
+        self.node_fields = _NODE_FIELDS | {_NODE_NAME} if name_nodes else _NODE_FIELDS
         self.named: list[NamedNode] = []
         self.depth = 0
         self.operators: Counter[tuple[str, str]] = Counter()
@@ -301,11 +302,11 @@ class _Nodes:
         """Reads the node `node`, which the fields of `path` enclose."""
         wire = self.wire
         name = domain = op_type = ""
-        for field in wire.message(node, _NODE_FIELDS):
+        for field in wire.message(node, self.node_fields):
             if field.number == _NODE_OP_TYPE:
                 op_type = wire.text(field)
             elif field.number == _NODE_NAME:
-                name = wire.text(field) if self.name_nodes else ""
+                name = wire.text(field)
             elif field.number == _NODE_DOMAIN:
                 domain = wire.text(field)
             else:

@@ -11,10 +11,13 @@ from epbuild.errors import printable
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted
 from epbuild.units import counted
+from epbuild.verify import LeftNode, Outside
 
 _WIDTH = 80
 _LABEL = 16
 _BOLD, _RED, _GREEN, _YELLOW, _PLAIN = "1", "31", "32", "33", ""
+_MOST_NODES = 5
+"""So many nodes of one operator are named; `--json` has all."""
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 _WHY_QUANTIZING = (
@@ -115,6 +118,12 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
         yield "not compiled", f"{_nodes(count)}, none of them an EPContext node: {listed}", _YELLOW
     elif count:
         yield "outside the EP", f"{_nodes(count)}: {listed}", _YELLOW
+        for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
+            rest = len(group.nodes) - _MOST_NODES
+            names = ", ".join(name or "(no name)" for name in group.nodes[:_MOST_NODES]) + (
+                f" and {rest} more" if rest > 0 else ""
+            )
+            yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
         yield "", _WHY_QUANTIZING if others.keys() <= _QUANTIZING else _WHY, _PLAIN
     else:
         yield "outside the EP", "nothing", _GREEN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,14 @@ from epbuild.errors import Problem, VerifyError
 from epbuild.onnxfile import BadReference, EPContextNode, MalformedModel, ModelHeader, locate, operator_name, read_header, resolve
 from epbuild.verify.checks import read_target
 from epbuild.verify.contexts import COMPATIBILITY, entry_of
+from epbuild.verify.fallback import LeftNode
+from epbuild.verify.manifest import NAME, BadManifest, read_manifest
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
 
 FORMAT = 1
+_FOLDERS_UP = 4
+"""How far above a model a manifest that lists it is looked for."""
 
 
 def inspect_model(path: Path) -> dict[str, Any]:
@@ -117,6 +121,7 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> dict[str,
         **signature(header),
         "ep_context_nodes": [_node(path, node, contexts) for node in header.ep_context_nodes],
         "other_operators": _others(header),
+        "left": [asdict(left) for left in _left(path, header)],
         "initializers": {
             "count": len(header.initializers),
             "inline_bytes": sum(initializer.inline_bytes for initializer in header.initializers),
@@ -180,6 +185,28 @@ def _others(header: ModelHeader) -> dict[str, int]:
         if (domain, name) != ("com.microsoft", "EPContext")
     }
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _left(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
+    """The nodes of a compiled model that are outside its EPs, with the reasons that a manifest beside it has; none of a source."""
+    if not header.is_compiled or not header.remaining_nodes:
+        return ()
+    reasons = {(left.node, left.operator): left.reason for left in _listed(path)}
+    return tuple(LeftNode(*node, reasons.get(node)) for node in read_header(path, name_nodes=True).other_nodes)
+
+
+def _listed(path: Path) -> tuple[LeftNode, ...]:
+    """What the manifest that a model was emitted with says of its nodes; nothing where there is none, or it speaks of another file."""
+    for folder in path.absolute().parents[:_FOLDERS_UP]:
+        try:
+            manifest = read_manifest(folder / NAME) if (folder / NAME).is_file() else None
+        except (BadManifest, OSError):
+            continue  # `verify` tells that
+        name = path.absolute().relative_to(folder).as_posix()
+        if manifest is None or name not in manifest.files or manifest.files[name].size != path.stat().st_size:
+            continue
+        return next((model.left for model in manifest.models if model.file == name), ())
+    return ()
 
 
 def _shared(models: Iterable[tuple[Path, ModelHeader]]) -> list[dict[str, Any]]:

@@ -11,10 +11,11 @@ from typing import Any
 
 from epbuild.onnxfile import BadReference, check_reference
 from epbuild.schemas import import_jsonschema, schema
+from epbuild.verify.fallback import LeftNode
 
 NAME = "manifest.json"
 _FORMAT = 1
-_MOST_BYTES = 8 << 20
+_MOST_BYTES = 64 << 20  # it lists every node that was left outside an EP, which can be thousands
 _LONGEST_QUOTE = 120
 _SINCE_THEN = {"inputs", "outputs"}
 
@@ -46,6 +47,8 @@ class ListedModel:
     source_data: frozenset[str]
     inputs: tuple[Mapping[str, Any], ...] | None
     outputs: tuple[Mapping[str, Any], ...] | None
+    left: tuple[LeftNode, ...] = ()
+    """The nodes that were left outside the EP."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
         source_data=frozenset(location for each in sources_of(item).values() for location in _data(each)),
         inputs=tuple(source["inputs"]) if "inputs" in source else None,
         outputs=tuple(source["outputs"]) if "outputs" in source else None,
+        left=tuple(LeftNode(left["node"], left["operator"], left["reason"]) for left in item.get("left", ())),
     )
 
 

@@ -56,6 +56,11 @@ FOUND: dict[str, Any] = {
         {**NODE, "name": "fifth", "problem": "names none", "reference": None, "size": None, "target": None},
     ],
     "other_operators": {"Relu": 2, "com.example::X": 1},
+    "left": [
+        {"node": "/relu", "operator": "Relu", "reason": "Cannot get shape"},
+        {"node": "", "operator": "Relu", "reason": "Cannot get shape"},
+        {"node": "/x", "operator": "com.example::X", "reason": None},
+    ],
     "compatibility": {"QNNExecutionProvider": "1;2;3"},
     "external_data": ["w.bin", "v.bin"],
     "initializers": {"count": 2, "inline_bytes": 4096},
@@ -94,6 +99,8 @@ def test_an_inspection_tells_what_each_node_holds_and_what_is_wrong(capsys: pyte
         "problem it does not exist",
         "context none",
         "outside the EP 3 nodes: Relu x 2, com.example::X x 1",
+        "Relu (Cannot get shape): /relu, (no name)",
+        "com.example::X: /x",
         "compatibility QNNExecutionProvider: 1;2;3",
         "external data w.bin, v.bin",
     ):

@@ -84,6 +84,7 @@ def list_files(
     models: Sequence[str] = tuple(GRAPHS),
     source: Mapping[str, Any] | None = None,
     leave_out: Sequence[str] = (),
+    left: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write the manifest of a folder as it is, less the files of `leave_out`; each model's source is as `source` says."""
     roles: Mapping[str, Role] = {".onnx": "model", ".bin": "context-binary"}
@@ -114,8 +115,9 @@ def list_files(
                 action_key="ab" * 32,
                 source={"sha256": "cd" * 32, "external_data": {}, **(SIGNATURE if source is None else source)},
                 nodes=[{"name": "context", "source": QNN, "main_context": 1, "embed_mode": 0}],
-                fallback_nodes=0,
+                fallback_nodes=len(left),
                 compatibility={},
+                left=left,
             )
             for name in models
         ],

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from compiled_models import BINARY, QNN, context_node, relu, save
+from compiled_models import BINARY, QNN, context_node, list_files, relu, save
 from onnx import helper
 
 from epbuild.errors import VerifyError
@@ -29,6 +29,7 @@ def test_a_whole_model_is_described_with_the_digest_and_the_target_of_its_binary
     assert (node["sha256"], node["target"]) == (hashlib.sha256(BINARY).hexdigest(), "SC8380XP")
     assert node["others"] == {"hidden": 7}
     assert found["other_operators"] == {"Relu": 1}
+    assert found["left"] == [{"node": "", "operator": "Relu", "reason": None}]
     assert found["compatibility"] == {QNN: "1;2"}
     json.dumps(found)
 
@@ -112,6 +113,27 @@ def test_a_binary_that_many_models_share_is_read_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Payload, "sha256", heard)
     inspect_files([tmp_path])
     assert read == [tmp_path / "llm.bin"]
+
+
+LEFT = {"node": "", "operator": "Relu", "reason": "Cannot get shape"}
+
+
+def test_what_is_left_outside_has_the_reasons_of_the_manifest_that_the_model_was_emitted_with(tmp_path: Path) -> None:
+    (tmp_path / "llm.bin").write_bytes(BINARY)
+    path = save(tmp_path / "prefill_ctx.onnx", context_node(), relu())
+    assert inspect_model(path)["left"] == [{**LEFT, "reason": None}]
+    list_files(tmp_path, models=["prefill"], left=[LEFT])
+    assert inspect_model(path)["left"] == [LEFT]
+    with path.open("ab") as file:
+        file.write(b"\x1a\x01x")  # another producer's name: no longer the file that the manifest speaks of
+    assert inspect_model(path)["left"] == [{**LEFT, "reason": None}]
+
+
+def test_a_manifest_that_cannot_be_used_costs_reasons_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "llm.bin").write_bytes(BINARY)
+    path = save(tmp_path / "prefill_ctx.onnx", context_node(), relu())
+    (tmp_path / "manifest.json").write_text('{"format": 99, "files": []}', encoding="utf-8")
+    assert inspect_model(path)["left"] == [{**LEFT, "reason": None}]
 
 
 def test_a_folder_without_a_model_is_one_sentence(tmp_path: Path) -> None:
