@@ -22,6 +22,7 @@ from epbuild.catalog.entries import (
     Reproducibility,
     SessionKeys,
     Sharing,
+    Start,
 )
 from epbuild.catalog.normalize import (
     BadValue,
@@ -67,6 +68,7 @@ __all__ = [
     "Reproducibility",
     "SessionKeys",
     "Sharing",
+    "Start",
     "Thresholds",
     "UnknownName",
     "brought_by",

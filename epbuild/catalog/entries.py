@@ -194,6 +194,25 @@ class NodeNames:
 
 
 @dataclass(frozen=True)
+class Start:
+    """What a first recipe for an EP holds: an environment that is known to work, and what tells its targets apart."""
+
+    name: str
+    """What `epbuild init` calls it."""
+    packages: tuple[str, ...]
+    interpreter: str | None
+    """Of an environment that epbuild cannot make."""
+    option: str | None
+    metadata: str | None
+    """The option, or the device's metadata, whose value a target is asked for; None of both: there is one target."""
+    words: str
+    """What that value is."""
+    example: str
+    options: Mapping[str, str]
+    device: Mapping[str, str | bool]
+
+
+@dataclass(frozen=True)
 class Known:
     """One value of an option that has a table: its name, the other spellings that stand for it, and what is known of it."""
 
@@ -314,6 +333,8 @@ class Entry:
     """None: nobody has tried, so that nothing is claimed."""
     node_names: NodeNames | None = None
     """None: it is not known whether the EP heeds a prefix for the names of its nodes, nor whether they can be renamed."""
+    start: Start | None = None
+    """None: a first recipe for it has to be written by hand."""
     takes_every_node: bool = False
     """Whether it leaves no node to the EPs that come after it."""
     numbers: Numbers = field(default_factory=Numbers)
@@ -424,7 +445,24 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> Ent
         numbers=read_numbers(document.get("numbers")),
         graph_optimization_level=document.get("graph_optimization_level", "disable_all"),
         node_log=NodeLogRules(**{"origin": origin, **document["node_log"]}) if "node_log" in document else None,
+        start=_start(document.get("start")),
         static_shapes=_static_shapes(document.get("static_shapes"), origin),
+    )
+
+
+def _start(section: Mapping[str, Any] | None) -> Start | None:
+    if section is None:
+        return None
+    return Start(
+        name=section["name"],
+        packages=tuple(section.get("packages", ())),
+        interpreter=section.get("interpreter"),
+        option=section.get("option"),
+        metadata=section.get("metadata"),
+        words=section.get("words", ""),
+        example=section["example"],
+        options=section.get("options", {}),
+        device=section.get("device", {}),
     )
 
 

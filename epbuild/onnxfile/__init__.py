@@ -24,6 +24,7 @@ from epbuild.onnxfile.headers import (
     ValueInfo,
     operator_name,
     read_header,
+    symbol,
 )
 from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.relink import relink
@@ -88,6 +89,7 @@ __all__ = [
     "share_initializers",
     "sized_header",
     "suggest_sizes",
+    "symbol",
 ]
 
 __getattr__ = late(

@@ -21,6 +21,8 @@ _KNOWN: Sequence[tuple[re.Pattern[str], int]] = [
 _COLOURS = (1, 3, 4)
 _IMAGE = 224
 _STEPS = 64
+_STATE_RANK = 3
+"""The rank of a recurrent network's state: its layers, the batch, its width."""
 _PIXELS_FROM = 4
 """The rank from which the inner dimensions are those of an image."""
 
@@ -48,6 +50,8 @@ def _guess(shape: Sequence[Dimension], place: int, name: str) -> int:
         if pattern.search(name):
             return size
     if place == 0:
+        return 1
+    if place == 1 and len(shape) == _STATE_RANK and isinstance(shape[0], int) and shape[0] > 1 and isinstance(shape[-1], int):
         return 1
     if len(shape) < _PIXELS_FROM:
         return _STEPS

@@ -1,37 +1,69 @@
-"""What a first recipe for an EP needs to hold: packages that are known to work together, and the option that names its target."""
+"""The kinds of first recipe: the EPs of the catalog that say what one holds, with what they can do on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from epbuild.catalog import Entry, Limitation, Start, entries_for, known_eps
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of first recipe. `target_option` is the option whose value makes one target differ from another."""
+    """An EP in one packaging, and what a first recipe for it holds."""
 
-    ep: str
-    packages: tuple[str, ...]
-    target_option: str
-    target_words: str
-    example: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    entry: Entry
+    start: Start
+
+    @property
+    def asks(self) -> bool:
+        """Whether targets differ in a value."""
+        return self.start.option is not None or self.start.metadata is not None
+
+    @property
+    def static(self) -> bool:
+        """Whether every size of an input has to be known."""
+        return self.entry.static_shapes is not None
+
+    def obstacle(self, platform: str = sys.platform) -> str | None:
+        """Why nothing can be compiled with it here, as a clause; None where something can, as far as anybody knows."""
+        return next((f"cannot {row.what} here: {row.why}" for row in _limits(self, platform) if row.stops), None)
+
+    def condition(self, platform: str = sys.platform) -> str | None:
+        """What the machine has to have, as a clause; None where nothing is known of that."""
+        rows = (
+            row for row in _limits(self, platform) if not row.stops and row.during is None and row.what.startswith(_CONDITIONS)
+        )
+        return next((f"cannot {row.what}: {row.why}" for row in rows), None)
 
 
-KINDS: Mapping[str, Kind] = {
-    "qnn": Kind(
-        ep="QNNExecutionProvider",
-        packages=("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"),
-        target_option="soc_model",
-        target_words="the SoC, by chip name or number",
-        example="SM8750",
-        options={"backend_type": "htp"},
-    ),
-    "openvino": Kind(
-        ep="OpenVINOExecutionProvider",
-        packages=("onnxruntime-openvino==1.24.1",),
-        target_option="device_type",
-        target_words="the device, such as CPU, GPU or NPU",
-        example="CPU",
-    ),
-}
+_CONDITIONS = ("compile without", "be installed")
+
+
+def _limits(kind: Kind, platform: str) -> Iterator[Limitation]:
+    device = kind.start.device.get("type")
+    for row in kind.entry.cannot:
+        if row.of == "machine" and row.holds(platform, str(device) if device else None, kind.start.options):
+            yield row
+
+
+def _kinds() -> Mapping[str, Kind]:
+    found = {entry.start.name: Kind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
+    # What compiles on any machine comes first; its name decides among those.
+    return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
+
+
+def without_recipe() -> dict[str, list[str]]:
+    """Why there is no first recipe for some EPs, as a clause, with the EPs that it is so for."""
+    found: dict[str, list[str]] = {}
+    for ep in known_eps():
+        entries = entries_for(ep)
+        if not any(entry.start for entry in entries):
+            rows = [row for entry in entries for row in entry.cannot if row.stops and not row.platforms]
+            why = f"cannot {rows[0].what}" if rows else "its recipe has to be written by hand"
+            found.setdefault(why, []).append(ep)
+    return found
+
+
+KINDS: Mapping[str, Kind] = _kinds()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from epbuild.errors import EpbuildError, Problem
+from epbuild.errors import EpbuildError, Problem, printable
 from epbuild.newfile import new_file
 from epbuild.plan import make_plan
 from epbuild.recipe import load
 from epbuild.starter.kinds import Kind
+from epbuild.starter.sizing import Sized
+from epbuild.starter.sources import is_address
 
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one is a drive
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_TEXT = re.compile(r"(?![-.])[A-Za-z0-9_./=-]*[A-Za-z_/][A-Za-z0-9_./=-]*")
 _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
@@ -22,14 +24,15 @@ _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the recipe is to build: models (paths as given, or addresses) for targets, each a value of the kind's target option by name."""
+    """What the recipe is to build: models (paths as given, or addresses) for targets, each a value that tells it apart, by name."""
 
     kind: Kind
-    toolchain: str
     models: Sequence[str]
     targets: Mapping[str, str]
     share_weights: bool = False
     name: str | None = None
+    sizes: Mapping[str, Mapping[str, Sized]] = field(default_factory=dict)
+    """The sizes of inputs, by the path of the model."""
 
 
 def write_recipe(path: Path, wishes: Wishes, *, overwrite: bool = False) -> tuple[Problem, ...]:
@@ -46,10 +49,24 @@ def write_recipe(path: Path, wishes: Wishes, *, overwrite: bool = False) -> tupl
     return tuple(replace(problem, where=None) for problem in warnings)
 
 
+def why_not(path: Path, wishes: Wishes) -> str | None:
+    """Why the recipe that `wishes` describe could not be written to `path`, in a sentence; None where it could. Writes no recipe."""
+    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        draft.write_text(recipe_text(path, wishes), encoding="utf-8", newline="\n")
+        make_plan(load(draft))
+    except EpbuildError as error:
+        return error.problems[0].text
+    finally:
+        draft.unlink(missing_ok=True)
+    return None
+
+
 def recipe_text(path: Path, wishes: Wishes) -> str:
     """The recipe as it stands in the file at `path`, to which its own paths are relative."""
-    kind = wishes.kind
+    start = wishes.kind.start
     models = model_names(wishes.models)
+    environment = f"packages: [{', '.join(start.packages)}]" if start.packages else f"interpreter: {start.interpreter}"
     lines = [
         "# Check this recipe with `epbuild validate`, and build it with `epbuild run`.",
         "# To have an editor complete and explain it, run `epbuild schema --output epbuild.schema.json` and begin it with this line:",
@@ -58,41 +75,82 @@ def recipe_text(path: Path, wishes: Wishes) -> str:
         f"name: {scalar(wishes.name or _name(path.absolute().parent.name) or 'models')}",
         "",
         "toolchains:",
-        "  # A Python environment, which epbuild makes. With exact versions, everybody's results are the same.",
-        f"  {wishes.toolchain}:",
-        f"    packages: [{', '.join(kind.packages)}]",
+        "  # A Python environment, which epbuild makes. With exact versions, everybody's results are the same."
+        if start.packages
+        else "  # A Python environment that is there: name its interpreter.",
+        f"  {start.name}:",
+        f"    {environment}",
         "",
         "models:",
         "  # By name; paths are relative to this file.",
-        *(f"  {scalar(name)}: {scalar(_relative(model, path.parent))}" for name, model in models.items()),
+        *(line for name, model in models.items() for line in _model(name, model, path.parent, wishes.sizes.get(model, {}))),
         "",
         "targets:",
         "  # What the models are compiled for.",
-    ]
-    for name, value in wishes.targets.items():
-        lines += [
-            f"  {scalar(name)}:",
-            f"    toolchain: {wishes.toolchain}",
-            f"    ep: {kind.ep}",
-            "    provider_options:",
-            *(f"      {option}: {setting}" for option, setting in kind.options.items()),
-            f"      {kind.target_option}: {scalar(value.replace('${', '$${'))}    # {kind.target_words}",
-        ]
-    lines += [
+        *(line for name, value in wishes.targets.items() for line in _target(wishes.kind, name, value)),
         "",
         "groups:",
-        "  # Models that are built together, for each of the targets.",
-        "  main:",
-        f"    models: [{', '.join(map(scalar, models))}]",
-        f"    targets: [{', '.join(map(scalar, wishes.targets))}]",
-        f"    share_weights: {str(wishes.share_weights).lower()}    # true: the models, in this order, share one context binary",
+        *_groups(models, wishes),
         "",
         "outputs:",
         "  # Where the results go, and a manifest that says what they were made from.",
         "  - layout: directory",
-        "    path: dist/${recipe.name}/${target}",
+        f"    path: dist/${{recipe.name}}/{'' if _is_one_group(wishes) else '${group}/'}${{target}}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _model(name: str, model: str, folder: Path, sizes: Mapping[str, Sized]) -> Iterator[str]:
+    path = scalar(_relative(model, folder))
+    if not sizes:
+        yield f"  {scalar(name)}: {path}"
+        return
+    yield f"  {scalar(name)}:"
+    yield f"    path: {path}"
+    yield "    inputs:"
+    for value, sized in sizes.items():
+        guess = "" if sized.chosen else ", and this is a guess: look at it"
+        yield f"      {scalar(value)}: [{', '.join(map(str, sized.sizes))}]    # the model has {printable(sized.declared)}{guess}"
+
+
+def _target(kind: Kind, name: str, value: str) -> Iterator[str]:
+    start = kind.start
+    value, words = scalar(value.replace("${", "$${")), f"    # {start.words}"
+    yield f"  {scalar(name)}:"
+    yield f"    toolchain: {start.name}"
+    yield f"    ep: {kind.entry.ep}"
+    if start.device or start.metadata:
+        device = {key: str(setting).lower() for key, setting in start.device.items()}
+        device |= {"metadata": f"{{{start.metadata}: {value}}}"} if start.metadata else {}
+        told = words if start.metadata else ""
+        yield f"    device: {{{', '.join(f'{key}: {setting}' for key, setting in device.items())}}}{told}"
+    if start.options or start.option:
+        yield "    provider_options:"
+        yield from (f"      {option}: {setting}" for option, setting in start.options.items())
+        if start.option:
+            yield f"      {start.option}: {value}{words}"
+
+
+def _groups(models: Mapping[str, str], wishes: Wishes) -> Iterator[str]:
+    targets = ", ".join(map(scalar, wishes.targets))
+    if _is_one_group(wishes):
+        yield "  # Models that are built together, for each of the targets."
+        groups = {"main": list(models)}
+    else:
+        yield "  # One for each model, so that one that fails holds back no other."
+        groups = {name: [name] for name in models}
+    for number, (group, members) in enumerate(groups.items()):
+        yield f"  {scalar(group)}:"
+        yield f"    models: [{', '.join(map(scalar, members))}]"
+        yield f"    targets: [{targets}]"
+        if _is_one_group(wishes):
+            share = str(wishes.share_weights).lower()
+            yield f"    share_weights: {share}    # true: the models, in this order, share one context binary"
+        yield f"    expect: {{fallback_nodes: 0}}{'' if number else '    # any: the CPU may run what the EP does not take'}"
+
+
+def _is_one_group(wishes: Wishes) -> bool:
+    return wishes.share_weights or len(wishes.models) == 1
 
 
 def model_names(models: Sequence[str]) -> dict[str, str]:
@@ -123,7 +181,7 @@ def _name(text: str) -> str:
 
 
 def _relative(model: str, folder: Path) -> str:
-    if _ADDRESS.match(model):
+    if is_address(model):
         return model
     try:
         path = Path(os.path.relpath(model, folder))

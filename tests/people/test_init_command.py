@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 import yaml
 from commands import environment, epbuild, write_model
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from epbuild.recipe import Recipe, load
 from epbuild.starter import KINDS, Wishes
@@ -75,9 +78,11 @@ def test_many_models_and_targets_keep_their_order_and_names(folder: Path) -> Non
     models = [word for name in ("prefill", "decode") for word in ("--model", f"{name}/model.onnx")]
     recipe = written(folder, *models, "--ep", "qnn", "--soc", "SM8750", "--soc", "laptop=SC8380XP", "--name", "llm")
     assert recipe.name == "llm"
-    [group] = recipe.groups.values()
-    assert [member.model.name for member in group.members] == ["prefill-model", "decode-model"]
-    assert not group.share_weights
+    assert list(recipe.groups) == ["prefill-model", "decode-model"]
+    assert [[member.model.name for member in group.members] for group in recipe.groups.values()] == [
+        [name] for name in recipe.groups
+    ]
+    assert not any(group.share_weights for group in recipe.groups.values())
     assert target_values(recipe, "soc_model") == {"SM8750": "SM8750", "laptop": "SC8380XP"}
 
 
@@ -107,10 +112,12 @@ def test_a_file_that_is_there_is_kept_unless_force_is_asked_for(folder: Path) ->
 
 
 def test_without_a_terminal_and_without_flags_it_says_what_it_needs_and_waits_for_nothing(folder: Path) -> None:
-    done = epbuild(folder, "init")
-    assert (done.returncode, done.stdout) == (2, "")
-    [line] = done.stderr.splitlines()
-    assert "it needs --model, --ep, --target" in line
+    for there, needs in ((folder, "it needs --ep, --target"), (folder / "empty", "it needs --model, --ep, --target")):
+        there.mkdir(exist_ok=True)
+        done = epbuild(there, "init")
+        assert (done.returncode, done.stdout) == (2, "")
+        [line] = done.stderr.splitlines()
+        assert needs in line
 
 
 @pytest.mark.parametrize(
@@ -118,7 +125,7 @@ def test_without_a_terminal_and_without_flags_it_says_what_it_needs_and_waits_fo
     [
         (["--model", "relu.onnx"], "it needs --ep, --target"),
         (["--model", "relu.onnx", "--ep", "qnn"], "it needs --target"),
-        ([*FLAGS, "--ep", "qmn"], "'qmn' is not one of 'qnn', 'openvino'"),
+        ([*FLAGS, "--ep", "qmn"], "'qmn' is not one of 'qnn', 'openvino', 'openvino-npu', 'tensorrt'"),
         ([*FLAGS, "--soc", "SM8750"], "two targets are called 'SM8750'"),
         ([*FLAGS, "--target", "phone="], "'phone=' is no target"),
         ([*FLAGS, "--target", "=SM8750"], "'=SM8750' is no target"),
@@ -127,9 +134,18 @@ def test_without_a_terminal_and_without_flags_it_says_what_it_needs_and_waits_fo
         ([*FLAGS, "--target", "a phone=SM8750"], "EPB107"),
         ([*FLAGS, "--modell", "x"], "No such option '--modell'"),
         ([*FLAGS, "nowhere"], "'nowhere' does not exist"),
+        ([*FLAGS, "--size", "x"], "'x' is no size"),
+        ([*FLAGS, "--size", "x=1,many"], "'1,many' is no shape"),
+        ([*FLAGS, "--size", "x=1,0"], "'1,0' is no shape"),
+        ([*FLAGS, "--size", "y=1,4"], "no model has an input 'y'"),
+        ([*FLAGS, "--size", "x=1,5"], "The input x of relu, dimension 2: the model has 4 there, and not 5."),
+        ([*FLAGS, "--size", "x=1,4,4"], "The input x of relu"),
+        (
+            ["text.onnx", "compiled.onnx", "--ep", "qnn", "--soc", "SM8750"],
+            "no model to start with: text.onnx: The model 'text' is not a",
+        ),
         ([*FLAGS, "--model", "gone.onnx"], "EPB201"),
         ([*FLAGS, "--model", "text.onnx"], "EPB202"),
-        ([*FLAGS, "--model", "."], "EPB20"),
         ([*FLAGS, "--model", "compiled.onnx"], "EPB205"),
         (["--model", "relu.onnx", "--ep", "openvino", "--target", "NPUU"], "NPUU"),
     ],
@@ -154,42 +170,147 @@ def test_a_model_that_is_none_is_refused_in_the_words_of_the_planner(folder: Pat
     assert said.removeprefix("epbuild: ") == planner.split(": ", 1)[1]
 
 
+def write_open_model(path: Path, *shape: int | str | None, name: str = "x") -> Path:
+    """A model of one node whose input has open dimensions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = [helper.make_tensor_value_info(each, TensorProto.FLOAT, shape) for each in (name, "y")]
+    graph = helper.make_graph([helper.make_node("Relu", [name], ["y"])], "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def sizes(recipe: Recipe, model: str) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(shape.sizes) for name, shape in recipe.models[model].inputs.items()}
+
+
+def test_a_folders_models_are_taken_and_what_is_none_is_left_out_with_the_reason(folder: Path) -> None:
+    write_open_model(folder / "net.onnx", "batch", 3, "height", "width", name="image")
+    (folder / "text.onnx").write_text("no model\n", encoding="utf-8")
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    write_model(folder / "compiled.onnx", "EPContext", "com.microsoft")
+    done = epbuild(folder, "init", "--ep", "qnn", "--soc", "SM8750")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = " ".join(done.stdout.split())
+    assert "net.onnx" in said
+    assert "image[batch,3,height,width]" in said
+    assert "Left out: compiled.onnx. The model 'compiled' is already compiled" in said
+    assert "Left out: text.onnx. The model 'text' is not a whole ONNX file" in said
+    assert "The sizes of 1 input are guesses" in said
+    assert "Next: epbuild run --keep-going" in said
+    assert max(map(len, done.stdout.splitlines())) <= 110
+    recipe = load(folder / "epbuild.yaml")
+    assert sizes(recipe, "net") == {"image": (1, 3, 224, 224)}
+    assert list(recipe.groups) == ["net", "relu"]
+    assert epbuild(folder, "validate").returncode == 0
+
+
+@pytest.mark.parametrize("places", [["models"], ["models/*.onnx"], ["models/net.onnx", "models/other.onnx"]])
+def test_models_are_named_by_folder_by_glob_or_by_file(folder: Path, places: list[str]) -> None:
+    for name in ("net", "other"):
+        write_model(folder / "models" / f"{name}.onnx")
+    done = epbuild(folder, "init", *places, "--ep", "qnn", "--soc", "SM8750")
+    assert done.returncode == 0, done.stderr
+    there = folder / ("models" if places == ["models"] else ".")
+    assert list(load(there / "epbuild.yaml").models) == ["net", "other"]
+
+
+def test_sizes_are_given_for_every_model_with_that_input_or_for_one(folder: Path) -> None:
+    write_open_model(folder / "one.onnx", None, 3)
+    write_open_model(folder / "two.onnx", "n", 3)
+    write_open_model(folder / "three.onnx", "length", name="tokens")
+    given = ("--size", "x=2,3", "--size", "two:x=4,3", "--size", "tokens=[77]")
+    done = epbuild(folder, "init", "--ep", "qnn", "--soc", "SM8750", "--model", "relu.onnx", *given)
+    assert done.returncode == 2  # it is not in that model
+    done = epbuild(folder, "init", "one.onnx", "two.onnx", "three.onnx", "--ep", "qnn", "--soc", "SM8750", *given)
+    assert done.returncode == 0, done.stderr
+    assert "guess" not in done.stdout
+    recipe = load(folder / "epbuild.yaml")
+    assert [sizes(recipe, name) for name in ("one", "two", "three")] == [{"x": (2, 3)}, {"x": (4, 3)}, {"tokens": (77,)}]
+
+
+def test_an_ep_that_takes_open_dimensions_is_given_none(folder: Path) -> None:
+    write_open_model(folder / "net.onnx", "batch", 3)
+    assert sizes(written(folder, "--model", "net.onnx", "--ep", "openvino", "--target", "CPU"), "net") == {}
+
+
+@pytest.mark.parametrize("ep", KINDS)
+def test_the_first_recipe_of_every_ep_of_the_catalog_is_valid(folder: Path, ep: str) -> None:
+    done = epbuild(folder, "init", "--model", "relu.onnx", "--ep", ep, "--target", KINDS[ep].start.example)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("Not here" in done.stdout) == (KINDS[ep].obstacle() is not None)
+    assert epbuild(folder, "validate").returncode == 0
+
+
+def asked(folder: Path, answers: str, *arguments: str) -> tuple[int, str]:
+    """What `epbuild init` says on a terminal of 80 columns to somebody who types these answers."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    command = [sys.executable, "-m", "epbuild", "init", *arguments]
+    process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    os.write(ours, answers.encode())
+    said = b""
+    with contextlib.suppress(OSError):  # which is how a terminal ends
+        while piece := os.read(ours, 1 << 16):
+            said += piece
+    code = process.wait(60)
+    os.close(ours)
+    return code, said.decode().replace("\r\n", "\n")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")
 @pytest.mark.parametrize(
     ("answers", "arguments", "models", "targets"),
     [
-        ("\n\n\n\n", (), ["relu"], {"SM8750": "SM8750"}),
-        (
-            "gone.onnx\nrelu.onnx\nsecond.onnx\n\nqnn\nSM8750 SC8380XP\nn\n",
-            (),
-            ["relu", "second"],
-            {"SM8750": "SM8750", "SC8380XP": "SC8380XP"},
-        ),
+        ("\n\n\n", (), ["relu", "second"], {"SM8750": "SM8750"}),
+        ("qmn\nqnn\nSM8750 SC8380XP\nn\n", (), ["relu", "second"], {"SM8750": "SM8750", "SC8380XP": "SC8380XP"}),
         ("SC8380XP\n", ("--model", "relu.onnx", "--ep", "qnn"), ["relu"], {"SC8380XP": "SC8380XP"}),
+        ("gone.onnx\nrelu.onnx\n", ("gone-*.onnx", "--ep", "qnn", "--soc", "SM8750"), ["relu"], {"SM8750": "SM8750"}),
     ],
-    ids=["defaults", "a wrong answer is asked again", "only what no flag says"],
+    ids=["defaults", "a wrong answer is asked again", "only what no flag says", "models, where there are none"],
 )
 def test_on_a_terminal_it_asks_for_what_no_flag_says(
     folder: Path, answers: str, arguments: tuple[str, ...], models: list[str], targets: dict[str, str]
 ) -> None:
     write_model(folder / "second.onnx")
-    if sys.platform == "win32":
-        return
-    import pty
-
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "epbuild", "init", *arguments]
-    process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
-    os.close(theirs)
-    os.write(ours, answers.encode())
-    assert process.stderr is not None
-    said = process.stderr.read().decode()
-    process.stderr.close()
-    assert process.wait(60) == 0, said
-    os.close(ours)
+    code, said = asked(folder, answers, *arguments)
+    assert code == 0, said
     recipe = load(folder / "epbuild.yaml")
     assert list(recipe.models) == models
     assert target_values(recipe, "soc_model") == targets
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")
+def test_on_a_terminal_it_asks_for_sizes_and_for_those_of_a_name_once(folder: Path) -> None:
+    write_open_model(folder / "a.onnx", "batch", "channels", 8)
+    write_open_model(folder / "b.onnx", "batch", "channels", 8)
+    write_open_model(folder / "c.onnx", "d0", None, None, 3)
+    code, said = asked(
+        folder, "2,3,9\n2,5,8\n\n", "a.onnx", "b.onnx", "c.onnx", "--ep", "qnn", "--soc", "SM8750", "--no-share-weights"
+    )
+    assert code == 0, said
+    assert "a: sizes of x[batch,channels,8] [1,3,8]: " in said
+    assert "the model has 8 there, and not 9" in said
+    assert "b: sizes" not in said
+    assert "c: sizes of x[?,?,?,3] [1,224,224,3]: " in said
+    recipe = load(folder / "epbuild.yaml")
+    assert [sizes(recipe, name)["x"] for name in "abc"] == [(2, 5, 8), (2, 5, 8), (1, 224, 224, 3)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals in the standard library")
+def test_on_a_terminal_every_ep_of_the_catalog_is_offered_with_what_it_can_do_here(folder: Path) -> None:
+    code, said = asked(folder, "\n\n")
+    assert code == 0, said
+    assert all(name in said for name in KINDS)
+    assert "CPUExecutionProvider" in said
+    assert "Compiles here." in said
+    listed = said.partition("Execution provider [")[0]
+    assert max(map(len, listed.splitlines())) <= 80
 
 
 @given(st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="\u2028\u2029\ufeff\ufffe\uffff")))
@@ -211,7 +332,7 @@ def test_a_model_file_of_any_name_can_be_started_with(tmp_path: Path, file: str)
     if os.name == "nt" and set(file) & set(':"'):
         pytest.skip("Windows has no such file names")
     recipe = tmp_path / "epbuild.yaml"
-    text = recipe_text(recipe, Wishes(KINDS["qnn"], "qnn", [str(tmp_path / file)], {"phone": "SM8750"}))
+    text = recipe_text(recipe, Wishes(KINDS["qnn"], [str(tmp_path / file)], {"phone": "SM8750"}))
     recipe.write_text(text, encoding="utf-8")
     [model] = load(recipe).models.values()
     assert model.path == file

@@ -77,7 +77,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["verify", "dist", "--device", "tpu"], "Invalid value for '--device': 'tpu' is not one of 'cpu', 'gpu', 'npu'."),
         (["gc", "--max-size", "many"], "Invalid value for '--max-size': 'many' is no size. Write a number and one of: B,"),
         (["schema", "nope"], "Invalid value for '[recipe|manifest|catalog]': 'nope' is not one of 'recipe', "),
-        (["init", "nowhere"], "Invalid value for '[FOLDER]': Directory 'nowhere' does not exist."),
+        (["init", "nowhere"], "'nowhere' does not exist: name a folder, or models by files and globs"),
         (["explain"], "Missing argument '[RECIPE] STEP...'"),
         (["explain", "a.yaml"], "'a.yaml' is a recipe: name a step as well, such as 'compile:*'."),
         (["log", "compile:a", "compile:b"], "name one step, not 2: compile:a, compile:b."),
