@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile import MalformedModel, fit_sizes, fix_sizes, read_header
+from epbuild.onnxfile import MalformedModel, fit_sizes, fix_sizes, read_header, suggest_sizes
 
 Dim = int | str | None
 FLOAT = TensorProto.FLOAT
@@ -179,6 +180,48 @@ def test_a_model_that_takes_no_sizes_leaves_no_copy(tmp_path: Path) -> None:
     with pytest.raises(MalformedModel, match="no size can be given"):
         fix_sizes(source, copy, {"nothing": (1,)})
     assert not copy.exists()
+
+
+def test_the_memory_that_it_takes_does_not_grow_with_the_weights(tmp_path: Path) -> None:
+    weights = numpy_helper.from_array(np.zeros(16 << 20, np.uint8), "w")
+    source, copy = tmp_path / "source.onnx", tmp_path / "copy.onnx"
+    source.write_bytes(model_of({"x": ["n", 8]}, initializers=[weights]).SerializeToString())
+    tracemalloc.start()
+    try:
+        fix_sizes(source, copy, {"x": (4, 8)})
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert copy.stat().st_size > 16 << 20
+    assert most < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("shape", "suggested"),
+    [
+        (["batch", 3, None, None], (1, 3, 224, 224)),
+        ([-1, "?", "?", 3], (1, 224, 224, 3)),
+        (["batch_size", "sequence_length"], (1, 64)),
+        (["batch_size", 8, "past_sequence_length", 64], (1, 8, 64, 64)),
+        ([None, 80, None], (1, 80, 64)),
+        ([None], (1,)),
+    ],
+)
+def test_the_sizes_to_begin_with_are_such_as_models_of_that_kind_have(
+    tmp_path: Path, shape: list[Dim], suggested: tuple[int, ...]
+) -> None:
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model_of({"x": shape}).SerializeToString())
+    assert suggest_sizes(read_header(source).inputs) == {"x": suggested}
+
+
+def test_no_more_inputs_are_suggested_than_it_takes_to_fix_every_dimension(tmp_path: Path) -> None:
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model_of({"ids": ["batch", "seq"], "mask": ["batch", "seq"], "fixed": [1]}).SerializeToString())
+    header = read_header(source)
+    found = suggest_sizes(header.inputs)
+    assert found == {"ids": (1, 64)}
+    assert fit_sizes(header, found).shapes == {"ids": (1, 64), "mask": (1, 64)}
 
 
 NAMES = st.sampled_from(["a", "b", "batch", "seq", "größe", "?"])

@@ -162,6 +162,19 @@ def test_one_model_at_two_sizes_is_two_members_with_names_of_their_own(workshop:
     assert plan.warnings == (), "they have all their weights in common"
 
 
+def test_what_a_group_calls_a_member_is_its_role_and_its_end_of_a_connection(workshop: Path) -> None:
+    write_prefill(workshop, "n", 3)
+    (workshop / "genai.json").write_text("{}", encoding="utf-8")
+    genai = "    genai: {config: genai.json, roles: {prefill: large, decode: small}}\n"
+    apart = edited(RECIPE, (PHONE, f"  decoder:\n    models: [{TWO}]"), ("    share_weights: true\n", genai))
+    emission = plan_of(workshop, apart).emissions["emit:decoder/phone/directory"]
+    assert emission.parts[0].genai is not None
+    assert emission.parts[0].genai.roles == {"small": "decode", "large": "prefill"}
+    merged = apart.replace(genai, "    merge: {name: both, connect: {small.y: large.x}}\n")
+    (merging,) = plan_of(workshop, merged).emissions["emit:decoder/phone/directory"].mergings
+    assert merging.members == ("small", "large")
+
+
 def test_one_model_twice_needs_two_names(workshop: Path) -> None:
     text, [where] = places(edited(RECIPE, (PHONE, f"  decoder:\n    models: [prefill, {{model: {MARK}prefill}}]")))
     (problem,) = problems_of(workshop, text)
