@@ -146,7 +146,7 @@ def test_a_tightened_expectation_explains_itself_with_the_key_unchanged(built: W
     found = why(built, SHARE)
     assert found.key == found.previous_key
     assert found.changes == ()
-    assert all("the recipe expects 0" in reason for reason in found.reasons)
+    assert all("The recipe expects 0" in reason for reason in found.reasons)
     assert len(found.reasons) == 2
 
 

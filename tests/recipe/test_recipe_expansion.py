@@ -112,7 +112,7 @@ def test_a_member_has_the_groups_settings_with_its_own_over_them_key_by_key(tmp_
     first, one, two, head = group.members
     file = "decoder-${model}.bin"
     for member, threshold, prefix in [(first, 9, None), (one, 5, "decoder_layer-1_"), (two, 5, "decoder_layer-2_")]:
-        assert values(member.compile) == values(CompileSettings(True, "disable_all", "external", file, threshold, prefix))
+        assert values(member.compile) == values(CompileSettings(True, None, "external", file, threshold, prefix))
         assert values(member.expect) == values(Expectation(1, 0))
     assert (head.compile.embed, head.compile.initializers, head.compile.external_file) == (False, "source", None)
     assert values(head.expect) == values(Expectation(1, 2))

@@ -75,6 +75,7 @@ def member(name: str, compile_: dict[str, Any] | None = None, expect: dict[str, 
         "model": {"name": name},
         "compile": COMPILE | (compile_ or {}),
         "expect": NOTHING_EXPECTED | (expect or {}),
+        "verify": None,
     }
 
 
@@ -440,6 +441,20 @@ TYPED = {
         "basic",
         lambda r: r.groups["decoder"].members[0].compile.graph_optimization_level,
         "basic",
+    ),
+    "a threshold of a check of numbers": (
+        "targets: [npu]",
+        "targets: [npu]\n    verify: {metrics: {cosine: '${vars.it}'}}",
+        "0.9",
+        lambda r: r.groups["decoder"].members[0].verify.metrics,
+        {"cosine": 0.9},
+    ),
+    "a bound of a range": (
+        "targets: [npu]",
+        "targets: [npu]\n    verify: {inputs: {ranges: {ids: [0, '${vars.it}']}}}",
+        "99",
+        lambda r: r.groups["decoder"].members[0].verify.made.ranges,
+        {"ids": (0.0, 99.0)},
     ),
     "a threshold, with what its store asks for": (
         "targets: [npu]",
