@@ -25,10 +25,11 @@ from epbuild.build.trial_verdict import Rules, Verdict, overall, shown, told
 from epbuild.build.trial_worker import Attempt, Failure, Load, Session, attempt
 from epbuild.catalog import METRICS
 from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError
-from epbuild.onnxfile import MalformedModel, read_header
-from epbuild.plan import CheckedMember, Compiled, Member, Verification, verification_document
+from epbuild.onnxfile import MalformedModel, ModelHeader, read_header
+from epbuild.plan import CheckedMember, Compiled, Member, ModelFiles, Verification, verification_document
 from epbuild.store import BlobStore
 from epbuild.toolchain import Environment
+from epbuild.verify import source_signature
 
 _ALONE = "These are the numbers of the same model compiled un-shared"
 _PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then says so."
@@ -45,7 +46,8 @@ class Verifying(Kind[Verification]):
     done = "checked"
 
     def resolved(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
-        return replace(action, compiled=tuple(map(_compiled, needed)))
+        action = replace(action, compiled=tuple(map(_compiled, needed)))
+        return replace(action, members=tuple(_with_reference(action, checked) for checked in action.members))
 
     def document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
         return verification_document(action, inputs.digests, inputs.toolchain)
@@ -82,6 +84,29 @@ def _compiled(made: Made) -> Compiled:
         signatures={model["member"]: model["source"] for model in models},
         document=made.document,
     )
+
+
+def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
+    """A member that knows what it is compared with: its source, unless what is prepared has other inputs or outputs."""
+    member = checked.member
+    if member is None or member.prepared is None or member.original is None or checked.choice.reference is not None:
+        return checked
+    try:
+        header = read_header(member.original.graph)
+    except (OSError, MalformedModel):  # which the check itself tells
+        return checked
+    alike = not _other_values(header, action.compiled_of(checked).signatures[checked.name])
+    return checked if alike else replace(checked, reference="prepared")
+
+
+def _other_values(source: ModelHeader, compiled: Mapping[str, Any]) -> str:
+    """The inputs and outputs that only one of two models has, or has of another type."""
+    own = source_signature(source, ())
+    sides = [
+        {(kind, value["name"], value["type"]) for kind in ("inputs", "outputs") for value in side[kind]}
+        for side in (own, compiled)
+    ]
+    return ", ".join(sorted({name for _, name, _ in sides[0] ^ sides[1]}))
 
 
 def numbers_of(made: Made, member: str) -> dict[str, Any]:
@@ -271,8 +296,10 @@ class _Check:
         member = _member(built, checked.name)
         step = StepId(self._action.id)
         try:
-            header = read_header(member.graph)
-            source = Source(member.graph, member.external, header, member.model.free_dimensions)
+            compiled_from = read_header(member.graph)
+            files = checked.source or ModelFiles(member.graph, member.external, member.subgraph_data)
+            header = compiled_from if files.graph == member.graph else read_header(files.graph)
+            source = Source(files.graph, files.external, header, member.model.free_dimensions)
             inputs = read_header(compiled).inputs
             samples = self._samples(checked, source, inputs)
         except (BadInputs, NoInputs) as error:
@@ -280,6 +307,11 @@ class _Check:
             raise VerifyError(Problem("EPB648", f"the inputs of the model '{checked.name}': {error}", step, hint)) from error
         except (OSError, MalformedModel) as error:
             raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", step)) from error
+        if others := _other_values(header, built.signatures[checked.name]):
+            message = (
+                f"the model '{checked.name}' cannot be compared with its source, which has other inputs or outputs: {others}"
+            )
+            raise VerifyError(Problem("EPB649", message, step, "Write `reference: prepared`, or leave `reference` out."))
         self._say(
             f"running {checked.name} on the CPU EP, for {len(samples)} sets of inputs"
             if len(samples) > 1
@@ -299,7 +331,8 @@ class _Check:
         if isinstance(found, Failure):
             message = f"there is nothing to compare '{checked.name}' with: the CPU EP cannot run its source: {found.message}"
             raise BuildError(Problem("EPB649", message, step, f"The whole log: {self._execution.shown_log}."))
-        return _Subject(checked, source, "source", source.is_quantised, found)
+        quantised = source.is_quantised or replace(source, header=compiled_from).is_quantised
+        return _Subject(checked, source, checked.reference, quantised, found)
 
     def _samples(self, checked: CheckedMember, source: Source, inputs: Sequence[Any]) -> list[Sample]:
         made = checked.made

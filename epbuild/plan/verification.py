@@ -13,13 +13,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from epbuild.catalog import Numbers, Thresholds
 from epbuild.errors import Position, Problem, nearest
 from epbuild.onnxfile import ModelHeader
 from epbuild.plan.custom_ops import CustomOps
-from epbuild.plan.steps import Member, PlannedTarget, SessionGroup, ToolchainNeeds
+from epbuild.plan.steps import Member, ModelFiles, PlannedTarget, SessionGroup, ToolchainNeeds
 from epbuild.recipe import MadeInputs, VerifyChoice
 
 _FORMAT = 1
@@ -41,6 +41,13 @@ class CheckedMember:
     """The files of inputs, by their paths relative to the recipe; none: they are made up."""
     member: Member | None = None
     """As the session group has it; None while its files are not known."""
+    reference: Literal["source", "prepared"] = "source"
+    """What it is compared with, as far as that is known."""
+
+    @property
+    def source(self) -> ModelFiles | None:
+        """The files of the user's that it is compared with; None where they are not known, or what is prepared is compared with."""
+        return self.member.original if self.member is not None and self.reference == "source" else None
 
     @property
     def made(self) -> MadeInputs | None:
@@ -105,7 +112,7 @@ class Verification:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of inputs, and the sources, as far as they are known."""
-        sources = (path for checked in self.members if checked.member is not None for path in checked.member.files)
+        sources = (path for checked in self.members if checked.source is not None for path in checked.source.all)
         return tuple(dict.fromkeys((*sources, *(path for checked in self.members for path in checked.inputs.values()))))
 
     @property
@@ -181,7 +188,9 @@ def with_inputs(
         files = {Path(os.path.relpath(path, base)).as_posix(): path for path in _files(checked.choice, base, problems)}
         if checked.name in headers:
             problems += [problem for problem in _unknown_inputs(checked, headers[checked.name]) if problem not in problems]
-        found.append(replace(checked, member=member, inputs=files))
+        # Whether the source can be compared with shows once what is prepared is there.
+        chosen_one = checked.choice.reference if member.prepared is not None else None
+        found.append(replace(checked, member=member, inputs=files, reference=chosen_one or "source"))
     return replace(verification, members=tuple(found))
 
 
@@ -224,13 +233,16 @@ def verification_document(action: Verification, digests: Mapping[Path, str], too
 
 def _member(action: Verification, checked: CheckedMember, digests: Mapping[Path, str]) -> dict[str, Any]:
     made = checked.made
-    built = action.compiled_of(checked)
-    listed = next(member for member in built.document["members"] if member["name"] == checked.name)
+    listed = next(member for member in action.compiled_of(checked).document["members"] if member["name"] == checked.name)
+    graph, external = listed["graph"], listed["external"]
+    if checked.source is not None:
+        graph = digests[checked.source.graph]
+        external = {location: digests[path] for location, path in checked.source.external.items()}
     return {
         "name": checked.name,
         # What is compared with.
-        "graph": listed["graph"],
-        "external": listed["external"],
+        "graph": graph,
+        "external": external,
         "samples": {name: digests[path] for name, path in checked.inputs.items()}
         if made is None
         else {"seed": made.seed, "number": made.samples, "ranges": {name: list(bounds) for name, bounds in made.ranges.items()}},
