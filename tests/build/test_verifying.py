@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from small_builds import Workshop
+from onnx import TensorProto, helper
+from small_builds import HERE, Workshop, sharing_group
 
 from epbuild.build import trial_worker
+from epbuild.build.made import Made
 from epbuild.build.supervisor import Ending
-from epbuild.store import Cancelled
+from epbuild.build.verifying import Verifying
+from epbuild.plan import CheckedMember, ModelFiles, Verification, verification_document
+from epbuild.plan.verification import with_inputs
+from epbuild.recipe import VerifyChoice
+from epbuild.store import BlobStore, Cancelled
 
 VERIFY = "verify:classifier/plain"
 EMIT = "emit:classifier/plain/directory"
@@ -220,3 +228,40 @@ def test_a_build_that_is_stopped_stops_the_check(bench: Bench, monkeypatch: pyte
     with pytest.raises(Cancelled):
         bench.build("*classifier*")
     assert len(seen) == 1
+
+
+def with_outputs(folder: Path, name: str, *outputs: str) -> ModelFiles:
+    values = [helper.make_tensor_value_info(value, TensorProto.FLOAT, [4]) for value in ("x", *outputs)]
+    nodes = [helper.make_node("Relu", ["x"], [output]) for output in outputs]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "graph", values[:1], values[1:])), folder / name)
+    return ModelFiles(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "asked", "reference"),
+    [
+        (("y",), None, "source"),
+        (("y", "z"), None, "prepared"),
+        (("y",), "prepared", "prepared"),
+        (("y", "z"), "source", "source"),
+    ],
+)
+def test_a_prepared_model_is_compared_with_its_source_unless_that_has_other_outputs(
+    tmp_path: Path, outputs: tuple[str, ...], asked: Any, reference: str
+) -> None:
+    files = with_outputs(tmp_path, "source.onnx", *outputs)
+    group = sharing_group("prefill")
+    member = replace(group.members[0], prepared="prepare:prefill/1-cut", original=files)
+    group = replace(group, members=(member,), share=False)
+    signature = {kind: [{"name": name, "type": "float32", "shape": [4]}] for kind, name in (("inputs", "x"), ("outputs", "y"))}
+    document = {"members": [{"name": "prefill", "graph": "b" * 64, "external": {}}]}
+    result = {"artifacts": {}, "models": [{"member": "prefill", "file": "a.onnx", "source": signature}]}
+    choice = VerifyChoice(HERE, reference=asked)
+    planned = Verification("decoder", group.target, (CheckedMember("prefill", group.id, choice),))
+    planned = with_inputs(planned, {group.id: group}, {}, tmp_path, [])
+    found = Verifying().resolved(planned, [Made(group, "k", document, result)], BlobStore(tmp_path / "store"))
+    assert found.members[0].reference == reference
+    assert found.files == ((files.graph,) if reference == "source" else ())
+    digests = {files.graph: "a" * 64}
+    (listed,) = verification_document(found, digests, {})["members"]
+    assert listed["graph"] == ("a" if reference == "source" else "b") * 64
