@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from epbuild.build.made import Made
 from epbuild.build.merging import MergedModel, draft_names, merge, merged_key
+from epbuild.build.preparing import prepared_by
 from epbuild.emit import Content, JsonFile, ManifestModel, Placed, Role, Stored, StoredModel, arrange, render
 from epbuild.errors import BuildError, Problem, StepId
 from epbuild.onnxfile import relink
@@ -323,13 +324,17 @@ def _ep(ep: PlannedEp) -> dict[str, Any]:
 def _listed_members(made: Made) -> dict[str, Mapping[str, Any]]:
     """What the document behind a group's key says of each member, by its name, with the name of its model."""
     models = {member.name: member.model.name for member in made.group.members}
-    return {member["name"]: {**member, "model": models[member["name"]]} for member in made.document["members"]}
+    return {
+        member["name"]: {**member, "model": models[member["name"]], **prepared_by(made.prepared(member["name"]))}
+        for member in made.document["members"]
+    }
 
 
 def _source(listed: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
     named = {"model": listed["model"]} if listed["model"] != listed["name"] else {}
     sizes = {"sizes": listed["inputs"]} if "inputs" in listed else {}
-    return {"sha256": listed["graph"], "external_data": listed["external"], **named, **sizes, **model["source"]}
+    prepared = {"prepared": listed["prepared"]} if "prepared" in listed else {}
+    return {"sha256": listed["graph"], "external_data": listed["external"], **named, **sizes, **prepared, **model["source"]}
 
 
 def _relinked(node: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:

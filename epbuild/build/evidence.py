@@ -14,6 +14,7 @@ from epbuild.emit import (
     InputFile,
     JsonFile,
     Materials,
+    Prepared,
     RecipeFiles,
     Subject,
     bill,
@@ -22,7 +23,7 @@ from epbuild.emit import (
     recipe_file,
     statement,
 )
-from epbuild.plan import Emission
+from epbuild.plan import Emission, Preparation
 from epbuild.recipe import Recipe
 
 
@@ -86,5 +87,17 @@ def _built(item: Made) -> Built:
         toolchain=group.target.toolchain.name,
         models={member.name: member.model.path for member in group.members},
         data_folders={member.name: folder for member in group.members if (folder := member.data_folder) is not None},
+        prepared={
+            member.name: tuple(_prepared(made) for made in item.prepared(member.name))
+            for member in group.members
+            if member.prepared is not None
+        },
         renamed={member.name: member.model.name for member in group.members if member.name != member.model.name},
     )
+
+
+def _prepared(item: Made) -> Prepared:
+    action = item.action
+    if not isinstance(action, Preparation):
+        raise TypeError(action.id)
+    return Prepared(action.id, item.key, item.document, action.toolchain.name)

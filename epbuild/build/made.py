@@ -28,6 +28,16 @@ class Made:
             raise TypeError(f"{self.action.id} is no session group")
         return self.action
 
+    def prepared(self, member: str) -> tuple[Made, ...]:
+        """What made the model that a member of a session group was compiled from, in order; nothing where it was compiled as it is."""
+        last = next(item.prepared for item in self.group.members if item.name == member)
+        found: list[Made] = []
+        made = next((made for made in self.needed if made.action.id == last), None)
+        while made is not None:
+            found.append(made)
+            made = made.needed[0] if made.needed else None
+        return tuple(reversed(found))
+
     def artifacts(self) -> Iterator[tuple[str, str, int]]:
         """The name, the digest and the size in bytes of each of its files."""
         for name, blob in self.result["artifacts"].items():

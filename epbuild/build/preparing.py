@@ -106,6 +106,25 @@ def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
     return ModelFiles(places[model["file"]], external, frozenset(model["subgraph_data"]))
 
 
+def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
+    """What manifests say of preparations, in their order: what they began with, and what each did, which is the same for the same work."""
+    if not made:
+        return {}
+    begins: Mapping[str, Any]
+    [begins] = made[0].document["source"].values()
+    sizes = {"sizes": begins["inputs"]} if "inputs" in begins else {}
+    return {
+        "prepared": {
+            "from": {"sha256": begins["graph"], "external_data": begins["external"], **sizes},
+            "by": [_told(item.document["prepare"]) for item in made],
+        }
+    }
+
+
+def _told(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: document[name] for name in ("kind", "command", "options") if name in document}
+
+
 def _name(preparation: Preparation) -> str:
     return preparation.output.rpartition("/")[2]
 

@@ -59,14 +59,15 @@ class Sources:
             raise NoSource(f"it was merged from {members}; name one model that computes the same with --source {name}=FILE")
         member = self._member(name, document)
         own = self.named.get(name) or self.named.get("")
-        graph = own or (member.graph if member is not None and member.fetched else None)
+        files = member.original if member is not None else None
+        graph = own or (files.graph if files is not None else None)
         if graph is None:
             raise NoSource(self._missing(member, document))
         try:
             header = read_header(graph)
             for location in header.external_locations:
                 check_reference(location)
-            known = member.external if member is not None and own is None else {}
+            known = files.external if files is not None and own is None else {}
             external = {location: known.get(location, graph.parent / location) for location in header.external_locations}
             digests = {location: _digest(path) for location, path in external.items()}
             digest = _digest(graph)
@@ -79,6 +80,8 @@ class Sources:
                 f"the source model's file {error.filename} cannot be read: {error.strerror or error}", wrong=True
             ) from error
         listed = model.get("source")
+        if listed is not None and "prepared" in listed and digest != listed["sha256"]:
+            listed = listed["prepared"]["from"]  # the model as the recipe has it, which was compiled after that was done to it
         if listed is not None and listed["sha256"] != digest:
             raise NoSource(
                 f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…", wrong=True

@@ -279,11 +279,16 @@ class _Origins:
         known = [f"{name} of {step}" for step, _, result in self._steps for name in _names(result, digest)]
         if not known:
             known = [
-                f"{name}, compiled from {', '.join(member['name'] for member in record['document']['members'])}"
-                for record in records
-                for name in _names(record["result"], digest)
+                f"{name}, {_made_from(record['document'])}" for record in records for name in _names(record["result"], digest)
             ]
         return tuple(dict.fromkeys(known))
+
+
+def _made_from(document: Mapping[str, Any]) -> str:
+    """What a result is, by the document of its key, where nobody knows its step."""
+    if document.get("kind") == "prepare":
+        return f"prepared from {', '.join(document['source'])}"
+    return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from epbuild.emit.bom import bill
     from epbuild.emit.emitted import EmittedModel, base_models, compiled_models
     from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
-    from epbuild.emit.materials import Built, InputFile, Materials, RecipeFiles, gather, recipe_file, source_name
+    from epbuild.emit.materials import Built, InputFile, Materials, Prepared, RecipeFiles, gather, recipe_file, source_name
     from epbuild.emit.oci import CONTENT_DIGEST, CONTENT_SIZE, MANIFEST_TYPE, TITLE, ZSTD_TYPE, Image, image
     from epbuild.emit.package import Inference, Variant, check_package, for_inference, package_manifest
     from epbuild.emit.provenance import Subject, is_statement_about, statement
@@ -44,6 +44,7 @@ __all__ = [
     "Owned",
     "Placed",
     "Pour",
+    "Prepared",
     "RecipeFiles",
     "Role",
     "Squeezed",
@@ -95,7 +96,7 @@ __getattr__ = late(
         "bom": ("bill",),
         "emitted": ("EmittedModel", "base_models", "compiled_models"),
         "genai": ("GenaiError", "Stage", "check_base", "check_stages", "genai_config"),
-        "materials": ("Built", "InputFile", "Materials", "RecipeFiles", "gather", "recipe_file", "source_name"),
+        "materials": ("Built", "InputFile", "Materials", "Prepared", "RecipeFiles", "gather", "recipe_file", "source_name"),
         "oci": ("CONTENT_DIGEST", "CONTENT_SIZE", "MANIFEST_TYPE", "TITLE", "ZSTD_TYPE", "Image", "image"),
         "package": ("Inference", "Variant", "check_package", "for_inference", "package_manifest"),
         "provenance": ("Subject", "is_statement_about", "statement"),

@@ -130,6 +130,10 @@ def _needs(model: EmittedModel, files: Mapping[str, Content], materials: Materia
         *(_emitted_ref(files[path].path) for path in model.refers),
         *(_model_ref(materials.models[source]) for source in model.sources),
         *(_toolchain_ref(materials.toolchains[item.toolchain]) for item in built),
+        *(
+            _toolchain_ref(materials.toolchains[name])
+            for name in sorted({one.toolchain for item in built for one in item.preparations})
+        ),
         *(_file_ref(file) for item in built for file in item.option_files),
     ]
 

@@ -71,6 +71,37 @@ class RecipeFiles:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A preparation that made what was compiled, or what that was made of: its action key with the document behind it."""
+
+    action: str
+    key: str
+    document: Mapping[str, Any]
+    toolchain: str
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """The digests of what it began with."""
+        [found] = self.document["source"].values()
+        return dict(found)
+
+    @property
+    def files(self) -> tuple[InputFile, ...]:
+        """The files that it read beside the model."""
+        return tuple(sorted(InputFile(name.partition("/")[2], digest) for name, digest in self.document["staged"].items()))
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What it did, in the words of the recipe."""
+        asked = self.document["prepare"]
+        return {
+            "step": self.action,
+            "toolchain": self.toolchain,
+            **{name: asked[name] for name in sorted(asked) if name != "option_files"},
+        }
+
+
+@dataclass(frozen=True)
 class Built:
     """A session group that was built: its action key with the document behind it, and what the recipe calls things in there."""
 
@@ -92,6 +123,14 @@ class Built:
     def model_of(self, member: str) -> str:
         """The name in the recipe of the model that a member is."""
         return self.renamed.get(member, member)
+
+    prepared: Mapping[str, tuple[Prepared, ...]] = field(default_factory=dict)
+    """What made each member's source of the model that the recipe has, in order."""
+
+    @property
+    def preparations(self) -> tuple[Prepared, ...]:
+        """Those of all its members, each once."""
+        return tuple({item.action: item for items in self.prepared.values() for item in items}.values())
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:
@@ -116,6 +155,12 @@ class Materials:
     """The user's own files that are shipped, or read to make one that is, beside the models."""
 
     @property
+    def preparations(self) -> tuple[Prepared, ...]:
+        """Those of every session group, each once, by their steps."""
+        found = {item.action: item for built in self.built for item in built.preparations}
+        return tuple(item for _, item in sorted(found.items()))
+
+    @property
     def option_files(self) -> tuple[InputFile, ...]:
         """Those of every session group, each once."""
         return tuple(sorted({file for built in self.built for file in built.option_files}))
@@ -131,7 +176,11 @@ def gather(recipe: RecipeFiles, built: Iterable[Built], assets: Iterable[InputFi
         recipe=recipe,
         built=ordered,
         models=_by_name(model for item in ordered for model in _models(item)),
-        toolchains=_by_name(_with_all_libraries([_toolchain(item) for item in ordered])),
+        toolchains=_by_name(
+            _with_all_libraries(
+                [*map(_toolchain, ordered), *(_toolchain(item) for built in ordered for item in built.preparations)]
+            )
+        ),
         assets=tuple(sorted(set(assets))),
     )
 
@@ -165,12 +214,15 @@ def _by_name(items: Iterable[_Named]) -> dict[str, _Named]:
 
 def _models(built: Built) -> Iterator[SourceModel]:
     for member in built.document["members"]:
-        name, external = member["name"], member["external"]
+        name = member["name"]
+        # A model that was prepared is known by what the recipe has of it.
+        begins = built.prepared[name][0].source if built.prepared.get(name) else member
+        external = begins["external"]
         folder = built.data_folders.get(name)
         # A file beside which the data would lie in that folder.
         beside = built.models[name] if folder is None else posixpath.join(folder, "graph")
         data = (_source(beside, location, digest) for location, digest in external.items())
-        yield SourceModel(built.model_of(name), _source(built.models[name], None, member["graph"]), tuple(sorted(data)))
+        yield SourceModel(built.model_of(name), _source(built.models[name], None, begins["graph"]), tuple(sorted(data)))
 
 
 def _source(path: str, location: str | None, sha256: str) -> InputFile:
@@ -200,7 +252,7 @@ def _with_all_libraries(toolchains: Sequence[Toolchain]) -> Iterator[Toolchain]:
         yield replace(toolchain, libraries=tuple(sorted(used)))
 
 
-def _toolchain(built: Built) -> Toolchain:
+def _toolchain(built: Built | Prepared) -> Toolchain:
     # What it tells of the host beside that, such as the CPU, is in the action key.
     document = built.document["toolchain"]
     return Toolchain(

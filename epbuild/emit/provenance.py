@@ -52,11 +52,15 @@ def statement(
                     {
                         "recipe": {"name": materials.recipe.name, "file": materials.recipe.files[0].name},
                         "output": output,
+                        "preparations": [item.said for item in materials.preparations],
                         "builds": [_build(built, materials) for built in materials.built],
                     }
                 ),
                 "internalParameters": {
-                    "actions": {built.action: built.key for built in materials.built},
+                    "actions": {
+                        **{item.action: item.key for item in materials.preparations},
+                        **{built.action: built.key for built in materials.built},
+                    },
                     "toolchains": {
                         toolchain.name: {"python": toolchain.python, "platform": toolchain.platform}
                         for toolchain in materials.toolchains.values()
@@ -93,7 +97,13 @@ def _build(built: Built, materials: Materials) -> dict[str, Any]:
             "target": built.target,
             "toolchain": built.toolchain,
             "reproducible": None if built.reproducible else "no",
-            "models": [_member(member, built.model_of(member["name"]), materials) for member in document["members"]],
+            "models": [
+                {
+                    **_member(member, built.model_of(member["name"]), materials),
+                    **_said({"prepared": [item.action for item in built.prepared.get(member["name"], ())]}),
+                }
+                for member in document["members"]
+            ],
             "eps": [_ep(ep) for ep in document["eps"]],
             **{name: document.get(name) for name in _GROUP},
             "custom_ops": [ops["name"] for ops in document.get("custom_ops", ())],
@@ -123,6 +133,7 @@ def _dependencies(materials: Materials) -> Iterator[dict[str, Any]]:
         "recipe": materials.recipe.files,
         "model": (model.graph for model in models),
         "external-data": (data for model in models for data in model.data),
+        "preparation-file": (file for item in materials.preparations for file in item.files),
         "option-file": materials.option_files,
         "asset": materials.assets,
         "library": (library for toolchain in materials.toolchains.values() for library in toolchain.libraries),

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -361,15 +361,3 @@ def _scripts_digest(script: Path) -> str:
     for file in (script, script.with_name("step.py")):  # all that they have in common
         total.update(file.read_bytes())
     return total.hexdigest()
-
-
-def described(preparations: Iterable[Preparation]) -> Sequence[Mapping[str, Any]]:
-    """What was done to a model, as manifests and provenance have it: the same for the same work, whatever its key."""
-    return [
-        {
-            "kind": item.kind,
-            **({"command": list(item.command)} if item.command else {}),
-            **({"options": dict(item.options)} if item.options else {}),
-        }
-        for item in preparations
-    ]
