@@ -9,9 +9,11 @@ from typing import Any
 
 from epbuild.build.events import ModelCovered
 from epbuild.errors import Problem
-from epbuild.plan import Plan, SessionGroup
+from epbuild.plan import Plan, SessionGroup, verification_id
 from epbuild.verify import Outside
 
+_FIGURES = {"cosine": 6, "snr_db": 1}
+"""The figures of numbers that the table has, all of which are better when they are larger, with the decimals that mean anything."""
 _NOT_TRIED = "what it needs failed"
 
 
@@ -45,7 +47,8 @@ def _rows(
                 outcome="failed",
             )
             if result is not None:
-                yield _covered(row, result, member.name)
+                accuracy = _accuracy(results.get(verification_id(group.group, group.target.name), {}), member.name)
+                yield replace(_covered(row, result, member.name), accuracy=accuracy)
             else:
                 yield replace(row, reason=_reason(group, row.step, problems or ()))
 
@@ -62,6 +65,13 @@ def _covered(row: ModelCovered, result: Mapping[str, Any], member: str) -> Model
         size=sum(result["artifacts"][name]["size"] for name in files),
         seconds=result["measured"]["members"].get(member),
     )
+
+
+def _accuracy(checked: Mapping[str, Any], member: str) -> dict[str, float] | None:
+    """The worst figures of all outputs of a model, by what its numbers came to; None where they were not looked at, or not found."""
+    rows = [row for row in checked.get("figures", ()) if row["member"] == member]
+    found = {name: [row[name] for row in rows if row[name] is not None] for name in _FIGURES}
+    return {name: round(min(values), _FIGURES[name]) for name, values in found.items() if values} or None
 
 
 def _problems(plan: Plan, ident: str, failures: Mapping[str, Sequence[Problem]]) -> Sequence[Problem] | None:

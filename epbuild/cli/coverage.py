@@ -30,6 +30,7 @@ def coverage(
         int | None,
         arguments.option("--jobs", "-j", min=1, metavar="N", help="How many actions may run at once; default: one per CPU."),
     ] = None,
+    retry: Annotated[bool, arguments.option("--retry", help="Try again what failed before, although nothing changed.")] = False,
     locked: arguments.Locked = False,
     settings: arguments.Settings,
     markdown: Annotated[bool, arguments.option("--markdown", help="Print a table for a page or a comment.")] = False,
@@ -44,7 +45,7 @@ def coverage(
     file, steps = arguments.named(names, recipe)
     found = CoverageList()
     with coverage_reporter(found) as listener:
-        cover(Request(file, steps, jobs or os.cpu_count() or 1, settings=tuple(settings), locked=locked), listener)
+        cover(Request(file, steps, jobs or os.cpu_count() or 1, settings=tuple(settings), locked=locked, retry=retry), listener)
     if json:
         print_json(coverage_document(found.rows))
     elif markdown:

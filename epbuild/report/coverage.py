@@ -34,6 +34,7 @@ _BOLD, _DIM = "1", "2"
 _WORDS = {"whole": "whole", "partial": "in part", "failed": "not at all"}
 _LONGEST_REASON = 600
 _MOST_ROWS = 10_000
+_FIGURES = {"cosine": "cosine {:.6f}", "snr_db": "{:.0f} dB"}
 _OF_NODES = {"EPB609", "EPB655"}
 """The codes of problems of models that were compiled, and not as the recipe wants them."""
 
@@ -53,10 +54,9 @@ class CoverageList:
         """The table, where there are several models; it gives no reasons for the steps that were `told` of."""
         return [*coverage_lines(self.rows, told), ""] if len(self.rows) > 1 else []
 
-    @property
-    def table(self) -> Table:
-        """The same for a page."""
-        return coverage_table(self.rows)
+    def table(self, told: frozenset[str]) -> Table:
+        """The same for a page, of however many models."""
+        return coverage_table(self.rows, told)
 
 
 def print_coverage(rows: Sequence[ModelCovered]) -> None:
@@ -121,8 +121,8 @@ def coverage_lines(rows: Sequence[ModelCovered], told: frozenset[str] = frozense
             yield _INDENT + painted(line, _DIM, colour)
 
 
-def coverage_table(rows: Sequence[ModelCovered]) -> Table:
-    """The models as a table of Markdown."""
+def coverage_table(rows: Sequence[ModelCovered], told: frozenset[str] = frozenset()) -> Table:
+    """The models as a table of Markdown; without the reasons of steps that were `told` of."""
     figures = any(row.accuracy is not None for row in rows)
     columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if figures else []), "outside, and why")
     cells = (
@@ -133,7 +133,7 @@ def coverage_table(rows: Sequence[ModelCovered]) -> Table:
             _size(row),
             _time(row),
             *([_accuracy(row)] if figures else []),
-            code(why, _LONGEST_REASON) if (why := _why(row)) else "",
+            code(why, _LONGEST_REASON) if (why := "" if row.step in told else _why(row)) else "",
         )
         for row in rows
     )
@@ -168,7 +168,7 @@ def _time(row: ModelCovered) -> str:
 
 
 def _accuracy(row: ModelCovered) -> str:
-    return ", ".join(f"{name} {value:.5g}" for name, value in (row.accuracy or {}).items())
+    return ", ".join(_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
 
 
 class CoverageProgress:

@@ -121,7 +121,7 @@ class StepSummary:
         for title, allowed in (("Failures", False), ("Failures that are allowed", True)):
             rows = ((code(one.reason, _LONGEST_REASON), _listed(one.steps)) for one in failures if one.allowed is allowed)
             yield Table(title, ("reason", "steps"), tuple(rows))
-        yield self._coverage.table
+        yield self._coverage.table(self._failures.steps)
         warnings = ((code(str(problem.where or "")), _text(problem)) for problem in self._warnings)
         yield Table("Warnings", ("where", "what"), tuple(warnings))
         sizes = ((code(found.name), *found.in_words) for found in self._outputs.values())

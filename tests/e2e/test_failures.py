@@ -158,7 +158,7 @@ def test_without_keep_going_nothing_is_started_after_a_failure(two_groups: Proje
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert next(event["step"] for event in events if event["event"] == "step_started") == "compile:bad/npu/bad"
     failure = next(number for number, event in enumerate(events) if event["event"] == "step_failed")
-    assert {event["event"] for event in events[failure + 1 :]} == {"step_finished", "run_finished"}
+    assert {event["event"] for event in events[failure + 1 :]} == {"step_finished", "model_covered", "run_finished"}
     assert {event["step"]: event["outcome"] for event in events if event["event"] == "step_finished"} == dict.fromkeys(
         ("emit:bad/npu/directory", "compile:good/npu/good", "emit:good/npu/directory"), "skipped"
     )

@@ -76,8 +76,8 @@ def test_what_was_said_of_a_model_for_one_target_is_not_said_again_for_another(s
 
 
 def test_figures_of_accuracy_have_a_column_where_there_are_any(screen: Screen) -> None:
-    print_coverage([replace(WHOLE, accuracy={"cosine": 0.999974})])
-    assert screen.readouterr().out.splitlines()[-1].endswith("  cosine 0.99997")
+    print_coverage([replace(WHOLE, accuracy={"cosine": 0.999974, "snr_db": 41.4})])
+    assert screen.readouterr().out.splitlines()[-1].endswith("  cosine 0.999974, 41 dB")
 
 
 def test_programs_get_every_node_by_operator_and_reason(screen: Screen) -> None:

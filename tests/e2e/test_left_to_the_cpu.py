@@ -1,0 +1,92 @@
+"""What the real QNN EP leaves to the CPU: no build passes over it in silence, and what it says of each node is what a user reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+from conftest import Project
+from onnx import TensorProto, helper, numpy_helper
+
+RECIPE = """\
+epbuild: 1
+name: left
+toolchains:
+  qnn: {packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]}
+models: {quantised: quantised.onnx, mixed: mixed.onnx, whole: whole.onnx}
+targets:
+  npu: {toolchain: qnn, ep: QNNExecutionProvider, provider_options: {backend_type: htp, soc_model: SM8750}}
+groups:
+  all: {models: [quantised, mixed, whole], targets: [npu]}
+outputs:
+  - {layout: directory, path: dist}
+"""
+UNSUPPORTED = "QNN Mod Op only support fmod == 0 for now"
+
+
+def save(path: Path, nodes: list[onnx.NodeProto], **weights: np.ndarray) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 8]) for name in "xy"]
+    tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, path.stem, values[:1], values[1:], tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+def write_models(folder: Path) -> None:
+    """One whose quantisation QNN leaves outside by default, one with a node that it lacks between others, and one that it takes whole."""
+    random = np.random.default_rng(3)
+    weights = random.standard_normal((8, 8)).astype(np.float32)
+    multiply = helper.make_node("MatMul", ["x", "w"], ["p"], "multiply")
+    save(folder / "whole.onnx", [multiply, helper.make_node("Relu", ["p"], ["y"], "relu")], w=weights)
+    remainder = helper.make_node("Mod", ["p", "p"], ["m"], "remainder", fmod=1)
+    save(folder / "mixed.onnx", [multiply, remainder, helper.make_node("MatMul", ["m", "w"], ["y"], "again")], w=weights)
+    scales = {"s": np.float32(0.02), "z": np.uint8(128)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"], "q_in"),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"], "dq_in"),
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wd"], "dq_w"),
+        helper.make_node("MatMul", ["xd", "wd"], ["c"], "multiply"),
+        helper.make_node("QuantizeLinear", ["c", "s", "z"], ["cq"], "q_out"),
+        helper.make_node("DequantizeLinear", ["cq", "s", "z"], ["y"], "dq_out"),
+    ]
+    arrays = {name: np.asarray(value) for name, value in scales.items()}
+    save(folder / "quantised.onnx", nodes, w=random.integers(0, 255, (8, 8)).astype(np.uint8), **arrays)
+
+
+def test_nodes_left_to_the_cpu_fail_with_the_eps_reasons_and_one_compile_is_enough_for_all_that_follows(project: Project) -> None:
+    write_models(project.folder)
+    project.recipe.write_text(RECIPE, encoding="utf-8")
+
+    done = project.epbuild("run", "--keep-going")
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert f"1 node of the model 'mixed' stayed outside QNNExecutionProvider: 1 Mod. The EP said: {UNSUPPORTED} (1 node)" in said
+    assert "2 nodes of the model 'quantised' stayed outside QNNExecutionProvider: 1 DequantizeLinear and 1 QuantizeLinear" in said
+    assert "Set the provider option offload_graph_io_quantization to 0" in said
+    log = project.epbuild("log", "compile:all/npu/mixed").stdout
+    assert UNSUPPORTED in log
+    assert "Qnn_OpConfig" not in log, "what the EP says of every tensor is in nobody's way"
+
+    table = json.loads(project.epbuild("coverage", "--json").stdout)
+    assert {row["model"]: row["outcome"] for row in table["rows"]} == {
+        "quantised": "partial",
+        "mixed": "partial",
+        "whole": "whole",
+    }
+    [mixed] = [row for row in table["rows"] if row["model"] == "mixed"]
+    assert mixed["left"] == [{"operator": "Mod", "count": 1, "reason": UNSUPPORTED, "nodes": ["remainder"]}]
+
+    project.edit("targets: [npu]}", "targets: [npu], expect: {fallback_nodes: any}}")
+    events = project.build()
+    assert {event["outcome"] for event in events if event["event"] == "step_finished"} == {"restored", "current", "emitted"}
+    manifest = json.loads(project.files()["manifest.json"])
+    assert {model["name"]: model["fallback_nodes"] for model in manifest["models"]} == {"quantised": 2, "mixed": 1, "whole": 0}
+    [inspected] = json.loads(project.epbuild("inspect", "dist/mixed_ctx.onnx", "--json").stdout)["left"]
+    assert inspected == {"node": "remainder", "operator": "Mod", "reason": UNSUPPORTED}
+
+    project.edit("soc_model: SM8750", "soc_model: SM8750, offload_graph_io_quantization: 0")
+    project.edit("fallback_nodes: any", "fallback_nodes: 1")
+    project.build()
+    manifest = json.loads(project.files()["manifest.json"])
+    assert {model["name"]: model["fallback_nodes"] for model in manifest["models"]} == {"quantised": 0, "mixed": 1, "whole": 0}
