@@ -55,7 +55,7 @@ class Failures:
             document: dict[str, Any] = json.loads(text) if text is not None else {}
             if document.get("key") != key or document.get("format") != _FORMAT or document["epbuild"] != __version__:
                 return None
-            problems = tuple(Problem.from_plain(_tuples(plain)) for plain in document["problems"])
+            problems = tuple(Problem.from_plain(tuple(plain)) for plain in document["problems"])
             failure = Failure(document["error"], problems, float(document["time"]))
         except (ValueError, LookupError, TypeError):
             return None  # it is tried again
@@ -88,9 +88,3 @@ class Failures:
 
 def _is_step(problem: Problem) -> bool:
     return isinstance(problem.where, str)
-
-
-def _tuples(plain: Any) -> tuple[Any, ...]:
-    """What `Problem.plain` was before it was JSON."""
-    code, message, where, hint, reason = plain
-    return code, message, None if where is None else tuple(where), hint, reason

@@ -120,7 +120,8 @@ def check_array(file: str, array: Any, wanted: Any) -> None:
         len(sizes) == array.ndim and all(not isinstance(size, int) or size == has for size, has in zip(sizes, array.shape))  # noqa: B905 - older interpreters
     )
     if not fits:
-        raise step.Refused(f"{where} has the sizes {list(array.shape)}; the model takes {sizes}".replace("'", ""))
+        shown = ", ".join(map(str, sizes or ()))
+        raise step.Refused(f"{where} has the sizes {list(array.shape)}; the model takes [{shown}]")
     if array.dtype.kind == "f" and not numpy.isfinite(array).all():
         raise step.Refused(f"{where} holds numbers that are not finite", "Leave this sample out, or mend it.")
 
