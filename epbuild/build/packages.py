@@ -15,6 +15,7 @@ from epbuild.emit import (
     JsonFile,
     ManifestModel,
     Variant,
+    base_model,
     base_models,
     check_package,
     package_manifest,
@@ -74,8 +75,7 @@ class Package:
         for variant in self.variants:
             if variant.name == BASE and variant.model_path is not None:
                 member, source = by_component[variant.component]
-                values = {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
-                found.append(EmittedModel(member, variant.model_path, (member,), refers=variant.refers, **values))
+                found.append(base_model(member, variant.model_path, source, variant.refers))
         return found
 
 

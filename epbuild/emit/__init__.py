@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from epbuild.emit.archive import Form, compressor, write_archive, zstandard_package
     from epbuild.emit.assets import share_files
     from epbuild.emit.bom import bill
-    from epbuild.emit.emitted import EmittedModel, base_models, compiled_models
+    from epbuild.emit.emitted import EmittedModel, base_model, base_models, compiled_models
     from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
     from epbuild.emit.materials import Built, InputFile, Materials, Prepared, RecipeFiles, gather, recipe_file, source_name
     from epbuild.emit.oci import CONTENT_DIGEST, CONTENT_SIZE, MANIFEST_TYPE, TITLE, ZSTD_TYPE, Image, image
@@ -55,6 +55,7 @@ __all__ = [
     "Variant",
     "Write",
     "arrange",
+    "base_model",
     "base_models",
     "bill",
     "check_base",
@@ -94,7 +95,7 @@ __getattr__ = late(
         "archive": ("Form", "compressor", "write_archive", "zstandard_package"),
         "assets": ("share_files",),
         "bom": ("bill",),
-        "emitted": ("EmittedModel", "base_models", "compiled_models"),
+        "emitted": ("EmittedModel", "base_model", "base_models", "compiled_models"),
         "genai": ("GenaiError", "Stage", "check_base", "check_stages", "genai_config"),
         "materials": ("Built", "InputFile", "Materials", "Prepared", "RecipeFiles", "gather", "recipe_file", "source_name"),
         "oci": ("CONTENT_DIGEST", "CONTENT_SIZE", "MANIFEST_TYPE", "TITLE", "ZSTD_TYPE", "Image", "image"),

@@ -67,10 +67,15 @@ def base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder
         if model.name in base and model.source is not None:
             file = posixpath.join(folder, base[model.name])
             refers = _beside(file, model.source["external_data"])
-            # What it was compiled with is not what it says itself where it was given sizes.
-            known = {} if "sizes" in model.source else {kind: model.source.get(kind, ()) for kind in ("inputs", "outputs")}
-            found.append(EmittedModel(model.name, file, (_source_of(model.name, model.source),), refers=refers, **known))
+            found.append(base_model(model.name, file, model.source, refers))
     return found
+
+
+def base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> EmittedModel:
+    """A model that is shipped as it was before compiling, of the `source` that the manifest has."""
+    # What it was compiled with is not what it says itself where it was given sizes.
+    known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
+    return EmittedModel(name, file, (_source_of(name, source),), refers=refers, **known)
 
 
 def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
