@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -102,19 +103,32 @@ def fetch(path: str, folder: Path) -> Path:
     return found[0]
 
 
-def compile_once(model: Path, inputs: dict[str, list[int]], target: Target, level: str, timeout: float) -> Outcome:
+def interpreter(packages: tuple[str, ...], folder: Path) -> Path:
+    """The Python of an environment with these packages and onnx, made once. Raises CalledProcessError.
+
+    Not `uv run --isolated`, which makes and removes one each time: uv links the files of environments with each other, so that a build
+    at the same time would find those of its toolchain touched, and fail.
+    """
+    home = folder / "+".join(packages)
+    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not (home / "complete").exists():
+        subprocess.run([find_uv_bin(), "venv", "-q", "--clear", "--python", sys.executable, str(home)], check=True)
+        subprocess.run([find_uv_bin(), "pip", "install", "-q", "--python", str(python), *packages, ONNX], check=True)
+        (home / "complete").touch()
+    return python
+
+
+def compile_once(python: Path, model: Path, inputs: dict[str, list[int]], target: Target, level: str, timeout: float) -> Outcome:
     """One compile in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="bare-") as name:
         folder = Path(name)
         request = {"model": str(model), "inputs": inputs, "ep": target.ep, "options": target.options, "level": LEVELS[level]}
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        environment = [argument for package in (*target.packages, ONNX) for argument in ("--with", package)]
-        command = [find_uv_bin(), "run", "-q", "--no-project", "--isolated", "--python", sys.executable, *environment]
         log = folder / "log.txt"
         try:
             with log.open("wb") as sink:
                 done = subprocess.run(
-                    [*command, "python", str(CHILD), "request.json"],
+                    [python, CHILD, "request.json"],
                     cwd=folder,
                     stdout=subprocess.PIPE,
                     stderr=sink,
@@ -136,11 +150,11 @@ def compile_once(model: Path, inputs: dict[str, list[int]], target: Target, leve
         return Outcome(level, answer["nodes"], answer["left"], said, "", answer["seconds"], size)
 
 
-def best(model: Path, inputs: dict[str, list[int]], target: Target, levels: list[str], timeout: float) -> Outcome:
+def best(python: Path, model: Path, inputs: dict[str, list[int]], target: Target, levels: list[str], timeout: float) -> Outcome:
     """The outcome of the level that leaves the fewest nodes outside."""
     tried = []
     for level in levels:
-        outcome = compile_once(model, inputs, target, level, timeout)
+        outcome = compile_once(python, model, inputs, target, level, timeout)
         print(f"    {target.name} {level}: {outcome} ({outcome.seconds} s)", file=sys.stderr, flush=True)
         tried.append(outcome)
     return min(tried, key=lambda outcome: (outcome.outside, outcome.nodes))
@@ -166,9 +180,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--targets", nargs="+", default=["*"], metavar="GLOB")
     parser.add_argument("--levels", nargs="+", default=list(LEVELS), choices=list(LEVELS))
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS", help="of one compile (default: 60)")
-    parser.add_argument(
-        "--wheels", type=Path, default=Path(tempfile.gettempdir()) / "bare-wheels", help="where packages are kept"
-    )
+    kept = Path(tempfile.gettempdir()) / "bare-zoo"
+    parser.add_argument("--wheels", type=Path, default=kept / "wheels", help="where packages are kept")
+    parser.add_argument("--environments", type=Path, default=kept / "environments", help="where environments are kept")
     parser.add_argument("--coverage", type=Path, help="what `epbuild coverage --json` wrote for the same recipe")
     return parser.parse_args()
 
@@ -189,7 +203,8 @@ def main() -> int:
         for target in targets(recipe):
             if target.name not in wanted:
                 continue
-            found = best(source, model.get("inputs", {}), target, given.levels, given.timeout)
+            python = interpreter(target.packages, given.environments)
+            found = best(python, source, model.get("inputs", {}), target, given.levels, given.timeout)
             line = f"| {name} | {target.name} | {found.level} | {found} | {found.size:,} | {found.seconds} |"
             if beside:
                 row = beside.get((name, target.name), {"outcome": "not built", "left": []})
