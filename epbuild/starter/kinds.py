@@ -37,14 +37,20 @@ class Kind:
         )
         return next((f"cannot {row.what}: {row.why}" for row in rows), None)
 
+    def runs_here(self, value: str, platform: str = sys.platform) -> bool:
+        """Whether what is compiled for a target of that value can be run here, as far as anybody knows."""
+        options = {**self.start.options, **({self.start.option: value} if self.start.option else {})}
+        rows = (row for row in _limits(self, platform, options) if row.during == "load" and row.when)
+        return self.obstacle(platform) is None and not any(rows)
+
 
 _CONDITIONS = ("compile without", "be installed")
 
 
-def _limits(kind: Kind, platform: str) -> Iterator[Limitation]:
+def _limits(kind: Kind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
     device = kind.start.device.get("type")
     for row in kind.entry.cannot:
-        if row.of == "machine" and row.holds(platform, str(device) if device else None, kind.start.options):
+        if row.of == "machine" and row.holds(platform, str(device) if device else None, options or kind.start.options):
             yield row
 
 

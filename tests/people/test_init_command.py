@@ -78,9 +78,10 @@ def test_many_models_and_targets_keep_their_order_and_names(folder: Path) -> Non
     models = [word for name in ("prefill", "decode") for word in ("--model", f"{name}/model.onnx")]
     recipe = written(folder, *models, "--ep", "qnn", "--soc", "SM8750", "--soc", "laptop=SC8380XP", "--name", "llm")
     assert recipe.name == "llm"
-    assert list(recipe.groups) == ["prefill-model", "decode-model"]
+    assert list(recipe.groups) == ["main-prefill-model", "main-decode-model"]
     assert [[member.model.name for member in group.members] for group in recipe.groups.values()] == [
-        [name] for name in recipe.groups
+        ["prefill-model"],
+        ["decode-model"],
     ]
     assert not any(group.share_weights for group in recipe.groups.values())
     assert target_values(recipe, "soc_model") == {"SM8750": "SM8750", "laptop": "SC8380XP"}
@@ -200,7 +201,8 @@ def test_a_folders_models_are_taken_and_what_is_none_is_left_out_with_the_reason
     assert max(map(len, done.stdout.splitlines())) <= 110
     recipe = load(folder / "epbuild.yaml")
     assert sizes(recipe, "net") == {"image": (1, 3, 224, 224)}
-    assert list(recipe.groups) == ["net", "relu"]
+    assert list(recipe.groups) == ["main-net", "main-relu"]
+    assert all(group.members[0].expect.fallback_nodes == 0 for group in recipe.groups.values())
     assert epbuild(folder, "validate").returncode == 0
 
 
@@ -231,6 +233,13 @@ def test_sizes_are_given_for_every_model_with_that_input_or_for_one(folder: Path
 def test_an_ep_that_takes_open_dimensions_is_given_none(folder: Path) -> None:
     write_open_model(folder / "net.onnx", "batch", 3)
     assert sizes(written(folder, "--model", "net.onnx", "--ep", "openvino", "--target", "CPU"), "net") == {}
+
+
+def test_numbers_are_checked_where_what_is_compiled_can_be_run(folder: Path) -> None:
+    for ep, value, runs in (("qnn", "SM8750", True), ("openvino", "CPU", sys.platform != "linux"), ("openvino", "GPU", True)):
+        assert epbuild(folder, "init", "--force", "--model", "relu.onnx", "--ep", ep, "--target", value).returncode == 0
+        text = (folder / "epbuild.yaml").read_text(encoding="utf-8")
+        assert ("\n    verify: true\n" in text) == runs
 
 
 @pytest.mark.parametrize("ep", KINDS)
