@@ -62,6 +62,14 @@ def test_the_least_that_a_file_must_say_is_enough_to_build(tmp_path: Path) -> No
     assert found.output_depends_on_host, "what is not known may not be shared between machines"
 
 
+NODE_LOG = """[node_log]
+refused = '^no'
+node = '^node (?P<node>.*)$'
+reason = '^why (?P<reason>.*)$'
+more = '^and'
+"""
+
+
 @pytest.mark.parametrize(
     ("before", "after", "key", "message"),
     [
@@ -95,6 +103,14 @@ def test_the_least_that_a_file_must_say_is_enough_to_build(tmp_path: Path) -> No
             "there is no option 'ship'. Did you mean 'chip'?",
         ),
         ("possible = true", "possible = false", "sharing", "'reason' is missing"),
+        ("[names.chip]", f"{NODE_LOG}\n[names.chip]", "node_log.node", "the expression needs a group named 'operator'"),
+        ("[names.chip]", "[node_log]\nnode = 'x'\n[names.chip]", "node_log", "'refused' is missing"),
+        (
+            'kind = "plugin"',
+            'kind = "plugin"\ngraph_optimization_level = "most"',
+            "graph_optimization_level",
+            "'most' is not one of",
+        ),
         ('binaries = "one"', 'binaries = "two"', "sharing.binaries", "'two' is not one of one, each"),
     ],
 )

@@ -131,6 +131,61 @@ def test_a_second_output_is_a_step_of_its_own_from_the_same_compile(workshop: Pa
     }
 
 
+EPS = """    eps:
+      - {ep: OpenVINOExecutionProvider, provider_options: {device_type: CPU}}
+      - {ep: CPUExecutionProvider}
+"""
+ONE_EP = """    ep: OpenVINOExecutionProvider
+    provider_options:
+      device_type: CPU
+"""
+CONTOSO = """ep = "ContosoExecutionProvider"
+short = "contoso"
+kind = "provider"
+origin = "doc Contoso EP 3.1"
+graph_optimization_level = "extended"
+"""
+
+
+def test_how_far_a_graph_is_optimised_is_what_the_catalog_has_for_the_ep_unless_the_recipe_says(workshop: Path) -> None:
+    said = edited(RECIPE, ("    targets: [cpu]\n", "    targets: [cpu]\n    compile: {graph_optimization_level: all}\n"))
+    groups = plan_of(workshop, said).session_groups
+    levels = {ident: {member.compile.graph_optimization_level for member in group.members} for ident, group in groups.items()}
+    assert levels == {
+        "share:decoder/phone": {"basic"},
+        "compile:vision/cpu/classifier": {"all"},
+        "compile:vision/cpu/prefill": {"all"},
+    }
+
+
+def test_of_several_eps_the_first_that_compiles_decides_how_far_a_graph_is_optimised(workshop: Path) -> None:
+    (workshop / "contoso.toml").write_text(CONTOSO, encoding="utf-8")
+    eps = EPS.replace("    eps:\n", "    eps:\n      - {ep: ContosoExecutionProvider}\n")
+    text = edited(RECIPE, ("name: tiny\n", "name: tiny\ncatalogs: [contoso.toml]\n"), (ONE_EP, eps))
+    [member] = plan_of(workshop, text).session_groups["compile:vision/cpu/prefill"].members
+    assert member.compile.graph_optimization_level == "extended"
+
+
+@pytest.mark.parametrize(
+    ("ep", "expect", "most"),
+    [
+        (ONE_EP, "", 0),
+        (ONE_EP, "{fallback_nodes: 3}", 3),
+        (ONE_EP, "{fallback_nodes: any}", None),
+        (EPS, "", None),
+        (EPS, "{fallback_nodes: 3}", 3),
+    ],
+)
+def test_nodes_may_be_left_to_the_cpu_only_where_the_recipe_says_so(
+    workshop: Path, ep: str, expect: str, most: int | None
+) -> None:
+    word = f"    expect: {expect}\n" if expect else ""
+    group = plan_of(
+        workshop, edited(RECIPE, (ONE_EP, ep), ("    targets: [cpu]\n", f"    targets: [cpu]\n{word}"))
+    ).session_groups["compile:vision/cpu/prefill"]
+    assert [group.most_left(member) for member in group.members] == [most]
+
+
 def test_options_reach_the_plan_as_the_strings_that_onnx_runtime_takes(workshop: Path) -> None:
     changes = ("      soc_model: SM8750\n", "      soc_model: 69\n      enable_htp_fp16_precision: true\n")
     options = "    session_options: {session.disable_cpu_ep_fallback: true}\n"
