@@ -1,0 +1,141 @@
+"""Models that are prepared by real programs in a toolchain of their own, and then compiled by the real EP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import jsonschema
+import numpy
+import onnx
+import pytest
+from conftest import Project, compiled, emitted
+from onnx import numpy_helper
+from quick_builds import PATIENCE, no_worker_stays, start, wait_until, workers, write_project
+
+from epbuild.schemas import schema
+
+PREPARED = """\
+models:
+  left:
+    path: left.onnx
+    prepare:
+      - {infer_shapes: {}, toolchain: tools}
+      - {run: [python, scripts/scale.py, "${in}", "${out}", 0.5], files: [scripts], toolchain: tools}
+  right: right.onnx
+"""
+SCALE = """\
+import sys
+
+import onnx
+from common import scaled
+
+model = onnx.load(sys.argv[1])
+for tensor in model.graph.initializer:
+    tensor.CopyFrom(scaled(tensor, float(sys.argv[3])))
+onnx.save(model, sys.argv[2])
+"""
+COMMON = """\
+from onnx import numpy_helper
+
+
+def scaled(tensor, factor):
+    weights = numpy_helper.to_array(tensor)
+    return numpy_helper.from_array(weights * weights.dtype.type(factor), tensor.name)
+"""
+INFER, SCALED, COMPILED = "prepare:left/1-infer_shapes", "prepare:left/2-run", "compile:left/npu/left"
+HANGS = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def prepared(project: Project) -> Project:
+    """The quick project, whose left model is prepared twice."""
+    write_project(project)
+    project.edit("models: {left: left.onnx, right: right.onnx}\n", PREPARED)
+    project.edit("toolchains:\n", "toolchains:\n  tools: {packages: [onnx==1.19.1]}\n")
+    (project.folder / "scripts").mkdir()
+    write(project, "scale.py", SCALE)
+    write(project, "common.py", COMMON)
+    return project
+
+
+def write(project: Project, name: str, text: str) -> None:
+    (project.folder / "scripts" / name).write_text(text, encoding="utf-8")
+
+
+def test_a_model_is_prepared_compiled_and_told_of_and_only_what_changes_is_done_again(prepared: Project) -> None:
+    prepared.edit('path: "dist/${group}"', 'path: "dist/${group}", base: "base/${model}.onnx", provenance: true')
+    assert {INFER, SCALED, COMPILED} <= compiled(prepared.build())
+    base = onnx.load(prepared.folder / "dist/left/base/left.onnx")
+    [weights] = map(numpy_helper.to_array, base.graph.initializer)
+    [original] = map(numpy_helper.to_array, onnx.load(prepared.folder / "left.onnx").graph.initializer)
+    assert numpy.array_equal(weights, original * numpy.float32(0.5))
+    manifest = json.loads((prepared.folder / "dist/left/manifest.json").read_bytes())
+    jsonschema.validate(manifest, schema("manifest"))
+    assert [step["kind"] for step in manifest["models"][0]["source"]["prepared"]["by"]] == ["infer_shapes", "run"]
+    statement = (prepared.folder / "dist/left/provenance.intoto.json").read_text(encoding="utf-8")
+    assert '"scripts/scale.py"' in statement
+    assert prepared.epbuild("verify", "dist/left").returncode == 0
+    assert "Nothing to do" in prepared.epbuild("run").stdout
+
+    write(prepared, "common.py", f"# a comment\n{COMMON}")
+    events = prepared.build()
+    assert compiled(events) == {SCALED}  # and provenance tells of another script
+    assert emitted(events) == {"emit:left/npu/directory"}
+
+    prepared.edit("0.5", "0.25")
+    assert compiled(prepared.build()) == {SCALED, COMPILED}
+
+    write(prepared, "unused.py", "")
+    assert "Nothing to do" not in prepared.epbuild("run").stdout  # a file that appears in the folder counts
+    assert prepared.epbuild("run", "--check").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("raise ValueError('the weights are upside down')", "EPB455", "ValueError: the weights are upside down"),
+        ("import os; os.abort()", "EPB455", "crashed (SIGABRT)" if os.name != "nt" else "ended"),
+        ("import sys; print('bad luck'); sys.exit(3)", "EPB455", "ended with status 3. It printed: bad luck"),
+        ("import sys; open(sys.argv[2], 'wb').write(b'no model' * 99)", "EPB457", "not a whole ONNX file"),
+        ("pass", "EPB457", "left no out/left.onnx"),
+        ("import time; print('on and on', flush=True); time.sleep(600)", "EPB453", "It printed: on and on"),
+    ],
+    ids=["raises", "crashes", "exits", "garbage", "nothing", "hangs"],
+)
+def test_a_program_that_fails_is_told_with_what_it_printed_last(prepared: Project, script: str, code: str, said: str) -> None:
+    write(prepared, "scale.py", script)
+    prepared.edit("files: [scripts], toolchain: tools", "files: [scripts], toolchain: tools, timeout: 3")
+    done = prepared.epbuild("run", "emit:left/*")
+    assert done.returncode == 1
+    assert f"{SCALED}: error: 'python scripts/scale.py' " in done.stderr
+    assert said in done.stderr
+    assert f"[{code}]" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (prepared.folder / "dist/left").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_a_program_ends_with_the_build(prepared: Project, end: signal.Signals) -> None:
+    write(prepared, "scale.py", HANGS)
+    running = start(prepared, "run", "emit:left/*")
+    wait_until(lambda: any((prepared.folder / ".epbuild/tmp").rglob("begun")))
+    assert len(workers(prepared)) >= 2
+    running.send_signal(end)
+    running.communicate(timeout=PATIENCE)
+    assert running.returncode == (130 if end is signal.SIGINT else -signal.SIGKILL)
+    no_worker_stays(prepared)
+    write(prepared, "scale.py", SCALE)
+    assert {SCALED, COMPILED} <= compiled(prepared.build("emit:left/*"))
+
+
+def test_a_program_that_makes_other_bytes_each_time_is_told(prepared: Project) -> None:
+    write(prepared, "scale.py", SCALE.replace("onnx.save", "import time\nmodel.doc_string = str(time.time_ns())\nonnx.save"))
+    done = prepared.epbuild("run", "emit:left/*", "--rebuild-and-compare")
+    assert done.returncode == 1
+    assert f"{SCALED}: error: made again, left.onnx is not the same" in done.stderr
+    assert (Path(prepared.folder) / ".epbuild/rebuilt/prepare+left+2-run/rebuilt/left.onnx").is_file()
