@@ -260,7 +260,8 @@ def tell_end(
         case ToolchainLocked(name, platforms, packages, seconds):
             say(_line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}"))
         case ToolchainReady(name, version, seconds):
-            say(_line("ready", seconds, f"toolchain {name}", f"onnxruntime {version}"))
+            # One that only prepares models need not hold it.
+            say(_line("ready", seconds, f"toolchain {name}", *([f"onnxruntime {version}"] if version != "unknown" else [])))
         case Fetched(model):
             say(_line("fetched", None, f"model {model}"))
         case OutputRemoved(_, directory, files, changed, foreign):
