@@ -125,3 +125,17 @@ def test_the_calibration_samples_fit_the_open_decoder_and_fill_its_caches() -> N
             outputs = dict(zip(model.output_names, model.run(None, {name: sample[name] for name in sample.files}), strict=True))
             for name in caches(model):
                 assert np.abs(sample[name]).max() >= 0.9 * np.abs(outputs[name.replace("past", "present")]).max(), name
+
+
+def test_what_fills_a_prompt_up_does_not_touch_the_open_decoders_cache() -> None:
+    model = ReferenceEvaluator(str(DECODER / "decoder.onnx"))
+    tokens = np.array([[5, 6, 7, 8]])
+    past = {name: np.zeros((1, 4, 32, 24), np.float32) for name in caches(model)}
+    alone = model.run(None, {"input_ids": tokens, "position_ids": np.arange(4).reshape(1, 4), **past})
+    before = ((0, 0), (12, 0))
+    padded = model.run(
+        None, {"input_ids": np.pad(tokens, before), "position_ids": np.pad(np.arange(4).reshape(1, 4), before), **past}
+    )
+    np.testing.assert_allclose(padded[0][:, -4:], alone[0], atol=1e-4)
+    for expected, found in zip(alone[1:], padded[1:], strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -245,13 +245,17 @@ class Decoder(GraphBuilder):
             rows = self.node("Gather", [f"{name}_table", positions], f"{name}_rows", axis=0)
             self.node("Unsqueeze", [rows, "axis_1"], name)
         column = self.node("Unsqueeze", [positions, "axes_1_3"], "positions_column")
-        row = self.node("Unsqueeze", [positions, "axes_1_2"], "positions_row")
+        row = self.node("Unsqueeze", [self._written_slots(positions), "axes_1_2"], "positions_row")
         visible = self.node("LessOrEqual", ["slots", column], "visible")
         self.node("Where", [visible, "zero", "hidden_score"], "causal_bias")
         # A product with a 0/1 matrix writes the cache: exact in any precision, and only the plainest operators.
         written = self.node("Cast", [self.node("Equal", ["slots_column", row], "is_written")], "written", to=TensorProto.FLOAT)
         touched = self.node("ReduceMax", [written], "touched", axes=[3], keepdims=1)
         self.node("Sub", ["one", touched], "kept")
+
+    def _written_slots(self, positions: str) -> str:
+        """The slot that each token writes."""
+        return positions
 
     def _norm(self, value: str, weight: str) -> str:
         # One operator, not its parts: QNN 2.7.0 leaves memory that it never set in the padding of a constant that multiplies
@@ -322,6 +326,7 @@ class OpenDecoder(Decoder):
     def _slots(self) -> None:
         for name, value in (("slot_axis", 2), ("first_slot", 0), ("next_slot", 1)):
             self.constant(name, np.array(value, dtype="<i8"))
+        self.constant("axis_0", np.array([0], dtype="<i8"))
         self.constant("axes_0_1_2", np.array([0, 1, 2], dtype="<i8"))
         self.constant("axes_0_1_3", np.array([0, 1, 3], dtype="<i8"))
         sizes = self.node("Shape", ["past_key_0"], "past_sizes")
@@ -329,6 +334,20 @@ class OpenDecoder(Decoder):
         numbers = self.node("Range", ["first_slot", count, "next_slot"], "slot_numbers")
         self.node("Unsqueeze", [numbers, "axes_0_1_2"], "slots")
         self.node("Unsqueeze", [numbers, "axes_0_1_3"], "slots_column")
+
+    def _written_slots(self, positions: str) -> str:
+        # A runtime that fills a prompt up puts tokens of position 0 before it. They are no text, so they write no slot: the text is what
+        # counts up to the position of the last token.
+        for name, value in (("sequence_axis", 1), ("one_token", 1), ("no_slot", -1)):
+            self.constant(name, np.array(value, dtype="<i8"))
+        sizes = self.node("Shape", [positions], "position_sizes")
+        count = self.node("Gather", [sizes, "sequence_axis"], "token_count", axis=0)
+        last = self.node("Unsqueeze", [self.node("Sub", [count, "one_token"], "last_token"), "axis_0"], "last_token_index")
+        end = self.node("Gather", [positions, last], "last_position", axis=1)
+        begin = self.node("Sub", ["one_token", count], "first_offset")
+        offsets = self.node("Range", [begin, "one_token", "one_token"], "token_offsets")
+        counts_up = self.node("Equal", [self.node("Sub", [positions, end], "distances"), offsets], "is_text")
+        return self.node("Where", [counts_up, positions, "no_slot"], "written_slots")
 
 
 def calibration() -> list[dict[str, Array]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, copy_of_quickstart, toolchain_python
+from conftest import Project, copy_of_quickstart
+from genai_runs import ask, genai_python
 from ort_package import CPU, QNN, open_package
 
 from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
-from epbuild.store import toolchain_directory
-from epbuild.toolchain import Requirements, provision
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
-GENAI = ("onnxruntime==1.31.1", "onnxruntime-genai==0.18.0")
 TARGET = "snapdragon-SM8750"
 BASE: dict[str, Any] = {
     "model": {
@@ -48,37 +45,11 @@ GENAI_KEY = """\
 PACKAGE = """
   - {layout: ort-model-package, path: "dist/${group}.ortpackage", groups: [decoder], base: "${model}.onnx"}
 """
-PROMPT = [5, 6, 7, 8]
-_SCRIPT = """
-import json, os, sys
-import onnxruntime_genai as genai
-
-folder, library, count, prompt, answer = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4]), {}
-try:
-    if library:
-        genai.register_execution_provider_library("QNNExecutionProvider", library)
-    config = genai.Config(folder)
-    answer["read"] = True
-    if count:
-        model = genai.Model(config)
-        generator = genai.Generator(model, genai.GeneratorParams(model))
-        generator.append_tokens(prompt)
-        answer["logits"], answer["tokens"] = generator.get_logits().ravel().tolist(), []
-        for _ in range(count):
-            generator.generate_next_token()
-            answer["tokens"].append(int(generator.get_next_tokens()[0]))
-except Exception as error:
-    answer["error"] = str(error)
-with open(sys.argv[5], "w", encoding="utf-8") as file:
-    json.dump(answer, file)
-os._exit(0)
-"""
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """A Python that has onnxruntime-genai, in the folder of all toolchains."""
-    return provision(Requirements(GENAI), toolchain_directory(), name="genai", where=None)
+    return genai_python()
 
 
 @pytest.fixture(scope="module")
@@ -157,17 +128,6 @@ def base_stages(project: Path) -> list[Stage]:
     manifest = project / "dist/quickstart/decoder" / TARGET / "manifest.json"
     stages = stages_of(json.loads(manifest.read_text(encoding="utf-8")))
     return [replace(stage, filename=f"{stage.name}.onnx", session_options={}, provider_options=()) for stage in stages]
-
-
-def ask(python: Path, folder: Path, answer: Path, *, tokens: int = 0, qnn: bool = False) -> dict[str, Any]:
-    """What onnxruntime-genai makes of a folder: it reads the configuration there, and generates so many tokens."""
-    found = [str(toolchain_python("onnxruntime-qnn")), "-c", "import onnxruntime_qnn as q; print(q.get_library_path())"]
-    library = subprocess.run(found, capture_output=True, text=True, encoding="utf-8", check=True).stdout.strip() if qnn else ""
-    command = [str(python), "-c", _SCRIPT, str(folder), library, str(tokens), json.dumps(PROMPT), str(answer)]
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, check=False)
-    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    said: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-    return said
 
 
 def test_genai_reads_the_configuration_of_models_that_share_a_context_binary(python: Path, built: Path, tmp_path: Path) -> None:
