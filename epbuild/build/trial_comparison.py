@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from epbuild.build.executor import Execution
 from epbuild.build.sharing import measure_alone
-from epbuild.build.trial_inputs import BadInputs, Made, NoInputs, made_samples, read_samples
+from epbuild.build.trial_inputs import BadInputs, Made, NoInputs, Sample, made_samples, read_samples
 from epbuild.build.trial_metrics import DifferentOutput, Figures
 from epbuild.build.trial_model import Source
 from epbuild.build.trial_numbers import Tolerance, default_float, default_tolerance
@@ -20,9 +20,9 @@ from epbuild.build.trial_source import NoSource, Sources
 from epbuild.build.trial_verdict import Rules, Verdict, overall, told
 from epbuild.build.trial_worker import Failure, Load, Session, attempt
 from epbuild.catalog import Numbers, Thresholds
-from epbuild.errors import EpbuildError
-from epbuild.onnxfile import ValueInfo
-from epbuild.plan import SessionGroup
+from epbuild.errors import BuildError, EpbuildError, Problem
+from epbuild.onnxfile import ValueInfo, read_header
+from epbuild.plan import CheckedMember, SessionGroup, sized
 from epbuild.store import BlobStore, cache_directory
 from epbuild.units import counted
 from epbuild.verify import Outcome
@@ -54,10 +54,10 @@ class Comparison:
 
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Files or folders of inputs, by model; under the empty name, those of every other model."""
-    made: Made = field(default_factory=Made)
-    """How inputs are made where none are given."""
+    made: Made | None = None
+    """How inputs are made where none are given; None: as the recipe says in `verify`, else from the seed 0."""
     asked: Thresholds = field(default_factory=Thresholds)
-    """What metrics have to come to; none: what the catalog has for the EP."""
+    """What metrics have to come to; none: what the recipe says in `verify`, else what the catalog has for the EP."""
     atol: float | None = None
     rtol: float | None = None
     """What each element may be off by, where that is asked: absolute, and of an output's largest expected magnitude."""
@@ -79,6 +79,8 @@ class Comparison:
             yield from (self._unloaded(load, failed, group, sources) for load in loads)
             return
         references: dict[str, tuple[Source, Reference]] = {}
+        checked = {load.name: sources.checked(load.name, document) for load in loads}
+        asked = {} if self.asked != Thresholds() else {name: item.asked for name, item in checked.items() if item is not None}
         for number, load in enumerate(loads):
             # By number: a name comes from a manifest, and may be anything.
             found = self._reference(load, inputs[load.name], session, sources, document, scratch / f"{number}")
@@ -87,10 +89,10 @@ class Comparison:
             else:
                 references[load.name] = found
         if failed is not None and group is not None:
-            yield from self._judge_alone(references, group, failed, session, document, scratch)
+            yield from self._judge_alone(references, group, failed, session, document, scratch, asked)
         elif references:
             fed = [replace(load, feeds=references[load.name][1].feeds if load.name in references else ()) for load in loads]
-            yield from self._run(fed, references, session, scratch)
+            yield from self._run(fed, references, session, scratch, asked)
 
     def _unloaded(self, load: Load, failed: Failure, group: SessionGroup | None, sources: Sources) -> Judged:
         if not failed.impossible:
@@ -112,8 +114,7 @@ class Comparison:
         name = load.name
         try:
             source = sources.find(name, document)
-            place = self.inputs.get(name) or self.inputs.get("")
-            samples = read_samples(place, inputs) if place else made_samples(self.made, inputs, source.sizes)
+            samples = self._samples(name, inputs, source, sources.checked(name, document))
         except NoSource as reason:
             return Judged(name, "failed" if reason.wrong else "skipped", str(reason), "EPB647" if reason.wrong else None)
         except BadInputs as reason:
@@ -127,12 +128,24 @@ class Comparison:
             return Judged(name, "failed", f"the CPU EP cannot run its source model: {found.message}", "EPB649")
         return source, found
 
+    def _samples(self, name: str, inputs: Sequence[ValueInfo], source: Source, checked: CheckedMember | None) -> list[Sample]:
+        """What a model is run on: what is given for it, else what the recipe has, else what is made up."""
+        place = self.inputs.get(name) or self.inputs.get("")
+        if place:
+            return read_samples(place, inputs)
+        if self.made is None and checked is not None and checked.made is None:
+            return [sample for path in checked.inputs.values() for sample in read_samples(path, inputs)]
+        planned = checked.made if checked is not None else None
+        usual = Made(planned.seed, planned.samples, planned.ranges) if planned is not None else Made()
+        return made_samples(self.made or usual, inputs, source.sizes)
+
     def _run(
         self,
         loads: Sequence[Load],
         references: Mapping[str, tuple[Source, Reference]],
         session: Session,
         scratch: Path,
+        asked: Mapping[str, Thresholds],
         because: str = "",
     ) -> Iterator[Judged]:
         tried = attempt(loads, session, scratch)
@@ -140,7 +153,9 @@ class Comparison:
         for name, (source, reference) in references.items():
             outputs = [tuple(report["outputs"]) for report in tried.of("ran") if report["model"] == name]
             if len(outputs) == len(reference.samples):
-                rules = Rules(numbers, source.is_quantised, self.asked, self._bound(quantised=source.is_quantised))
+                rules = Rules(
+                    numbers, source.is_quantised, asked.get(name, self.asked), self._bound(quantised=source.is_quantised)
+                )
                 yield self._compared(name, reference, outputs, rules, because)
             elif tried.failure is not None and tried.failure.model in (None, name):
                 outcome: Outcome = "skipped" if tried.failure.impossible else "failed"
@@ -157,6 +172,7 @@ class Comparison:
         session: Session,
         document: Mapping[str, Any] | None,
         scratch: Path,
+        asked: Mapping[str, Thresholds],
     ) -> Iterator[Judged]:
         """The numbers of each model compiled un-shared, where the group cannot be loaded."""
         for number, (name, reference) in enumerate(references.items()):
@@ -168,13 +184,13 @@ class Comparison:
             place = scratch / f"alone-{number}"
             place.mkdir()
             try:
-                model = _compile_alone(group, name, session, place)
+                model = _compile_alone(group, name, reference[0], session, place)
             except EpbuildError as error:
                 yield Judged(name, "failed", " ".join(problem.message for problem in error.problems), "EPB649")
                 continue
             because = f". These are the numbers of the same model compiled un-shared: {failed.message.rstrip('.')}"
             load = Load(name, model, feeds=reference[1].feeds)
-            yield from self._run([load], {name: reference}, session.sharing(share=False), place, because)
+            yield from self._run([load], {name: reference}, session.sharing(share=False), place, asked, because)
 
     def _compared(
         self, name: str, reference: Reference, outputs: Sequence[tuple[str, ...]], rules: Rules, because: str
@@ -262,9 +278,18 @@ def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> boo
     return eps == here and target["session_options"] == dict(group.target.session_options)
 
 
-def _compile_alone(group: SessionGroup, name: str, session: Session, staging: Path) -> Path:
-    """Compile a member of a sharing group by itself, as the recipe has it; returns its EPContext model. Raises what a compile does."""
+def _compile_alone(group: SessionGroup, name: str, source: Source, session: Session, staging: Path) -> Path:
+    """Compile a member of a sharing group by itself, as the recipe has it; returns its EPContext model. Raises what a compile does.
+
+    Of a member that is prepared, `source` knows what is compiled.
+    """
     member = next(member for member in group.members if member.name == name)
+    if member.prepared is not None:
+        if source.prepared is None:
+            message = f"what {member.prepared} made is not in the cache"
+            raise BuildError(Problem("EPB649", message, None, "`epbuild run` makes it again."))
+        member = sized(member.with_files(source.prepared), read_header(source.prepared.graph))
+        group = replace(group, members=tuple(member if item.name == name else item for item in group.members))
     execution = Execution(
         environment=session.environment,
         staging=staging,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from epbuild.clone import copy_file
-from epbuild.onnxfile import ModelHeader
+from epbuild.onnxfile import ModelHeader, read_header
+from epbuild.plan import ModelFiles
+from epbuild.verify import source_signature
 
 _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 
@@ -22,11 +25,14 @@ class Source:
     header: ModelHeader
     sizes: Mapping[str, int]
     """Sizes of free dimensions, by name."""
+    prepared: ModelFiles | None = None
+    """What was made of it before it was compiled, where that is another model, and is there."""
 
     @property
     def is_quantised(self) -> bool:
-        """Whether the model computes with quantised values."""
-        return any(name in _QUANTISING for _, name in self.header.operators)
+        """Whether the model, or what was made of it, computes with quantised values."""
+        headers = [self.header, *([read_header(self.prepared.graph)] if self.prepared is not None else [])]
+        return any(name in _QUANTISING for header in headers for _, name in header.operators)
 
     def placed(self, scratch: Path) -> Path:
         """The graph with its data beside it: where it is, or copied to `scratch`, also where they are links that ONNX Runtime refuses."""
@@ -40,3 +46,13 @@ class Source:
             target.parent.mkdir(parents=True, exist_ok=True)
             copy_file(path, target)
         return scratch / self.graph.name
+
+
+def other_values(source: ModelHeader, compiled: Mapping[str, Any]) -> str:
+    """The inputs and outputs that a source has and the signature of a compiled model has not, or the other way, or of another type."""
+    own = source_signature(source, ())
+    sides = [
+        {(kind, value["name"], value["type"]) for kind in ("inputs", "outputs") for value in side[kind]}
+        for side in (own, compiled)
+    ]
+    return ", ".join(sorted({name for _, name, _ in sides[0] ^ sides[1]}))

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.build.session import Request, read_plan
-from epbuild.build.trial_model import Source
+from epbuild.build.trial_model import Source, other_values
 from epbuild.onnxfile import BadReference, MalformedModel, check_reference, read_header
-from epbuild.plan import Member, Plan, PlannedEp, SessionGroup
+from epbuild.plan import CheckedMember, Member, ModelFiles, Plan, PlannedEp, SessionGroup, Verification, verification_id
+from epbuild.store import BlobStore, MissingBlob, cache_directory
 
 
 class NoSource(Exception):
@@ -51,6 +52,14 @@ class Sources:
         group = self.group(document)
         return {ep.entry.ep: ep for ep in group.target.eps} if group is not None else {}
 
+    def checked(self, name: str, document: Mapping[str, Any] | None) -> CheckedMember | None:
+        """How the recipe itself has the numbers of a model checked; None where it does not."""
+        if self._plan is None or document is None:
+            return None
+        action = self._plan.actions.get(verification_id(document["group"], document["target"]["name"]))
+        members = action.members if isinstance(action, Verification) else ()
+        return next((checked for checked in members if checked.name == name), None)
+
     def find(self, name: str, document: Mapping[str, Any] | None) -> Source:
         """The source of a model; raises NoSource, also when it is not what the manifest says that the model was compiled from."""
         model = _listed(name, document)
@@ -60,6 +69,9 @@ class Sources:
         member = self._member(name, document)
         own = self.named.get(name) or self.named.get("")
         files = member.original if member is not None else None
+        prepared = _prepared(model) if member is not None and member.prepared is not None else None
+        if own is None and files is not None and prepared is not None and _other_values(files.graph, model):
+            files = prepared  # the source has other outputs than what was made of it
         graph = own or (files.graph if files is not None else None)
         if graph is None:
             raise NoSource(self._missing(member, document))
@@ -91,7 +103,7 @@ class Sources:
                 raise NoSource(
                     f"the external data {location} of the source model {graph} is not what it was compiled from", wrong=True
                 )
-        return Source(graph, external, header, member.model.free_dimensions if member is not None else {})
+        return Source(graph, external, header, member.model.free_dimensions if member is not None else {}, prepared)
 
     def _member(self, name: str, document: Mapping[str, Any] | None) -> Member | None:
         group = self.group(document, name)
@@ -104,7 +116,31 @@ class Sources:
             return "it has no manifest that says which model of the recipe it was compiled from; name that with --source"
         if member is None:
             return f"{self.recipe} does not build it: {document['group']} for {document['target']['name']}"
+        if member.prepared is not None:
+            return f"what {member.prepared} made is not in the cache; `epbuild run` makes it again"
         return "its source model has not been fetched yet; `epbuild run` does that"
+
+
+def _prepared(model: Mapping[str, Any]) -> ModelFiles | None:
+    """What preparations made and a model of a manifest was compiled from, out of the cache; None where it is not there."""
+    store, source = BlobStore(cache_directory()), model.get("source")
+    if source is None:
+        return None
+    try:
+        graph = store.place(source["sha256"])
+        external = {location: store.place(digest) for location, digest in source["external_data"].items()}
+        header = read_header(graph)
+    except (MissingBlob, OSError, MalformedModel):
+        return None
+    return ModelFiles(graph, external, header.subgraph_data) if all(path.is_file() for path in external.values()) else None
+
+
+def _other_values(graph: Path, model: Mapping[str, Any]) -> bool:
+    """Whether a source has other inputs or outputs than what a model of a manifest was compiled from."""
+    try:
+        return bool(other_values(read_header(graph), model["source"]))
+    except (OSError, MalformedModel):  # which is told where it is read
+        return False
 
 
 def _listed(name: str, document: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -19,17 +19,16 @@ from epbuild.build.trial_eps import session_of
 from epbuild.build.trial_inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
 from epbuild.build.trial_inputs import Made as MadeBy
 from epbuild.build.trial_metrics import DifferentOutput, Figures
-from epbuild.build.trial_model import Source
+from epbuild.build.trial_model import Source, other_values
 from epbuild.build.trial_runs import Reference, measure, run_reference
 from epbuild.build.trial_verdict import Rules, Verdict, overall, shown, told
 from epbuild.build.trial_worker import Attempt, Failure, Load, Session, attempt
 from epbuild.catalog import METRICS
 from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError
-from epbuild.onnxfile import MalformedModel, ModelHeader, read_header
+from epbuild.onnxfile import MalformedModel, read_header
 from epbuild.plan import CheckedMember, Compiled, Member, ModelFiles, Verification, verification_document
 from epbuild.store import BlobStore
 from epbuild.toolchain import Environment
-from epbuild.verify import source_signature
 
 _ALONE = "These are the numbers of the same model compiled un-shared"
 _PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then says so."
@@ -95,18 +94,8 @@ def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMemb
         header = read_header(member.original.graph)
     except (OSError, MalformedModel):  # which the check itself tells
         return checked
-    alike = not _other_values(header, action.compiled_of(checked).signatures[checked.name])
+    alike = not other_values(header, action.compiled_of(checked).signatures[checked.name])
     return checked if alike else replace(checked, reference="prepared")
-
-
-def _other_values(source: ModelHeader, compiled: Mapping[str, Any]) -> str:
-    """The inputs and outputs that only one of two models has, or has of another type."""
-    own = source_signature(source, ())
-    sides = [
-        {(kind, value["name"], value["type"]) for kind in ("inputs", "outputs") for value in side[kind]}
-        for side in (own, compiled)
-    ]
-    return ", ".join(sorted({name for _, name, _ in sides[0] ^ sides[1]}))
 
 
 def numbers_of(made: Made, member: str) -> dict[str, Any]:
@@ -296,10 +285,10 @@ class _Check:
         member = _member(built, checked.name)
         step = StepId(self._action.id)
         try:
-            compiled_from = read_header(member.graph)
-            files = checked.source or ModelFiles(member.graph, member.external, member.subgraph_data)
-            header = compiled_from if files.graph == member.graph else read_header(files.graph)
-            source = Source(files.graph, files.external, header, member.model.free_dimensions)
+            compiled_from = ModelFiles(member.graph, member.external, member.subgraph_data)
+            files = checked.source or compiled_from
+            prepared = compiled_from if member.prepared is not None else None
+            source = Source(files.graph, files.external, read_header(files.graph), member.model.free_dimensions, prepared)
             inputs = read_header(compiled).inputs
             samples = self._samples(checked, source, inputs)
         except (BadInputs, NoInputs) as error:
@@ -307,7 +296,7 @@ class _Check:
             raise VerifyError(Problem("EPB648", f"the inputs of the model '{checked.name}': {error}", step, hint)) from error
         except (OSError, MalformedModel) as error:
             raise BuildError(Problem("EPB649", f"the model '{checked.name}' cannot be read: {error}", step)) from error
-        if others := _other_values(header, built.signatures[checked.name]):
+        if others := other_values(source.header, built.signatures[checked.name]):
             message = (
                 f"the model '{checked.name}' cannot be compared with its source, which has other inputs or outputs: {others}"
             )
@@ -331,8 +320,7 @@ class _Check:
         if isinstance(found, Failure):
             message = f"there is nothing to compare '{checked.name}' with: the CPU EP cannot run its source: {found.message}"
             raise BuildError(Problem("EPB649", message, step, f"The whole log: {self._execution.shown_log}."))
-        quantised = source.is_quantised or replace(source, header=compiled_from).is_quantised
-        return _Subject(checked, source, checked.reference, quantised, found)
+        return _Subject(checked, source, checked.reference, source.is_quantised, found)
 
     def _samples(self, checked: CheckedMember, source: Source, inputs: Sequence[Any]) -> list[Sample]:
         made = checked.made

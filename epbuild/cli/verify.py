@@ -153,7 +153,9 @@ def verify(
             sources=Sources(_by_model("--source", sources, names), recipe, tuple(settings)),
             comparison=Comparison(
                 _by_model("--inputs", inputs, names),
-                Made(seed or 0, samples or 1, _ranges(ranges, artifacts)),
+                Made(seed or 0, samples or 1, _ranges(ranges, artifacts))
+                if (seed, samples, ranges) != (None, None, [])
+                else None,
                 Thresholds(**_numbers("--metric", metrics, METRICS)),
                 atol,
                 rtol,

@@ -49,6 +49,11 @@ def test_what_passes_is_published_with_its_figures_and_what_fails_is_not(project
     again = events_of(project, status=0)
     assert {event["step"] for event in again if event["event"] == "step_finished" and event["outcome"] == "built"} == set()
     assert models(project, "right")["right"]["figures"]
+    # What the recipe asks is what `verify --numbers` goes by as well.
+    project.edit("snr_db: 20", "snr_db: 200")
+    done = project.epbuild("verify", "dist/right", "--numbers", "--recipe", "epbuild.yaml")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "and has to be 200" in " ".join(done.stdout.split())
 
 
 def test_models_that_share_are_checked_unshared_where_they_cannot_be_loaded(project: Project) -> None:
