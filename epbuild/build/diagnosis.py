@@ -45,7 +45,7 @@ _NEARLY = 0.75
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
 _TWO_LIBRARIES = "Domain already set in registry"
 _NOTHING = "Unable to compile any nodes"
-_CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
+CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
 # SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
 FROM_OUTSIDE = frozenset({1, 2, 9, 15})
 _FOR_MEMORY = ("by the kernel for lack of memory", _MORE_MEMORY)
@@ -105,7 +105,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str, refused: Sequence[Le
     if last["kind"] == "custom_ops":
         return EnvironmentFailure(Problem("EPB444", why, step, f"It must be built for this machine and ONNX Runtime. {hint}"))
     hint = f"{_about_custom_ops(whole)}{hint}"
-    if _CANNOT_WRITE.search(whole):
+    if CANNOT_WRITE.search(whole):
         room = f"Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`). {hint}"
         return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
     return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.build.diagnosis import (
+    CANNOT_WRITE,
     FROM_OUTSIDE,
     OUT_OF_MEMORY,
     ended,
@@ -39,6 +40,9 @@ _RUN = Path(__file__).parent.parent / "worker" / "run.py"
 _REQUEST = "request.json"
 _QUOTED = 2
 _LONGEST_QUOTE = 400
+_ROOM = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
+_OF_A_SHELL = range(128 + 1, 128 + 65)  # 128 and the signal that ended the last command
+_OF_WINDOWS = 0xC0000000  # where the codes of its errors begin
 _TRACEBACK = "Traceback (most recent call last)"
 
 # So that what is made does not change from run to run: sets of Python are ordered by hashes, which are salted otherwise.
@@ -262,7 +266,8 @@ def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildErr
             by_whom = "by the kernel for lack of memory" if ending.out_of_memory else "from outside"
             message = f"'{preparation.title}' was ended {by_whom} ({signal_name(-ending.status)}).{printed}"
             return EnvironmentFailure(Problem("EPB454", message, step, f"Give it more memory, or run fewer at once (-j). {hint}"))
-        return BuildError(Problem("EPB455", f"'{preparation.title}' {ended(ending.status)}.{printed}", step, hint))
+        # It said nothing of why: a crash, or something in it that ended the process.
+        return BuildError(Problem("EPB458", f"'{preparation.title}' {ended(ending.status)}.{printed}", step, hint))
     why = str(last["message"])
     if last["kind"] == "unfit":
         return EnvironmentFailure(Problem("EPB456", f"{tidy(why)}.", step, f"{last.get('hint') or ''} {hint}".strip()))
@@ -272,6 +277,8 @@ def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildErr
         message = f"'{preparation.title}' ran out of memory: {shortened(tidy(why), _LONGEST_QUOTE)}."
         return EnvironmentFailure(Problem("EPB454", message, step, f"Give it more memory, or run fewer at once (-j). {hint}"))
     message = f"'{preparation.title}' failed: {shortened(tidy(why), _LONGEST_QUOTE)}."
+    if CANNOT_WRITE.search(why):
+        return EnvironmentFailure(Problem("EPB459", message, step, f"{_ROOM} {hint}"))
     return BuildError(Problem("EPB455", message, step, f"{last.get('hint') or ''} {hint}".strip()))
 
 
@@ -285,7 +292,15 @@ def _of_a_program(preparation: Preparation, status: int, ending: Ending, printed
             what = f"was ended by the kernel for lack of memory ({signal_name(-status)})"
         more = f"Give it more memory, or run fewer at once (-j). {hint}"
         return EnvironmentFailure(Problem("EPB454", f"'{preparation.title}' {what}.{printed}", step, more))
-    return BuildError(Problem("EPB455", f"'{preparation.title}' {ended(status)}.{printed}", step, hint))
+    message = f"'{preparation.title}' {ended(status)}.{printed}"
+    if CANNOT_WRITE.search("\n".join(ending.tail[-_QUOTED:])):
+        return EnvironmentFailure(Problem("EPB459", message, step, f"{_ROOM} {hint}"))
+    return BuildError(Problem("EPB458" if _is_crash(status) else "EPB455", message, step, hint))
+
+
+def _is_crash(status: int) -> bool:
+    """Whether a program did not end by itself: a signal did it, or a shell says so of what it ran, or Windows did."""
+    return status < 0 or status in _OF_A_SHELL or status >= _OF_WINDOWS
 
 
 def _printed(lines: Sequence[str]) -> str:

@@ -19,8 +19,11 @@ from epbuild.errors import BuildError, EpbuildError, Problem, StepId, VerifyErro
 from epbuild.store import Workspace
 
 _FORMAT = 1
-_OF_THE_KEY = frozenset({"EPB401", "EPB417", "EPB418", "EPB440", "EPB457", *(f"EPB{number}" for number in range(600, 620))})
-"""What an EP said of a model, and what is wrong with what it made; EPB402 and EPB403 are crashes and limits of time."""
+_OF_THE_KEY = frozenset(
+    {"EPB401", "EPB417", "EPB418", "EPB440", "EPB455", "EPB457", *(f"EPB{number}" for number in range(600, 620))}
+)
+"""What an EP or a preparation's program said, and what is wrong with what it made; crashes and limits of time have other codes (EPB402,
+EPB403, EPB453, EPB458)."""
 _ERRORS: Mapping[str, type[EpbuildError]] = {error.__name__: error for error in (BuildError, VerifyError)}
 
 

@@ -57,7 +57,7 @@ class Preparer(Workshop):
         self.prepared: list[str] = []
         self.seen: list[list[str]] = []
         """What each preparation could see, as paths in its folder."""
-        self.leave: Callable[[Path, bytes], Ending | None] = leave_a_model
+        self.leave: Leaves = leave_a_model
         monkeypatch.setattr(preparing, "supervise", self.preparer)
 
     def write(self, name: str, text: str) -> None:
@@ -86,6 +86,9 @@ class Preparer(Workshop):
         self.prepared.clear()
         assert self.build(*selection).exit_code == 0, [event for event in self.events if isinstance(event, StepFailed)]
         return list(self.prepared), list(self.compiled)
+
+
+Leaves = Callable[[Path, bytes], Ending | None]
 
 
 def leave_a_model(output: Path, seed: bytes) -> None:
@@ -339,10 +342,13 @@ TRACEBACK = ("folding", "Traceback (most recent call last):", '  File "fold.py",
         (leave_without_its_data, "EPB457", "without its external data weights.bin"),
         (leave_data_elsewhere, "EPB457", "data outside its folder"),
         (ends(FAILED, tail=TRACEBACK), "EPB455", "ended with status 1. It printed: ValueError: nothing to fold"),
-        (ends({**FAILED, "message": "-11"}), "EPB455", "crashed (SIGSEGV)"),
+        (ends({**FAILED, "message": "-11"}), "EPB458", "crashed (SIGSEGV)"),
+        (ends({**FAILED, "message": "139"}), "EPB458", "ended with status 139"),
+        (ends({**FAILED, "message": str(0xC0000005)}), "EPB458", "crashed (an access violation)"),
         (ends({**FAILED, "message": "-9"}), "EPB454", "SIGKILL"),
         (ends(FAILED, tail=("MemoryError",)), "EPB454", "ran out of memory"),
-        (ends(status=-11), "EPB455", "crashed (SIGSEGV)"),
+        (ends(FAILED, tail=("OSError: [Errno 28] No space left on device",)), "EPB459", "No space left"),
+        (ends(status=-11), "EPB458", "crashed (SIGSEGV)"),
         (
             ends(how="timed out", status=-9, tail=("step 3",)),
             "EPB453",
@@ -351,9 +357,7 @@ TRACEBACK = ("folding", "Traceback (most recent call last):", '  File "fold.py",
         (ends({**FAILED, "kind": "unfit", "message": "No such file"}), "EPB456", "No such file"),
     ],
 )
-def test_what_went_wrong_is_told_and_nothing_is_compiled(
-    workshop: Preparer, left: Callable[[Path, bytes], Ending | None], code: str, said: str
-) -> None:
+def test_what_went_wrong_is_told_and_nothing_is_compiled(workshop: Preparer, left: Leaves, code: str, said: str) -> None:
     workshop.leave = left
     assert workshop.build("emit:classifier/*").exit_code != 0
     assert workshop.compiled == []
@@ -362,7 +366,46 @@ def test_what_went_wrong_is_told_and_nothing_is_compiled(
     assert said in problem.message
     assert "prepare+classifier+1-run.log" in str(problem.hint)
     workshop.leave = leave_a_model
-    assert workshop.build_all("emit:classifier/*") == (["fold.py"], ["classifier"])  # nothing of the failure was kept
+    workshop.prepared.clear()
+    assert run(replace(workshop.request, selection=("emit:classifier/*",), retry=True), lambda event: None) == 0
+    assert (workshop.prepared, workshop.compiled) == (["fold.py"], ["classifier"])  # nothing of the failure was kept
+
+
+OWN_FAILURES = [ends(FAILED, tail=TRACEBACK), leave_nothing]
+NOT_ITS_OWN = [
+    ends({**FAILED, "message": "-11"}),
+    ends({**FAILED, "message": "139"}),
+    ends({**FAILED, "message": "-9"}),
+    ends(FAILED, tail=("MemoryError",)),
+    ends(FAILED, tail=("OSError: [Errno 28] No space left on device",)),
+    ends(status=3),
+    ends(how="timed out", status=-9),
+    ends({**FAILED, "kind": "unfit", "message": "No such file"}),
+]
+
+
+@pytest.mark.parametrize("left", OWN_FAILURES, ids=["a status", "no model"])
+def test_a_failure_of_the_program_itself_is_remembered_until_something_changes(workshop: Preparer, left: Leaves) -> None:
+    workshop.leave = left
+    workshop.build("emit:classifier/*")
+    [first] = workshop.problems
+    workshop.prepared.clear()
+    assert workshop.build("emit:classifier/*").exit_code == 1
+    [again] = workshop.problems
+    assert workshop.prepared == []
+    assert (again.code, again.message) == (first.code, first.message)
+    assert "`epbuild run --retry`" in str(again.hint)
+    workshop.leave = leave_a_model
+    workshop.write("fold.py", "print('mended')\n")
+    assert workshop.build_all("emit:classifier/*") == (["fold.py"], ["classifier"])
+
+
+@pytest.mark.parametrize("left", NOT_ITS_OWN)
+def test_what_a_program_could_do_nothing_about_is_tried_again(workshop: Preparer, left: Leaves) -> None:
+    workshop.leave = left
+    assert workshop.build("emit:classifier/*").exit_code != 0
+    workshop.leave = leave_a_model
+    assert workshop.build_all("emit:classifier/*") == (["fold.py"], ["classifier"])
 
 
 def test_external_data_beside_the_result_goes_with_it(workshop: Preparer) -> None:
