@@ -18,8 +18,8 @@ from epbuild.differences import Kind, Place, changed_facts, facts, shown
 from epbuild.plan.steps import Member, PlannedEp, SessionGroup
 
 FORMAT = 2
-CONTRACT = 3
-"""Raised when the worker or the session group contract changes what a compile writes."""
+CONTRACT = 4
+"""Raised when the worker or the session group contract changes what a compile writes, or what is recorded of it."""
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
 """The lists whose items go by their names, and what their order is called."""

@@ -23,7 +23,7 @@ from epbuild.plan.steps import Member, ModelFiles, PlannedTarget, SessionGroup, 
 from epbuild.recipe import MadeInputs, VerifyChoice
 
 _FORMAT = 1
-_CONTRACT = 1
+_CONTRACT = 2
 """Raised when the same runs come to other figures."""
 _AS_COMPILED = ("eps", "session_options", "session_files", "environment", "custom_ops")
 """The parts of a session group's document that a run of what it compiled depends on as well."""

@@ -22,6 +22,7 @@ groups:
   both:
     models: [first, second]
     targets: [npu]
+    expect: {fallback_nodes: any}
 outputs:
   - {layout: directory, path: dist}
 """

@@ -64,9 +64,10 @@ def report(project: Project) -> list[str]:
     parts = done.stdout.split("\n\n")
     if len(parts) == 1:
         return []
-    _, lines, last = parts
+    _, lines, *coverage, last = parts
+    assert all(part.startswith("Coverage: ") for part in coverage)
     assert re.match(r"\d+ built", last)
-    assert all(len(line) <= 80 for line in lines.splitlines())
+    assert all(len(line) <= 80 for part in (lines, *coverage) for line in part.splitlines())
     return lines.splitlines()
 
 
