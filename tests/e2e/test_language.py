@@ -31,6 +31,7 @@ groups:
   group:
     models: [model]
     targets: [npu]
+    expect: {fallback_nodes: any}
 outputs:
   - {layout: directory, path: dist}
 """
