@@ -35,6 +35,7 @@ groups:
   maths:
     models: [inverse]
     targets: [npu]
+    expect: {{fallback_nodes: any}}
 outputs:
   - {{layout: directory, path: dist, provenance: true}}
 """

@@ -35,6 +35,7 @@ groups:
     share_weights: true
     share_initializers: true
     compile: {initializers: {store: source}}
+    expect: {fallback_nodes: any}
 outputs:
   - {layout: directory, path: dist}
 """
