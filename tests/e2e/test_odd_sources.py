@@ -40,8 +40,9 @@ def write_source(project: Project, name: str, output: list[int], *, initialised_
     if initialised_input:
         inputs.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [8, 8]))
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)]
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node("Mod", ["product", "product"], ["y"], fmod=1)]
-    graph = helper.make_graph(nodes, name, inputs, outputs, [numpy_helper.from_array(weights, "w")])
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node("Mod", ["product", "many"], ["y"], fmod=1)]
+    constants = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.array(1000, np.float32), "many")]
+    graph = helper.make_graph(nodes, name, inputs, outputs, constants)
     path = project.folder / f"{name}.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     return path

@@ -81,8 +81,14 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["explain"], "Missing argument '[RECIPE] STEP...'"),
         (["explain", "a.yaml"], "'a.yaml' is a recipe: name a step as well, such as 'compile:*'."),
         (["log", "compile:a", "compile:b"], "name one step, not 2: compile:a, compile:b."),
-        (["verify", "dist", "--seed", "0"], "--recipe, --source, --inputs, --seed, --atol and --rtol say how to compare: add "),
-        (["verify", "dist", "--load", "--seed", "3"], "--recipe, --source, --inputs, --seed, --atol and --rtol say how to "),
+        (
+            ["verify", "dist", "--seed", "0"],
+            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol say how to compare: add ",
+        ),
+        (
+            ["verify", "dist", "--load", "--seed", "3"],
+            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol say how to ",
+        ),
         (
             ["verify", "dist", "--timeout", "10m"],
             "--strict, --interpreter, --device, --option, --custom-ops and --timeout say how to load: ",
