@@ -10,7 +10,7 @@ from pathlib import Path
 from epbuild.catalog import BadCatalog, Catalog, Entry, session_keys
 from epbuild.errors import Position, Problem
 from epbuild.lock import Lock, LockedModel, LockedToolchain
-from epbuild.recipe import ModelSource, Recipe, Toolchain
+from epbuild.recipe import ModelSource, PackageAddress, Recipe, Toolchain, parse_address
 from epbuild.toolchain import asked, named_python
 
 AGAIN = "Write the lock anew: `epbuild lock`."
@@ -51,6 +51,23 @@ def misfits(recipe: Recipe, lock: Lock, path: Path) -> list[Misfit]:
     for name in lock.models.keys() - remote.keys():
         message = f"{path.name} has a remote model '{name}', which the recipe does not use"
         found.append(Misfit(Problem("EPB247", message, top, AGAIN)))
+    releases = releases_of_models(recipe)
+    told: set[str] = set()
+    held = {release.requirement: release for release in lock.wheels}
+    for requirement, (address, model) in releases.items():
+        if requirement not in held and model.name in lock.models:  # else the model is told of already
+            others = [
+                release.requirement
+                for release in lock.wheels
+                if release.name == address.distribution and release.requirement not in releases
+            ]
+            told.update(others)
+            instead = f", only that of {', '.join(others)}" if others else ""
+            message = f"{path.name} does not have the wheel of {requirement}, where the model '{model.name}' is from{instead}"
+            found.append(Misfit(Problem("EPB297", message, model.path_where, AGAIN)))
+    for requirement in sorted(held.keys() - releases.keys() - told):
+        message = f"{path.name} has the wheel of {requirement}, which no model of the recipe is from"
+        found.append(Misfit(Problem("EPB297", message, top, AGAIN)))
     return found
 
 
@@ -81,6 +98,16 @@ def remote_models(recipe: Recipe) -> dict[str, ModelSource]:
     """The remote models that some group uses, by name: the others are never fetched."""
     used = {member.model.name for group in recipe.groups.values() for member in group.members}
     return {name: model for name, model in recipe.models.items() if name in used and model.is_remote}
+
+
+def releases_of_models(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSource]]:
+    """The releases whose wheels models are taken from, by requirement; each with an address in it, and the first model of it."""
+    releases: dict[str, tuple[PackageAddress, ModelSource]] = {}
+    for model in remote_models(recipe).values():
+        address = parse_address(model.path)
+        if isinstance(address, PackageAddress):
+            releases.setdefault(address.requirement, (address, model))
+    return releases
 
 
 def _entry(catalog: Catalog, ep: str, toolchain: Toolchain) -> Entry:

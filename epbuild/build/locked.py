@@ -102,6 +102,19 @@ def check_lock(recipe: Recipe) -> None:
     _fitting(recipe, _read(recipe), strict=True)
 
 
+def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    """The SHA-256 that the recipe's lock has of the wheels of the releases that models are taken from, by requirement.
+
+    Raises PlanError (EPB242) for a lock that cannot be read.
+    """
+    if not any(model.is_remote for model in recipe.models.values()):
+        return {}
+    lock = _read(recipe)
+    if lock is None or lock.recipe != recipe.name:
+        return {}
+    return {release.requirement: release.files for release in lock.wheels}
+
+
 def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
     """What of the recipe's lock holds for a plan of it. Raises PlanError for a lock that cannot be read; if `strict`, for any misfit."""
     path, lock = lock_path(recipe.file), _read(recipe)

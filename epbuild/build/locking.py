@@ -5,14 +5,14 @@ from __future__ import annotations
 import sysconfig
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epbuild.build.events import Listener, ToolchainLocked, ToolchainStarted, Warned
-from epbuild.build.lock_fit import catalog_facts, entries_in, remote_models
+from epbuild.build.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
 from epbuild.build.locked import lock_path
-from epbuild.build.remote import RemoteModels
+from epbuild.build.remote import RemoteModels, wheels_of
 from epbuild.build.session import Request, lasting_workspace
 from epbuild.catalog import BadCatalog
 from epbuild.errors import EnvironmentFailure, PlanError, Position, Problem, ToolchainError, nearest
@@ -31,7 +31,7 @@ from epbuild.lock import (
 )
 from epbuild.newfile import new_file
 from epbuild.plan import find_source, problems_of_the_rest
-from epbuild.recipe import ModelSource, Recipe, Toolchain, is_immutable, load, parse_address
+from epbuild.recipe import ModelSource, PackageAddress, Recipe, Toolchain, is_immutable, load, parse_address
 from epbuild.regular import read_regular
 from epbuild.store import BlobStore, Digests, cache_directory, toolchain_directory
 from epbuild.toolchain import (
@@ -128,9 +128,10 @@ def _check_upgraded(upgrade: Upgrade, old: Lock, new: Lock) -> None:
         for environment in toolchain.platforms.values()
         for package in environment.packages
     }
+    known |= {release.name for lock in (old, new) for release in lock.wheels}
     for name in upgrade.packages:
         if plain_name(name) not in known:
-            message = f"no toolchain of the recipe has a package '{name}' that could be upgraded"
+            message = f"neither a toolchain nor a model of the recipe needs a package '{name}' that could be upgraded"
             raise PlanError(Problem("EPB248", message, None, nearest(name, known)))
 
 
@@ -152,10 +153,11 @@ class _Maker:
                 raise
             raise PlanError(*problems) from error
         toolchains = {name: self._toolchain(toolchain) for name, toolchain in self.recipe.toolchains.items()}
-        models = {name: self._model(model) for name, model in remote_models(self.recipe).items()}
+        wheels = self._wheels()  # before a model is fetched, so that it is from one of them
+        models = {name: self._model(model, wheels) for name, model in remote_models(self.recipe).items()}
         # One that neither asks for anything nor is anywhere has no line of its own.
         held = {name: toolchain for name, toolchain in toolchains.items() if toolchain.requires or toolchain.platforms}
-        return Lock(self.recipe.name, held, models, catalog)
+        return Lock(self.recipe.name, held, models, catalog, wheels)
 
     # -- Toolchains ----------------------------------------------------------------------------------------------------
 
@@ -218,12 +220,26 @@ class _Maker:
 
     # -- Models --------------------------------------------------------------------------------------------------------
 
-    def _model(self, model: ModelSource) -> LockedModel:
+    def _wheels(self) -> tuple[Package, ...]:
+        """The releases that models are taken from, with all their wheels; with those that were locked before, if they are there still."""
+        before = {release.requirement: release for release in self.old.wheels}
+        found = []
+        for requirement, (address, model) in releases_of_models(self.recipe).items():
+            release = Package(address.distribution, address.version, wheels_of(address, model))
+            keeps = self.upgrade.keeps(release.name)
+            found.append(_settled(before.get(requirement) if keeps else None, release))
+        return tuple(sorted(found))
+
+    def _model(self, model: ModelSource, wheels: Sequence[Package]) -> LockedModel:
         """A remote model by its digests: what the recipe pins, where it has to pin all; else what it is."""
         if model.sha256 is not None and not is_immutable(parse_address(model.path)):
             return LockedModel(model.sha256, model.data_sha256)
         with lasting_workspace(self.recipe.file) as workspace:
-            graph = RemoteModels(workspace, BlobStore(cache_directory())).fetched(model, self.tell, self.cancelled)
+            allowed = {release.requirement: release.files for release in wheels}
+            # What is locked of a model has to be what is in its wheel.
+            is_in_wheel = isinstance(parse_address(model.path), PackageAddress)
+            remote = RemoteModels(workspace, BlobStore(cache_directory()), allowed, only_checked=is_in_wheel)
+            graph = remote.fetched(model, self.tell, self.cancelled)
             source = find_source(model, self.recipe.directory, lambda model: graph)
             external = source.external if source is not None else {}
             digests = Digests(workspace.files).of_many([graph, *external.values()])
@@ -234,9 +250,11 @@ def _with_files_of(old: LockedEnvironment | None, new: LockedEnvironment) -> Loc
     """`new`, with the files that a package was locked with before, if it still has them: a file that was added later is no change."""
     before = {package.name: package for package in old.packages} if old else {}
 
-    def settled(package: Package) -> Package:
-        was = before.get(package.name)
-        same = was is not None and was.version == package.version and set(was.files) <= set(package.files)
-        return was if was is not None and same and was.files else package
+    return replace(new, packages=tuple(_settled(before.get(package.name), package) for package in new.packages))
 
-    return replace(new, packages=tuple(settled(package) for package in new.packages))
+
+def _settled(was: Package | None, package: Package) -> Package:
+    """`package`, with the files that it was locked with before, if it still has them."""
+    if was is not None and was.files and was.version == package.version and set(was.files) <= set(package.files):
+        return was
+    return package

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epbuild.build.events import Fetched, Fetching, Listener
 from epbuild.canonical import canonical_json
 from epbuild.errors import PlanError, StoreError
-from epbuild.recipe import ModelSource
+from epbuild.recipe import ModelSource, PackageAddress
 from epbuild.store import BlobStore, Workspace
 
 _TOLD_SECONDS = 0.2
@@ -23,6 +24,10 @@ class RemoteModels:
 
     workspace: Workspace
     store: BlobStore
+    wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The SHA-256 that a lock has of the wheels of a release, by its requirement: what is fetched has to be one of these."""
+    only_checked: bool = False
+    """Whether what was fetched before is no answer for a release in `wheels`, unless it was one of these then."""
 
     def known(self, model: ModelSource) -> Path | None:
         """Where a model was put when it was last fetched, if it is still there; asks nothing of the network."""
@@ -33,7 +38,7 @@ class RemoteModels:
     def fetched(self, model: ModelSource, tell: Listener, cancelled: threading.Event) -> Path:
         """Where a model is, which is fetched if it is not there. Raises PlanError, FetchError and StoreError."""
         known = self.known(model)
-        if known is not None:
+        if known is not None and not self.only_checked:
             return known
         from epbuild.fetch import fetch_model
 
@@ -46,14 +51,37 @@ class RemoteModels:
 
         try:
             remote = fetch_model(
-                model.path, model.sha256, self.store, pins=model.data_sha256, progress=progress, cancelled=cancelled
+                model.path,
+                model.sha256,
+                self.store,
+                pins=model.data_sha256,
+                wheels=self.wheels,
+                only_checked=self.only_checked,
+                progress=progress,
+                cancelled=cancelled,
             )
         except (PlanError, StoreError) as error:
-            kind = PlanError if isinstance(error, PlanError) else StoreError
-            raise kind(*(replace(problem, where=model.path_where) for problem in error.problems)) from error
-        self.workspace.record_fact(_fact(model), str(remote.graph))
-        tell(Fetched(model.name))
+            raise _placed(error, model) from error
+        if remote.graph != known:
+            self.workspace.record_fact(_fact(model), str(remote.graph))
+            tell(Fetched(model.name))
         return remote.graph
+
+
+def wheels_of(address: PackageAddress, model: ModelSource) -> tuple[str, ...]:
+    """The SHA-256 of each wheel of a release that `model` is taken from. Raises StoreError (EPB320, EPB322)."""
+    from epbuild.fetch import wheel_digests
+
+    try:
+        return wheel_digests(address)
+    except StoreError as error:
+        raise _placed(error, model) from error
+
+
+def _placed(error: PlanError | StoreError, model: ModelSource) -> PlanError | StoreError:
+    """The error, with the place of the model's path."""
+    kind = PlanError if isinstance(error, PlanError) else StoreError
+    return kind(*(replace(problem, where=model.path_where) for problem in error.problems))
 
 
 def _fact(model: ModelSource) -> str:

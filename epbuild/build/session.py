@@ -15,7 +15,7 @@ from epbuild.build.actions import Actions
 from epbuild.build.capacity import memory_here
 from epbuild.build.events import Event, Listener, OutputRemoved, RunStarted, ToolchainReady, ToolchainStarted, Warned, shown_path
 from epbuild.build.kinds import is_stored
-from epbuild.build.locked import HeldLock, check_lock, hold_lock
+from epbuild.build.locked import HeldLock, check_lock, hold_lock, locked_wheels
 from epbuild.build.orphans import Outputs
 from epbuild.build.remote import RemoteModels
 from epbuild.build.result_shape import action_records
@@ -96,6 +96,8 @@ def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping
             raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
         if request.locked:
             check_lock(recipe)  # before anything is fetched
+        if fetch is not None:
+            remote = replace(remote, wheels=locked_wheels(recipe))
         plan = make_plan(recipe, request.selection, remote.known if fetch is None else lambda model: fetch(remote, model))
         if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
             from epbuild.build.pipelines import check_pipelines  # few recipes have any

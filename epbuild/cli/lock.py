@@ -30,7 +30,8 @@ def lock(
     """Write the lock of RECIPE beside it (epbuild.lock).
 
     It has every package of every toolchain, with version and digests, for the platforms that the toolchain names; the digests of all remote
-    models; and the catalog's revision. Builds use it from then on. What is locked already stays as it is, as long as the recipe allows.
+    models, and of the wheels that they are taken from; and the catalog's revision. Builds use it from then on. What is locked already stays
+    as it is, as long as the recipe allows.
     """
     warnings: list[Problem] = []
     request, wanted = Request(recipe, settings=tuple(settings)), Upgrade(tuple(upgraded), upgrade)

@@ -4,6 +4,7 @@ from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.models import RemoteModel, fetch_model
 from epbuild.fetch.web import make_opener
+from epbuild.fetch.wheels import wheel_digests
 
 __all__ = [
     "FetchError",
@@ -11,4 +12,5 @@ __all__ = [
     "fetch",
     "fetch_model",
     "make_opener",
+    "wheel_digests",
 ]

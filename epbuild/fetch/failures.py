@@ -11,7 +11,7 @@ from epbuild.recipe import Address, PackageAddress
 
 
 class FetchError(StoreError):
-    """A remote file cannot be had, or is not the one that was meant (EPB510 to EPB512, EPB320)."""
+    """A remote file cannot be had, or is not the one that was meant (EPB510 to EPB512, EPB320 to EPB322)."""
 
 
 def unreachable(address: Address, cause: Interrupted | Refused, kept: int) -> FetchError:
@@ -37,6 +37,19 @@ def missing_package(address: Address, cause: MissingPackage) -> FetchError:
 def no_wheel(address: PackageAddress, reason: str, hint: str) -> FetchError:
     """The installer cannot have a wheel of the package (EPB320)."""
     return FetchError(Problem("EPB320", f"The package {address.requirement} cannot be fetched: {reason}.", hint=hint))
+
+
+def other_wheel(address: PackageAddress, digest: str) -> FetchError:
+    """The package index has a wheel of other bytes than those that are locked (EPB321)."""
+    message = f"The wheel of {address.requirement} is not one that the lock has: its sha256 is {digest}. It was not unpacked."
+    hint = "Find out why the package index has another one; if that is right, "
+    return FetchError(Problem("EPB321", message, hint=f"{hint}run `epbuild lock --upgrade-package {address.distribution}`."))
+
+
+def no_digests(address: PackageAddress) -> FetchError:
+    """The package index does not say which bytes the wheels have (EPB322)."""
+    message = f"The wheels of {address.requirement} cannot be locked: the package index gives no sha256 of them."
+    return FetchError(Problem("EPB322", message, hint="Take the package from an index that does."))
 
 
 def not_in_wheel(address: PackageAddress, hint: str) -> PlanError:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import threading
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -42,13 +42,17 @@ def fetch_model(
     store: BlobStore,
     *,
     pins: Mapping[str, str] | None = None,
+    wheels: Mapping[str, Sequence[str]] | None = None,
+    only_checked: bool = False,
     progress: ModelProgress,
     cancelled: threading.Event,
     opener: urllib.request.OpenerDirector | None = None,
 ) -> RemoteModel:
     """The model at the address `text`, in a folder of the store.
 
-    `pins` holds the SHA-256 of each external data file, by the location that the graph names. Where graph and data are there,
+    `pins` holds the SHA-256 of each external data file, by the location that the graph names; `wheels` those that the wheel of a release
+    may have, by its requirement: of a release that is not in it, any. A wheel that came
+    unchecked will do, unless it is `only_checked` ones. Where graph and data are there,
     nothing is asked of the network. Raises PlanError for data that nothing pins, and for data that does not lie beside the graph;
     else as `fetch` and `model_in_wheel` do. A graph that is no model is left for the planner to refuse, and so is one of a wheel that is
     not what its digests say.
@@ -56,7 +60,8 @@ def fetch_model(
     address = parse_address(text)
     if isinstance(address, PackageAddress):
         progress(str(address), 0, None)
-        return RemoteModel(model_in_wheel(address, store.root, cancelled=cancelled), {})
+        digests = (wheels or {}).get(address.requirement, ())
+        return RemoteModel(model_in_wheel(address, store.root, digests, only_checked=only_checked, cancelled=cancelled), {})
     return _Fetching(address, sha256, dict(pins or {}), store, progress, cancelled, opener).model()
 
 

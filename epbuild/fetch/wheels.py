@@ -7,51 +7,104 @@ import hashlib
 import re
 import sys
 import sysconfig
+import tempfile
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from epbuild.atomic import rename
 from epbuild.canonical import canonical_json
-from epbuild.fetch.failures import no_wheel, not_in_wheel, several_in_wheel, unwritable
+from epbuild.fetch.failures import no_digests, no_wheel, not_in_wheel, other_wheel, several_in_wheel, unwritable
 from epbuild.recipe import PackageAddress
 from epbuild.store import discard_all, files_below, lease
 from epbuild.toolchain.installer import is_network, run_uv, said
 
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")
-_OTHER_PYTHONS = tuple(f"3.{minor}" for minor in range(14, 7, -1))
+_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 _PYTHON = re.compile(r"Python ABI tag|Python implementation tag|Python version tag|satisfy Python|Requires-Python", re.IGNORECASE)
 """What uv says where a wheel is for another Python: nothing in it is run, so that any will do."""
+_OTHER_BYTES = re.compile(r"Hash mismatch for .*?Computed:\s*sha256:([0-9a-f]{64})", re.DOTALL)
 _NEAREST = 3
 
 
-def model_in_wheel(address: PackageAddress, root: Path, *, cancelled: threading.Event) -> Path:
+def model_in_wheel(
+    address: PackageAddress,
+    root: Path,
+    digests: Sequence[str] = (),
+    *,
+    only_checked: bool = False,
+    cancelled: threading.Event,
+) -> Path:
     """The file at `address`, in a folder of the store at `root` that holds its whole wheel: external data is beside it.
 
-    Where the wheel is there, nothing is asked of the network. Raises FetchError (EPB320) for a wheel that cannot be had, PlanError for a
-    file that it does not have (EPB295) or has in several folders (EPB296), StoreError where the disk fails, and Cancelled.
+    Where the wheel is there, nothing is asked of the network; else it has to be one of those with these SHA-256 (none: any), and so has
+    one that is there if it is to be `only_checked`. Raises FetchError for a wheel that cannot be had (EPB320) or is another (EPB321),
+    PlanError for a file that it does not have (EPB295) or has in several folders (EPB296), StoreError where the disk fails, and Cancelled.
     """
-    # Which wheel of a release is taken depends on the platform.
-    identity = {"wheel": address.requirement, "platform": sysconfig.get_platform()}
-    key = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
-    folder = root / "remote" / key
-    with lease(root, f"remote-{key}", cancelled=cancelled):
+    folder, unchecked = _folder(address, root, digests), _folder(address, root, ())
+    if not only_checked and unchecked.is_dir() and not folder.is_dir():
+        folder = unchecked
+    with lease(root, f"remote-{folder.name}", cancelled=cancelled):
         try:
             if not folder.is_dir():
-                _fetch(address, folder)
+                _fetch(address, digests, folder)
             files = {path.relative_to(folder).as_posix() for path, _ in files_below(folder)}
         except OSError as error:
             raise unwritable(folder, error) from error
     return folder / _found(address, files)
 
 
-def _fetch(address: PackageAddress, folder: Path) -> None:
+def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path:
+    """Where a wheel is, or would be, that was held against these digests when it came."""
+    # Which wheel of a release is taken depends on the platform.
+    identity: dict[str, object] = {"wheel": address.requirement, "platform": sysconfig.get_platform()}
+    if digests:
+        identity["sha256"] = sorted(digests)
+    return root / "remote" / hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+
+def wheel_digests(address: PackageAddress) -> tuple[str, ...]:
+    """The SHA-256 of each wheel of a release, for all platforms and Pythons, sorted. Installs nothing.
+
+    Raises FetchError for a release without wheels (EPB320), and for an index that gives no digests (EPB322).
+    """
+    compiling = ["pip", "compile", "--no-config", "--no-deps", "--no-build", "--no-header", "--no-annotate", "--universal"]
+    first = ""
+    with tempfile.TemporaryDirectory(prefix="epbuild-wheel-") as folder:
+        wanted, found = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
+        wanted.write_text(f"{address.requirement}\n", encoding="utf-8")
+        # uv leaves out the wheels that are only for an older Python than the one that it is asked for.
+        for version in _PYTHONS:
+            python = ["--python", sys.executable, "--python-version", version]
+            to = ["--format", "pylock.toml", "--output-file", str(found)]
+            done = run_uv([*compiling, *python, *to, str(wanted)], {"UV_PYTHON_DOWNLOADS": "never"})
+            if done.returncode == 0:
+                return _digests(address, found.read_text(encoding="utf-8"))
+            first = first or done.stderr
+            if not _PYTHON.search(done.stderr):
+                break
+    text, quote = said(first)
+    raise no_wheel(address, *_explained(address, text, quote))
+
+
+def _digests(address: PackageAddress, text: str) -> tuple[str, ...]:
+    """The digests in a `pylock.toml` (PEP 751) of one package."""
+    import tomllib
+
+    wheels = [wheel for package in tomllib.loads(text)["packages"] for wheel in package.get("wheels", ())]
+    digests = {wheel.get("hashes", {}).get("sha256") for wheel in wheels}
+    if not digests or None in digests:
+        raise no_digests(address)
+    return tuple(sorted(digests))
+
+
+def _fetch(address: PackageAddress, digests: Sequence[str], folder: Path) -> None:
     """Make `folder` one that holds the wheel, or leave it as it is. Raises FetchError and OSError."""
     draft = folder.with_suffix(".part")
     discard_all(draft)
     draft.mkdir(parents=True)
     try:
-        _install(address, draft)
+        _install(address, digests, draft)
         for path, _ in files_below(draft):
             path.chmod(0o444)
         rename(draft, folder)
@@ -59,19 +112,27 @@ def _fetch(address: PackageAddress, folder: Path) -> None:
         discard_all(draft)
 
 
-def _install(address: PackageAddress, folder: Path) -> None:
-    """Have uv unpack the wheel into a folder; it checks the hashes that the index gives, and what is not a wheel it would have to run."""
+def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> None:
+    """Have uv unpack the wheel into a folder; it checks these hashes, or those of the index, and runs nothing to build a wheel."""
     install = ["pip", "install", "--no-config", "--no-deps", "--no-build", "--python", sys.executable]
     # Not linked: then nothing that is done to these files is done to those in uv's own cache.
     install += ["--link-mode", "copy", "--target", str(folder)]
-    done = run_uv([*install, address.requirement])
-    if done.returncode == 0:
-        return
-    if _PYTHON.search(done.stderr):
-        for version in _OTHER_PYTHONS:
-            if run_uv([*install, "--python-version", version, address.requirement]).returncode == 0:
+    first = ""
+    with tempfile.TemporaryDirectory(prefix="epbuild-wheel-") as beside:
+        listed = Path(beside, "wheel.txt")
+        listed.write_text(" ".join([address.requirement, *(f"--hash=sha256:{digest}" for digest in digests)]), encoding="utf-8")
+        wanted = [*(["--require-hashes"] if digests else []), "--requirements", str(listed)]
+        for python in ([], *(["--python-version", version] for version in reversed(_PYTHONS))):
+            done = run_uv([*install, *python, *wanted])
+            if done.returncode == 0:
                 return
-    text, quote = said(done.stderr)
+            other = _OTHER_BYTES.search(done.stderr)
+            if other is not None:
+                raise other_wheel(address, other[1])
+            first = first or done.stderr
+            if not _PYTHON.search(first):
+                break
+    text, quote = said(first)
     raise no_wheel(address, *_explained(address, text, quote))
 
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 from epbuild.lock.facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 
 Kind = Literal["added", "updated", "removed"]
-About = Literal["recipe", "toolchain", "python", "package", "model", "catalog"]
+About = Literal["recipe", "toolchain", "python", "package", "model", "catalog", "wheel"]
 
 _Value = TypeVar("_Value")
 
@@ -40,6 +40,10 @@ def changes(old: Lock | None, new: Lock) -> list[LockChange]:
         found.append(LockChange(kind, "catalog", name, _revision(was), _revision(now)))
     for kind, name, model, now_model in _pairs(before.models, new.models):
         found.append(LockChange(kind, "model", name, _digest(model), _digest(now_model)))
+    releases = ({release.requirement: release for release in lock.wheels} for lock in (before, new))
+    for kind, requirement, old_release, release in _pairs(*releases):
+        name = requirement.partition("==")[0]
+        found.append(LockChange(kind, "wheel", name, _version(old_release), _version(release)))
     names = sorted(before.toolchains.keys() | new.toolchains.keys())
     for name in names:
         found += _toolchain(name, before.toolchains.get(name, LockedToolchain()), new.toolchains.get(name, LockedToolchain()))

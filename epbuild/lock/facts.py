@@ -18,6 +18,11 @@ class Package:
     """The SHA-256 of each file that it may be installed from, sorted; none for what was found in an environment that was there."""
 
     @property
+    def requirement(self) -> str:
+        """The release, as installers are asked for it."""
+        return f"{self.name}=={self.version}"
+
+    @property
     def is_installed(self) -> bool:
         """Whether it was found in an environment that somebody else made."""
         return not self.files
@@ -67,6 +72,8 @@ class Lock:
     models: Mapping[str, LockedModel] = field(default_factory=dict)
     catalog: Mapping[str, str] = field(default_factory=dict)
     """What was known of each EP, and of session keys: a revision that changes when that does, by subject."""
+    wheels: tuple[Package, ...] = ()
+    """The releases that models are taken from, each with all its wheels, sorted; one package may be here in several versions."""
 
 
 def plain_name(name: str) -> str:

@@ -10,8 +10,10 @@ that a new toolchain does not lie beside the first package of the next.
     toolchain NAME PLATFORM (PYTHON)
     toolchain NAME PLATFORM PACKAGE==VERSION sha256:HEX
     toolchain NAME PLATFORM PACKAGE==VERSION installed
+    wheel PACKAGE==VERSION sha256:HEX
 
-A package has a line for each file that it may be installed from. A merge may leave the lines in another order; nothing else is forgiven.
+A package, and a release that models are taken from, has a line for each file that it may be installed from. A merge may leave the lines in
+another order; nothing else is forgiven.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ _CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 _DIGEST = r"sha256:(?P<digest>[0-9a-f]{64})"
 _NAME = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)"
 _TOOLCHAIN = rf"toolchain {_NAME}"
+_RELEASE = r"(?P<package>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[A-Za-z0-9.!+_-]+)"
 _ON = rf"{_TOOLCHAIN} (?P<platform>[a-z0-9]+-[a-z0-9_]+)"
 _FACTS = {
     kind: re.compile(pattern)
@@ -45,7 +48,8 @@ _FACTS = {
         "model": rf"model {_NAME} {_DIGEST}(?: (?P<location>.+))?",
         "requires": rf"{_TOOLCHAIN} requires (?P<requirement>\S+(?: \S+)*)",
         "python": rf"{_ON} \((?P<python>[a-z]+-[0-9]+\.[0-9]+)\)",
-        "package": rf"{_ON} (?P<package>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[A-Za-z0-9.!+_-]+) (?:{_DIGEST}|(?P<installed>installed))",
+        "package": rf"{_ON} {_RELEASE} (?:{_DIGEST}|(?P<installed>installed))",
+        "wheel": rf"wheel {_RELEASE} {_DIGEST}",
     }.items()
 }
 
@@ -96,7 +100,10 @@ def _lines(lock: Lock) -> Iterator[str]:
             yield f"{place} ({environment.python})"
             for package in environment.packages:
                 for origin in [f"sha256:{digest}" for digest in package.files] or ["installed"]:
-                    yield f"{place} {package.name}=={package.version} {origin}"
+                    yield f"{place} {package.requirement} {origin}"
+    for release in lock.wheels:
+        for digest in release.files:
+            yield f"wheel {release.requirement} sha256:{digest}"
 
 
 def _read(text: str, file: str) -> tuple[_Reading, list[Problem]]:
@@ -155,6 +162,7 @@ class _Reading:
     requires: dict[str, list[str]] = field(default_factory=dict)
     pythons: dict[tuple[str, str], str] = field(default_factory=dict)
     packages: dict[tuple[str, str], dict[str, tuple[str, list[str]]]] = field(default_factory=dict)
+    wheels: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def take(self, line: str) -> str | None:
         """Note what a line says; what comes back is what is wrong with it."""
@@ -195,6 +203,7 @@ class _Reading:
             },
             models={name: LockedModel(graph, self.data.get(name, {})) for name, graph in sorted(self.graphs.items())},
             catalog=self.catalog,
+            wheels=tuple(Package(*release, tuple(sorted(files))) for release, files in sorted(self.wheels.items())),
         )
 
     def _recipe(self, found: re.Match[str]) -> str | None:
@@ -226,6 +235,10 @@ class _Reading:
         if version != found["version"]:
             return f"the lock has {found['package']} {version} and {found['version']} for the toolchain '{found['name']}'"
         files += [found["digest"]] if found["digest"] else []
+        return None
+
+    def _wheel(self, found: re.Match[str]) -> str | None:
+        self.wheels.setdefault((found["package"], found["version"]), []).append(found["digest"])
         return None
 
 

@@ -69,5 +69,11 @@ def _contents(lock: Lock) -> str:
     environments = [environment for toolchain in lock.toolchains.values() for environment in toolchain.platforms.values()]
     packages = {package.name for environment in environments for package in environment.packages}
     platforms = {platform for toolchain in lock.toolchains.values() for platform in toolchain.platforms}
-    counts = {"toolchain": lock.toolchains, "package": packages, "platform": platforms, "remote model": lock.models}
+    counts = {
+        "toolchain": lock.toolchains,
+        "package": packages,
+        "platform": platforms,
+        "remote model": lock.models,
+        "wheel": lock.wheels,
+    }
     return ", ".join(counted(len(things), noun) for noun, things in counts.items() if things)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class LockedWorkshop(Workshop):
         self.fetched = 0
         self.served = CONTENT
         self.made_with: list[LockedEnvironment | None] = []
+        self.wheels: dict[str, Sequence[str]] = {}
         monkeypatch.setattr(epbuild.toolchain, "platform_here", lambda: HERE)
         monkeypatch.setattr(epbuild.fetch, "fetch_model", self._fetch_model)
         monkeypatch.setattr(session, "prepare", self._remember)
@@ -91,10 +92,13 @@ class LockedWorkshop(Workshop):
         store: BlobStore,
         *,
         pins: Mapping[str, str],
+        wheels: Mapping[str, Sequence[str]],
+        only_checked: bool,
         progress: Callable[[str, int, int | None], None],
         cancelled: threading.Event,
     ) -> RemoteModel:
         self.fetched += 1
+        self.wheels = dict(wheels)
         graph = self.folder.parent / "fetched.onnx"
         graph.write_bytes(self.served)
         return RemoteModel(graph, {})
@@ -308,6 +312,49 @@ def test_a_damaged_lock_stops_every_build(workshop: LockedWorkshop) -> None:
         (problem,) = caught.value.problems
         assert (problem.code, problem.message, str(problem.where)) == ("EPB242", "the lock has a merge conflict", f"{place}:1:1")
     assert workshop.compiled == []
+
+
+# -- Wheels that models are from ---------------------------------------------------------------------------------------
+
+IN_WHEEL = (REMOTE[0], "decode: package:my-models==1.1/decode.onnx")
+OTHER_WHEELS = [
+    ([], "epbuild.lock does not have the wheel of my-models==1.1, where the model 'decode' is from"),
+    (
+        [Package("my-models", "1.0", (A,))],
+        "epbuild.lock does not have the wheel of my-models==1.1, where the model 'decode' is from, only that of my-models==1.0",
+    ),
+    (
+        [Package("my-models", "1.0", (A,)), Package("my-models", "1.1", (B,))],
+        "epbuild.lock has the wheel of my-models==1.0, which no model of the recipe is from",
+    ),
+]
+
+
+def test_a_wheel_has_to_be_one_of_those_that_are_locked(workshop: LockedWorkshop) -> None:
+    workshop.write_recipe(IN_WHEEL)
+    workshop.write_lock(replace(workshop.fitting, wheels=(Package("my-models", "1.1", (A, B)),)))
+    for locked in (False, True):
+        assert run(replace(workshop.request, locked=locked), lambda event: None) == 0
+    assert workshop.wheels == {"my-models==1.1": (A, B)}
+
+
+@pytest.mark.parametrize(("wheels", "message"), OTHER_WHEELS)
+def test_a_lock_without_the_wheel_is_refused_and_otherwise_told(
+    workshop: LockedWorkshop, wheels: list[Package], message: str
+) -> None:
+    workshop.write_recipe(IN_WHEEL)
+    workshop.write_lock(replace(workshop.fitting, wheels=tuple(wheels)))
+    assert [(problem.code, problem.message) for problem in workshop.refusal().problems] == [("EPB297", message)]
+    assert workshop.fetched == 0
+    assert workshop.build().exit_code == 0
+    assert [(problem.code, problem.message) for problem in workshop.warnings] == [("EPB297", message)]
+
+
+def test_a_lock_of_another_recipe_says_nothing_of_wheels(workshop: LockedWorkshop) -> None:
+    workshop.write_recipe(IN_WHEEL)
+    workshop.write_lock(replace(workshop.fitting, recipe="large", wheels=(Package("my-models", "1.1", (A,)),)))
+    assert workshop.build().exit_code == 0
+    assert workshop.wheels == {}
 
 
 # -- What comes to light later -----------------------------------------------------------------------------------------

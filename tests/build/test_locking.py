@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -79,6 +79,8 @@ class Index:
         store: BlobStore,
         *,
         pins: Mapping[str, str],
+        wheels: Mapping[str, Sequence[str]],
+        only_checked: bool,
         progress: Callable[[str, int, int | None], None],
         cancelled: threading.Event,
     ) -> RemoteModel:

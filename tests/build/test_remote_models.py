@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,6 +47,8 @@ class Network:
         store: BlobStore,
         *,
         pins: Mapping[str, str],
+        wheels: Mapping[str, Sequence[str]],
+        only_checked: bool,
         progress: Callable[[str, int, int | None], None],
         cancelled: threading.Event,
     ) -> RemoteModel:

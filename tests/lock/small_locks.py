@@ -40,4 +40,5 @@ LOCK = Lock(
     },
     models={"decode": LockedModel(digest("graph"), {"decode.bin": digest("data"), "with space/50%.bin": digest("more data")})},
     catalog={"QNNExecutionProvider/onnxruntime-qnn": f"1 sha256:{digest('entry')}", "session-keys": "2"},
+    wheels=(package("my-models", "1.0", "a wheel", "another wheel"), package("my-models", "1.1")),
 )

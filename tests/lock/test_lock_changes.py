@@ -91,3 +91,13 @@ def test_other_requirements_that_come_to_the_same_packages_are_told_as_that() ->
 def test_every_other_fact_is_told_by_what_it_is_about(new: Lock, about: str, name: str) -> None:
     [change] = changes(LOCK, new)
     assert (change.kind, change.about, change.name) == ("updated", about, name)
+
+
+def test_a_release_that_models_are_from_is_told_by_its_version_and_its_other_files_too() -> None:
+    first, second = LOCK.wheels
+    new = replace(LOCK, wheels=(replace(first, files=(digest("other"),)), package("my-models", "1.2")))
+    assert [(change.kind, change.name, change.old, change.new) for change in changes(LOCK, new)] == [
+        ("updated", "my-models", "1.0", "1.0"),
+        ("removed", "my-models", second.version, None),
+        ("added", "my-models", None, "1.2"),
+    ]

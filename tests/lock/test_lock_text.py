@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,9 @@ toolchains = st.builds(LockedToolchain, requirements.map(lambda found: tuple(sor
 locations = st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable() or "\n" in text)
 models = st.builds(LockedModel, digests, st.dictionaries(locations, digests, max_size=3))
 catalogs = st.dictionaries(st.from_regex(r"[A-Za-z]+(/[a-z-]+)?", fullmatch=True), st.sampled_from(["1", f"2 sha256:{'a' * 64}"]))
+releases = st.lists(made, max_size=3, unique_by=lambda item: item.requirement).map(lambda found: tuple(sorted(found)))
 locks = st.builds(
-    Lock, names, st.dictionaries(names, toolchains, max_size=3), st.dictionaries(names, models, max_size=3), catalogs
+    Lock, names, st.dictionaries(names, toolchains, max_size=3), st.dictionaries(names, models, max_size=3), catalogs, releases
 )
 
 
@@ -79,7 +81,9 @@ def test_the_order_in_which_facts_were_found_is_not_seen(lock: Lock, seed: int) 
     def shuffled(values: dict[str, Any]) -> dict[str, Any]:
         return dict(random.Random(seed).sample(sorted(values.items(), key=lambda item: item[0]), len(values)))
 
-    other = Lock(lock.recipe, shuffled(dict(lock.toolchains)), shuffled(dict(lock.models)), shuffled(dict(lock.catalog)))
+    other = Lock(
+        lock.recipe, shuffled(dict(lock.toolchains)), shuffled(dict(lock.models)), shuffled(dict(lock.catalog)), lock.wheels
+    )
     assert render(other) == render(lock)
 
 
@@ -106,6 +110,8 @@ def test_the_lines_of_a_lock_can_be_read_by_people() -> None:
         f"toolchain qnn windows-arm64 pyreadline3==3.5.6 sha256:{digest('pyreadline3 3.5.6')}",
         "toolchain ryzen windows-x86_64 (cpython-3.10)",
         "toolchain ryzen windows-x86_64 onnxruntime-vitisai==1.22.1 installed",
+        *sorted(f"wheel my-models==1.0 sha256:{digest(word)}" for word in ("a wheel", "another wheel")),
+        f"wheel my-models==1.1 sha256:{digest('my-models 1.1')}",
     ]
 
 
@@ -123,6 +129,11 @@ def test_what_git_or_a_person_may_have_done_to_the_lines_changes_nothing(change:
     assert read_lock(change(TEXT), "epbuild.lock") == LOCK  # type: ignore[operator]
 
 
+def test_a_lock_that_was_written_before_wheels_were_locked_is_read() -> None:
+    older = "\n".join(line for line in TEXT.splitlines() if not line.startswith("wheel "))
+    assert read_lock(older, "epbuild.lock") == replace(LOCK, wheels=())
+
+
 # -- Bad input ---------------------------------------------------------------------------------------------------------
 
 AB = "ab" * 32
@@ -137,6 +148,8 @@ AB = "ab" * 32
         ("toolchain qnn linux-x86_64 scipy @ https://host.example/scipy.whl", "this line is no fact of a lock"),
         (f"model ../decode sha256:{AB}", "this line is no fact of a lock"),
         ("model decode md5:abcd", "this line is no fact of a lock"),
+        ("wheel my-models==1.0", "this line is no fact of a lock"),
+        (f"wheel My_Models==1.0 sha256:{AB}", "this line is no fact of a lock"),
         ("catalog session-keys", "this line is no fact of a lock"),
         ("Recipe tiny", "this line is no fact of a lock"),
         ("recipe tiny", "the lock says twice what line 8 says"),

@@ -152,7 +152,10 @@ def test_a_file_that_an_index_gets_later_is_no_reason_to_change_a_lock(checkout:
 def test_a_package_that_nobody_has_cannot_be_upgraded(checkout: Checkout) -> None:
     checkout.lock()
     told = checkout.refusal(2, "--upgrade-package", "nunpy")
-    assert "no toolchain of the recipe has a package 'nunpy' that could be upgraded. Did you mean 'numpy'? [EPB248]" in told
+    assert (
+        "neither a toolchain nor a model of the recipe needs a package 'nunpy' that could be upgraded. Did you mean 'numpy'? [EPB248]"
+        in told
+    )
 
 
 def test_a_toolchain_is_locked_for_every_platform_that_it_names(checkout: Checkout) -> None:
@@ -349,3 +352,49 @@ def test_a_model_of_a_wheel_is_locked_with_its_bytes_and_other_bytes_are_refused
     refused = checkout.epbuild("plan", "--locked")
     assert refused.returncode == 2
     assert "epbuild.lock says: its graph" in refused.stderr
+
+
+def test_the_wheel_of_a_model_is_locked_and_another_one_is_refused_with_and_without_locked(checkout: Checkout) -> None:
+    write_model(checkout.folder / "relu.onnx")
+    model = (checkout.folder / "relu.onnx").read_bytes()
+
+    def release(net: bytes) -> str:
+        wheel = write_wheel(checkout.wheels, "my-models", "1.0", files={"my_models/net.onnx": net})
+        return hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+    def anew(*arguments: str) -> subprocess.CompletedProcess[str]:
+        """A build by a user who has fetched nothing yet."""
+        caches = {name: str(checkout.folder / f"other-{name}") for name in ("EPBUILD_CACHE_DIR", "UV_CACHE_DIR")}
+        return epbuild(checkout.folder, *arguments, **{**checkout.variables, **caches})
+
+    locked = release(model)
+    checkout.write_recipe(("relu: relu.onnx", "relu: package:my-models==1.0/net.onnx"))
+    told = checkout.lock()
+    assert "added    wheel my-models 1.0" in told
+    assert told[-1].endswith(", 1 remote model, 1 wheel")
+    assert f"wheel my-models==1.0 sha256:{locked}" in checkout.text.splitlines()
+    assert checkout.epbuild("lock", "--check").returncode == 0
+
+    older = checkout.text
+    checkout.place.write_text(older.replace(f"wheel my-models==1.0 sha256:{locked}\n", ""), encoding="utf-8")
+    assert "does not have the wheel of my-models==1.0" in checkout.epbuild("plan").stderr
+    assert checkout.epbuild("plan", "--locked").returncode == 2
+    assert checkout.epbuild("lock", "--check").returncode == 1
+    checkout.lock()
+    assert checkout.text == older
+
+    write_model(checkout.folder / "relu.onnx", "Sigmoid")
+    changed = (checkout.folder / "relu.onnx").read_bytes()
+    other = release(changed)
+    for arguments in (["run"], ["run", "--locked"]):
+        (checkout.folder / ".epbuild").rename(checkout.folder / f".before-{len(arguments)}")
+        done = anew(*arguments)
+        assert done.returncode == 3
+        assert "epbuild.yaml:" in done.stderr
+        assert f"not one that the lock has: its sha256 is {other}. It was not unpacked." in done.stderr
+        assert "[EPB321]" in done.stderr
+    assert "EPB321" not in checkout.epbuild("lock", "-P", "my-models").stderr
+    assert f"wheel my-models==1.0 sha256:{other}" in checkout.text.splitlines()
+    # What was fetched before is here still, and is not what is locked now.
+    assert f"model relu sha256:{hashlib.sha256(changed).hexdigest()}" in checkout.text.splitlines()
+    assert "EPB247" not in checkout.epbuild("plan", "--locked").stderr

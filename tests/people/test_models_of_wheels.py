@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from small_wheels import write_wheel
 
 from epbuild.errors import EpbuildError, PlanError
-from epbuild.fetch import FetchError, fetch_model
+from epbuild.fetch import FetchError, fetch_model, wheel_digests
+from epbuild.recipe import PackageAddress
 from epbuild.store import BlobStore, Leftovers
 
 FOREIGN = "macosx_14_0_arm64" if sys.platform != "darwin" else "win_amd64"
+RELEASE = "my-models==1.0"
+ADDRESS = PackageAddress("my-models", "1.0", "onnx/det.onnx")
 MODEL = b"a model"
 FILES = {"my_models/onnx/det.onnx": MODEL, "my_models/onnx/det.data": b"weights", "my_models/onnx/rec.onnx": b"another"}
 
@@ -28,12 +33,14 @@ class Index:
     def has(self, version: str = "1.0", files: dict[str, bytes] = FILES, tag: str = "py3-none-any") -> Path:
         return write_wheel(self.wheels, "my-models", version, "numpy", files=files, tag=tag)
 
-    def fetch(self, address: str) -> Path:
-        return fetch_model(address, None, self.store, progress=lambda *_: None, cancelled=threading.Event()).graph
+    def fetch(self, address: str, wheels: Mapping[str, Sequence[str]] | None = None) -> Path:
+        return fetch_model(address, None, self.store, wheels=wheels, progress=lambda *_: None, cancelled=threading.Event()).graph
 
-    def refusal(self, address: str, kind: type[EpbuildError], code: str) -> str:
+    def refusal(
+        self, address: str, kind: type[EpbuildError], code: str, wheels: Mapping[str, Sequence[str]] | None = None
+    ) -> str:
         with pytest.raises(kind) as refused:
-            self.fetch(address)
+            self.fetch(address, wheels)
         (problem,) = refused.value.problems
         assert problem.code == code
         assert [path.name for path in (self.store.root / "remote").glob("*.part")] == []
@@ -177,3 +184,54 @@ def test_a_package_index_out_of_reach_is_told(index: Index, monkeypatch: pytest.
     text = index.refusal("package:my-models==1.0/onnx/det.onnx", FetchError, "EPB320")
     assert "the package index cannot be reached" in text
     assert "Check the network" in text
+
+
+# -- Wheels that a lock has ---------------------------------------------------------------------------------------------
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_release_is_locked_with_its_wheels_for_all_platforms_and_pythons(index: Index) -> None:
+    wheels = [index.has(tag=tag) for tag in (f"py3-none-{FOREIGN}", "cp39-none-any", "cp313-cp313-win_arm64")]
+    assert wheel_digests(ADDRESS) == tuple(sorted(map(digest, wheels)))
+
+
+def test_what_cannot_be_fetched_cannot_be_locked(index: Index) -> None:
+    index.has()
+    with pytest.raises(FetchError, match=r"there is no version 2\.0 of my-models"):
+        wheel_digests(PackageAddress("my-models", "2.0", "m.onnx"))
+
+
+@pytest.mark.parametrize("tag", ["py3-none-any", "cp39-none-any"])
+def test_a_wheel_that_is_locked_is_fetched(index: Index, tag: str) -> None:
+    index.has(tag=tag)
+    assert index.fetch(ADDRESS.text, {RELEASE: wheel_digests(ADDRESS)}).read_bytes() == MODEL
+
+
+@pytest.mark.parametrize("tag", ["py3-none-any", "cp39-none-any"])
+def test_a_wheel_of_other_bytes_is_refused_before_it_is_unpacked(index: Index, tag: str) -> None:
+    locked = {RELEASE: [digest(index.has(tag=tag))]}
+    found = digest(index.has(files={**FILES, "my_models/onnx/det.onnx": b"other"}, tag=tag))
+    text = index.refusal(ADDRESS.text, FetchError, "EPB321", locked)
+    assert f"is not one that the lock has: its sha256 is {found}. It was not unpacked." in text
+    assert "`epbuild lock --upgrade-package my-models`" in text
+    assert list((index.store.root / "remote").iterdir()) == []
+
+
+def test_a_wheel_that_came_unchecked_is_not_fetched_again_but_to_be_locked(index: Index) -> None:
+    locked = {RELEASE: [digest(index.has())]}
+    unchecked = index.fetch(ADDRESS.text)
+    assert index.fetch(ADDRESS.text, locked) == unchecked
+    checked = fetch_model(
+        ADDRESS.text, None, index.store, wheels=locked, only_checked=True, progress=lambda *_: None, cancelled=threading.Event()
+    ).graph
+    assert checked != unchecked
+    assert checked.read_bytes() == MODEL
+    assert index.fetch(ADDRESS.text, locked) == checked
+
+
+def test_only_the_releases_that_the_lock_has_are_checked(index: Index) -> None:
+    index.has()
+    assert index.fetch(ADDRESS.text, {"others==1.0": ["0" * 64]}).read_bytes() == MODEL
