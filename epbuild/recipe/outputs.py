@@ -28,7 +28,7 @@ Match = Callable[[str, Position, str], tuple[str, ...] | None]
 
 def read_output(fields: Fields, match: Match, problems: list[Problem]) -> Output:
     """The output that a mapping stands for; what is wrong with it is added to `problems`."""
-    layout: Any = fields.text("layout")
+    layout: Any = fields.text("layout") or "directory"  # the schema wants one; the rest of the recipe is read on without
     pack: Any = fields.text("pack")
     return Output(
         where=fields.where,

@@ -29,7 +29,7 @@ from small_builds import (
 
 from epbuild.build import StepFinished, Warned
 from epbuild.build.orphans import Outputs
-from epbuild.errors import PlanError, Problem, StoreError
+from epbuild.errors import PlanError, Problem, RecipeError, StoreError
 from epbuild.plan import MANIFEST
 from epbuild.store import Digests, StatKey, Workspace
 from epbuild.store.state import FileMemory
@@ -562,3 +562,12 @@ def test_what_is_emitted_may_have_as_long_a_name_as_files_may(workshop: Workshop
         assert workshop.build().exit_code == 0, workshop.failures
     assert max(len(path.name) for path in (workshop.folder / "dist").rglob("*")) == 255
     assert set(workshop.states().values()) == {"current"}
+
+
+@pytest.mark.parametrize("layout", ["", "layout: tidy, "])
+def test_an_output_of_no_known_layout_is_told_with_its_place_and_the_rest_is_read_on(workshop: Workshop, layout: str) -> None:
+    workshop.write_recipe(("layout: directory, ", layout))
+    with pytest.raises(RecipeError) as caught:
+        workshop.survey()
+    assert caught.value.problems
+    assert all("layout" in problem.message for problem in caught.value.problems)
