@@ -39,7 +39,7 @@ from epbuild.build.tally import Cost, Tally
 from epbuild.build.written import Written
 from epbuild.emit import Pour, unfinished
 from epbuild.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
-from epbuild.plan import Action, Emission, action_key, differences
+from epbuild.plan import Action, Emission, SessionGroup, action_key, differences, verification_id
 from epbuild.recipe import ImageReference, Recipe
 from epbuild.store import Cancelled, DamagedBlob, Measurement, MissingBlob, StepRecord, lease
 from epbuild.toolchain import Environment
@@ -212,14 +212,19 @@ class Actions:
             self._ended(StepFinished(step, "skipped", 0.0, note))
 
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
-        """The sum of it all, once it is told how far the models were compiled that were to do, or all, and what sharing saves in them."""
-        touched = self._plan.session_groups if every_model else frozenset(self._found.todo)
-        for covered in covered_models(self._plan, self._results, self._failures, touched):
+        """The sum of it all, once it is told how far the models were compiled that are new here, or all, and what sharing saves in them."""
+        new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
+        for covered in covered_models(self._plan, self._results, self._failures, new):
             self._tell(covered)
         for saved in self._savings():
             self._tell(saved)
         counts = [sum(outcome in wanted for outcome in self._outcomes.values()) for wanted in _COUNTED]
         return RunFinished(self._exit_code, seconds, *counts)
+
+    def _is_new(self, group: SessionGroup) -> bool:
+        """Whether this build had to make a session group, brought it here out of the store, or checked its numbers."""
+        checked = verification_id(group.group, group.target.name)
+        return group.id in self._found.todo or checked in self._found.todo or self._outcomes.get(group.steps[-1]) == "restored"
 
     def _savings(self) -> Iterator[SharingSaved]:
         emitted = [emission for emission in self._plan.emissions.values() if self._outcomes.get(emission.id) == "emitted"]

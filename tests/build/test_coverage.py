@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,12 @@ def test_a_build_tells_of_the_models_that_were_to_do(workshop: Workshop) -> None
     assert isinstance(workshop.events[-1], RunFinished)
     workshop.build()
     assert not any(isinstance(event, ModelCovered) for event in workshop.events)
+
+
+def test_a_build_tells_of_the_models_that_it_brings_out_of_the_store_into_a_checkout(workshop: Workshop) -> None:
+    workshop.build()
+    shutil.rmtree(workshop.folder / ".epbuild")
+    workshop.events.clear()
+    workshop.build()
+    assert workshop.compiled == []
+    assert [event.model for event in workshop.events if isinstance(event, ModelCovered)] == ["prefill", "decode", "classifier"]
