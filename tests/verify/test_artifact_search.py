@@ -128,7 +128,7 @@ def broken(path: Path, change: Any) -> Artifact:
 BROKEN: dict[str, tuple[Any, str]] = {
     "no JSON": (lambda _: "{", "it is not JSON"),
     "nested without end": (lambda _: "[" * 200_000, "it is not JSON"),
-    "larger than any": (lambda _: '{"format": 1, "x": "' + "x" * (9 << 20) + '"}', "larger than any manifest"),
+    "larger than any": (lambda _: '{"format": 1, "x": "' + "x" * (65 << 20) + '"}', "larger than any manifest"),
     "a newer format": (lambda document: document.update(format=2), "its format is 2, and this epbuild reads 1"),
     "no models": (lambda document: document.update(models=[]), "$.models"),
     "files of another kind": (lambda document: document.update(files={"a": 1}), "$.files"),
