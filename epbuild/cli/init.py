@@ -123,7 +123,8 @@ def init(
     kind = kind or _ask_kind()
     targets = targets or (_ask_targets(kind) if kind.asks else [kind.start.example])
     if terminal and kind.static and any(model.header and _is_open(model.header.inputs) for model in found):
-        print_line(f"{kind.entry.ep} takes static shapes only. Give sizes to what is open; Enter takes the guess.")
+        print_line(f"{kind.entry.ep} takes static shapes only.")
+        print_line("Give sizes to what is open; Enter takes the guess.")
     sizing = Sizing(given, _ask_sizes if terminal else None)
     chosen, unsized = _sized(found, sizing, kind)
     left += unsized
