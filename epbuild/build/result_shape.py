@@ -92,12 +92,16 @@ def action_records(root: Path) -> ActionRecords:
 
 
 def is_action_record(record: Mapping[str, Any]) -> bool:
-    """Whether a record has the shape of its kind of action, and all that its models refer to is among its artifacts."""
+    """Whether a record has the shape of its kind of action, a model for each member, and all that its models refer to as artifacts."""
     document = record.get("document")
     kind = document.get("kind") if isinstance(document, dict) else None
     if not isinstance(kind, str | None) or kind not in _SHAPES or not _fits(record, _SHAPES[kind]):
         return False
     result = record["result"]
+    if "models" in result and [model["member"] for model in result["models"]] != [
+        item["name"] for item in record["document"]["members"]
+    ]:
+        return False
     models = [*result.get("models", ()), *([result["model"]] if "model" in result else ())]
     lists = ("binaries", "data", "external")
     named: set[str] = {

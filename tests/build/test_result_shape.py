@@ -76,6 +76,12 @@ def test_a_record_whose_models_refer_to_what_it_does_not_have_is_none(built: Wor
     assert list(blobs_of(record)) == []
 
 
+def test_a_record_that_lacks_a_model_of_its_group_is_none(built: Workshop) -> None:
+    [record] = [record for record in map(of, record_files(built.cache)) if len(record["document"]["members"]) == 2]
+    assert is_action_record(record)
+    assert not is_action_record(changed(record, ("result", "models", 1), ABSENT))
+
+
 def test_builds_after_a_flip_of_one_bit_come_out_as_before_and_the_store_says_so(
     built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
