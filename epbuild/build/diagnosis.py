@@ -39,7 +39,8 @@ OUT_OF_MEMORY = re.compile(
     r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|QNN_COMMON_ERROR_MEM_ALLOC|OpenBLAS error: Memory allocation"
     r"|can't start new thread"
 )
-_MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
+MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
+FREE_SPACE = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
 # Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and said for one that it could validate no node.
 _NEARLY = 0.75
 _NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
@@ -48,8 +49,8 @@ _NOTHING = "Unable to compile any nodes"
 CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
 # SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
 FROM_OUTSIDE = frozenset({1, 2, 9, 15})
-_FOR_MEMORY = ("by the kernel for lack of memory", _MORE_MEMORY)
-_BY_SOMEBODY = ("from outside", f"If nobody did that, it was likely for lack of memory. {_MORE_MEMORY}")
+_FOR_MEMORY = ("by the kernel for lack of memory", MORE_MEMORY)
+_BY_SOMEBODY = ("from outside", f"If nobody did that, it was likely for lack of memory. {MORE_MEMORY}")
 _WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
 
 
@@ -88,7 +89,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str, refused: Sequence[Le
     if OUT_OF_MEMORY.search("\n".join(ending.tail) if whole is None else whole):
         why = f"{'' if raised is None else f': {raised}'}.{quote}"
         what = "the worker ran out of memory"
-        return EnvironmentFailure(Problem("EPB404", f"{what} {moment}{why}", step, f"{_MORE_MEMORY} {hint}", f"{what}{why}"))
+        return EnvironmentFailure(Problem("EPB404", f"{what} {moment}{why}", step, f"{MORE_MEMORY} {hint}", f"{what}{why}"))
     if raised is None and -ending.status in FROM_OUTSIDE:
         by_whom, cure = _FOR_MEMORY if ending.out_of_memory else _BY_SOMEBODY
         what = f"the worker was ended {by_whom} ({signal_name(-ending.status)})"
@@ -106,7 +107,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str, refused: Sequence[Le
         return EnvironmentFailure(Problem("EPB444", why, step, f"It must be built for this machine and ONNX Runtime. {hint}"))
     hint = f"{_about_custom_ops(whole)}{hint}"
     if CANNOT_WRITE.search(whole):
-        room = f"Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`). {hint}"
+        room = f"{FREE_SPACE} {hint}"
         return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
     return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))
 

@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from epbuild.build.diagnosis import diagnose, last_words, readable, tells_progress
+from epbuild.build.diagnosis import FREE_SPACE, diagnose, last_words, readable, tells_progress
 from epbuild.build.events import Listener, StepOutput, StepStarted
 from epbuild.build.node_log import MARK, VERBOSE, NodeLog
 from epbuild.build.node_names import prefix_nodes
@@ -153,8 +153,7 @@ def _make(group: SessionGroup, execution: Execution) -> _Compiled:
         needed = {member.name: _source_data(group, member, execution.staging) for member in group.members}
     except OSError as failure:
         message = f"what was compiled could not be written as it is to be: {failure.strerror or failure}"
-        hint = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
-        raise EnvironmentFailure(Problem("EPB405", message, StepId(group.id), hint)) from failure
+        raise EnvironmentFailure(Problem("EPB405", message, StepId(group.id), FREE_SPACE)) from failure
     models = tuple(
         replace(model, data=tuple(dict.fromkeys((*model.data, *needed[model.member]))))
         for model in _verify(group, execution.staging / _OUTPUT, ending)
@@ -348,7 +347,7 @@ def _compile(group: SessionGroup, execution: Execution, node_log: NodeLog) -> En
             execution.tell(StepOutput(current[0], words, status=tells_progress(line)))
 
     command = [str(execution.environment.interpreter), "-I", str(_WORKER), "request.json"]
-    try:
+    with process_failures("worker", StepId(group.id), execution.shown_log):
         return supervise(
             command,
             execution.staging,
@@ -360,15 +359,22 @@ def _compile(group: SessionGroup, execution: Execution, node_log: NodeLog) -> En
             said=said,
             worth=node_log.read,
         )
+
+
+@contextmanager
+def process_failures(process: str, step: StepId, shown_log: str) -> Iterator[None]:
+    """Raises EnvironmentFailure where a supervised process, called `process`, cannot be run, BuildError where it reports what none does."""
+    try:
+        yield
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        message = f"the worker could not be run: {place}{error.strerror or error}"
+        message = f"the {process} could not be run: {place}{error.strerror or error}"
         hint = "Check the toolchain's interpreter, and the space for the log."
-        raise EnvironmentFailure(Problem("EPB413", message, StepId(group.id), hint)) from error
+        raise EnvironmentFailure(Problem("EPB413", message, step, hint)) from error
     except BadReport as error:
-        message = f"the worker reported what no worker does, and was stopped: {error}"
-        hint = f"Something in the toolchain writes where the worker reports. The whole log: {execution.shown_log}."
-        raise BuildError(Problem("EPB311", message, StepId(group.id), hint)) from error
+        message = f"the {process} reported what no {process} does, and was stopped: {error}"
+        hint = f"Something in the toolchain writes where the {process} reports. The whole log: {shown_log}."
+        raise BuildError(Problem("EPB311", message, step, hint)) from error
 
 
 def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from typing import Any
 
 from epbuild.build.diagnosis import (
     CANNOT_WRITE,
+    FREE_SPACE,
     FROM_OUTSIDE,
+    MORE_MEMORY,
     OUT_OF_MEMORY,
     ended,
     last_words,
@@ -23,10 +25,9 @@ from epbuild.build.diagnosis import (
     tidy,
 )
 from epbuild.build.events import StepOutput, StepStarted
-from epbuild.build.executor import Execution
+from epbuild.build.executor import Execution, process_failures
 from epbuild.build.kind import KeyInputs, Kind, StepEnd
 from epbuild.build.made import Made
-from epbuild.build.reports import BadReport
 from epbuild.build.supervisor import Ending, supervise
 from epbuild.clone import copy_file
 from epbuild.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
@@ -40,7 +41,6 @@ _RUN = Path(__file__).parent.parent / "worker" / "run.py"
 _REQUEST = "request.json"
 _QUOTED = 2
 _LONGEST_QUOTE = 400
-_ROOM = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
 _OF_A_SHELL = range(128 + 1, 128 + 65)  # 128 and the signal that ended the last command
 _OF_WINDOWS = 0xC0000000  # where the codes of its errors begin
 _TRACEBACK = "Traceback (most recent call last)"
@@ -230,7 +230,7 @@ def _run(preparation: Preparation, execution: Execution) -> Ending:
             execution.tell(StepOutput(step, words, status=tells_progress(line)))
 
     script = preparation.script or _RUN
-    try:
+    with process_failures("preparation", StepId(step), execution.shown_log):
         return supervise(
             [str(execution.environment.interpreter), "-I", str(script), _REQUEST],
             execution.staging,
@@ -241,15 +241,6 @@ def _run(preparation: Preparation, execution: Execution) -> Ending:
             reported=lambda report: None,
             said=said,
         )
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        message = f"the preparation could not be run: {place}{error.strerror or error}"
-        hint = "Check the toolchain's interpreter, and the space for the log."
-        raise EnvironmentFailure(Problem("EPB413", message, StepId(step), hint)) from error
-    except BadReport as error:
-        message = f"the preparation reported what none does, and was stopped: {error}"
-        hint = f"Something in the toolchain writes where it reports. The whole log: {execution.shown_log}."
-        raise BuildError(Problem("EPB311", message, StepId(step), hint)) from error
 
 
 def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildError | None:
@@ -265,7 +256,7 @@ def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildErr
         if -ending.status in FROM_OUTSIDE:
             by_whom = "by the kernel for lack of memory" if ending.out_of_memory else "from outside"
             message = f"'{preparation.title}' was ended {by_whom} ({signal_name(-ending.status)}).{printed}"
-            return EnvironmentFailure(Problem("EPB454", message, step, f"Give it more memory, or run fewer at once (-j). {hint}"))
+            return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
         # It said nothing of why: a crash, or something in it that ended the process.
         return BuildError(Problem("EPB458", f"'{preparation.title}' {ended(ending.status)}.{printed}", step, hint))
     why = str(last["message"])
@@ -275,10 +266,10 @@ def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildErr
         return _of_a_program(preparation, int(why), ending, printed, hint)
     if OUT_OF_MEMORY.search(f"{last['type']}: {why}"):
         message = f"'{preparation.title}' ran out of memory: {shortened(tidy(why), _LONGEST_QUOTE)}."
-        return EnvironmentFailure(Problem("EPB454", message, step, f"Give it more memory, or run fewer at once (-j). {hint}"))
+        return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
     message = f"'{preparation.title}' failed: {shortened(tidy(why), _LONGEST_QUOTE)}."
     if CANNOT_WRITE.search(why):
-        return EnvironmentFailure(Problem("EPB459", message, step, f"{_ROOM} {hint}"))
+        return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
     return BuildError(Problem("EPB455", message, step, f"{last.get('hint') or ''} {hint}".strip()))
 
 
@@ -290,11 +281,11 @@ def _of_a_program(preparation: Preparation, status: int, ending: Ending, printed
         what = "ran out of memory" if memory else f"was ended from outside ({signal_name(-status)})"
         if ending.out_of_memory:
             what = f"was ended by the kernel for lack of memory ({signal_name(-status)})"
-        more = f"Give it more memory, or run fewer at once (-j). {hint}"
+        more = f"{MORE_MEMORY} {hint}"
         return EnvironmentFailure(Problem("EPB454", f"'{preparation.title}' {what}.{printed}", step, more))
     message = f"'{preparation.title}' {ended(status)}.{printed}"
     if CANNOT_WRITE.search("\n".join(ending.tail[-_QUOTED:])):
-        return EnvironmentFailure(Problem("EPB459", message, step, f"{_ROOM} {hint}"))
+        return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
     return BuildError(Problem("EPB458" if _is_crash(status) else "EPB455", message, step, hint))
 
 

@@ -111,6 +111,11 @@ Settings = Annotated[
     list[str],
     options("--set", metavar="vars.NAME=VALUE", help="Give a variable of the recipe another value, for this run."),
 ]
+Jobs = Annotated[
+    int | None,
+    option("--jobs", "-j", min=1, metavar="N", help="How many actions may run at once; default: one per CPU."),
+]
+Retry = Annotated[bool, option("--retry", help="Try again what failed before, although nothing that it depends on has changed.")]
 DryRun = Annotated[bool, option("--dry-run", "-n", help="Show what would be removed, and remove nothing.")]
 
 DEFAULT = Path(DEFAULT_RECIPE)

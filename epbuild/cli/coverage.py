@@ -26,11 +26,8 @@ def coverage(
     names: arguments.Names,
     *,
     recipe: arguments.RecipeOption = None,
-    jobs: Annotated[
-        int | None,
-        arguments.option("--jobs", "-j", min=1, metavar="N", help="How many actions may run at once; default: one per CPU."),
-    ] = None,
-    retry: Annotated[bool, arguments.option("--retry", help="Try again what failed before, although nothing changed.")] = False,
+    jobs: arguments.Jobs = None,
+    retry: arguments.Retry = False,
     locked: arguments.Locked = False,
     settings: arguments.Settings,
     markdown: Annotated[bool, arguments.option("--markdown", help="Print a table for a page or a comment.")] = False,

@@ -29,10 +29,7 @@ def run(
     names: arguments.Names,
     *,
     recipe: arguments.RecipeOption = None,
-    jobs: Annotated[
-        int | None,
-        arguments.option("--jobs", "-j", min=1, metavar="N", help="How many actions may run at once; default: one per CPU."),
-    ] = None,
+    jobs: arguments.Jobs = None,
     memory: Annotated[
         int | None,
         arguments.option(
@@ -51,10 +48,7 @@ def run(
         bool,
         arguments.option("--rebuild-and-compare", help="Then compile everything again in a fresh place, and compare the bytes."),
     ] = False,
-    retry: Annotated[
-        bool,
-        arguments.option("--retry", help="Try again what failed before, although nothing that it depends on has changed."),
-    ] = False,
+    retry: arguments.Retry = False,
     locked: arguments.Locked = False,
     settings: arguments.Settings,
     json: arguments.Json = False,

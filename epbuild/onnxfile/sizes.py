@@ -70,6 +70,8 @@ class FixedSizes:
 
 def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedSizes:
     """What `sizes`, each the whole shape of an input by its name, come to in the model of this header."""
+    if not sizes:  # most models have none, and are asked for each of their targets
+        return FixedSizes({}, {})
     values = {value.name: value for value in (*header.inputs, *header.initialized_inputs)}
     defaults = {item.name: item.dims for item in header.initializers if item.name in values}
     symbols: dict[str, tuple[int, str]] = {}

@@ -5,7 +5,7 @@ from epbuild.plan.key import Change, action_key, changes, differences, key_docum
 from epbuild.plan.outputs import BASE, BOM, GENAI_CONFIG, MANIFEST, PROVENANCE
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.possible import obstacle, obstacles
-from epbuild.plan.preparations import package_problems, preparation_options, preparation_problems
+from epbuild.plan.preparation_options import package_problems, preparation_options, preparation_problems
 from epbuild.plan.preparing import PYTHON, Preparation, preparation_document
 from epbuild.plan.shapes import input_problems, shape_problems, shape_warnings, sized
 from epbuild.plan.source_problems import source_problems

@@ -20,7 +20,7 @@ from typing import Any
 from epbuild.catalog import preparation as built_in
 from epbuild.errors import Position, Problem
 from epbuild.onnxfile import Dimension, fit_sizes
-from epbuild.plan.preparations import bringing, package_problems, preparation_options
+from epbuild.plan.preparation_options import bringing, package_problems, preparation_options
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ModelFiles, ToolchainNeeds
 from epbuild.recipe import (
@@ -85,7 +85,7 @@ class Preparation:
     def taking(self, source: SourceModel) -> Preparation:
         """The preparation of a model whose files are known."""
         asked = {name: shape.sizes for name, shape in self.model.inputs.items()}
-        return replace(self, source=source.files, inputs=fit_sizes(source.header, asked).shapes if asked else {})
+        return replace(self, source=source.files, inputs=fit_sizes(source.header, asked).shapes)
 
     @property
     def id(self) -> str:
