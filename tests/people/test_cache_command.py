@@ -51,7 +51,7 @@ def test_a_damaged_blob_is_told_with_its_step_and_the_exit_code_says_so(tmp_path
     assert done.stdout == (
         f"damaged blob {blob.name}\n"
         "  its bytes are not those that it is named by\n"
-        f"  relu_ctx_qnn.bin of {STEP} in {tmp_path}\n"
+        f"  relu_ctx.onnx of {STEP} in {tmp_path}\n"
         "2 blobs (27 bytes) and 1 record: 1 damaged. That is set aside; the next build that needs it makes it again.\n"
     )
 
