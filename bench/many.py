@@ -12,8 +12,9 @@ from pathlib import Path
 from standin import make_toolchain
 from workshop import SCRIPTS, SETTLED_SECONDS, Unable, Workshop
 
-from epbuild.build import Request, read_plan
-from epbuild.plan import MANIFEST, Plan
+from epbuild.commands.run import Request, read_plan
+from epbuild.plan.outputs import MANIFEST
+from epbuild.plan.steps import Plan
 
 MEMBERS = 8
 """Models in each group, which share their weights: with sharing them out and laying them out, that makes ten steps of a group."""

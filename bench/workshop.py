@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from epbuild import __version__
-from epbuild.errors import EpbuildError
-from epbuild.toolchain import Requirements, provision
+from epbuild.core.errors import EpbuildError
+from epbuild.toolchain.provision import Requirements, provision
 
 CHECKOUT = Path(__file__).parent.parent
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -28,7 +28,7 @@ def main() -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed before Python started
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-    from epbuild.snapshot import answer
+    from epbuild.survey.snapshot import answer
 
     arguments = sys.argv[1:]
     try:
@@ -59,7 +59,7 @@ def _execute(arguments: Sequence[str]) -> int:
 
 
 def _warn(warnings: Sequence[tuple[Any, ...]]) -> None:
-    from epbuild.errors import Problem
+    from epbuild.core.errors import Problem
     from epbuild.report.problems import tell_problems
 
     for warning in warnings:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epbuild.emit import place_all, write_archive
-from epbuild.emit.tree import Content, Write
-from epbuild.store import BlobStore
+from epbuild.archive.content import Content, Write
+from epbuild.archive.packs import write_archive
+from epbuild.cache.blobs import BlobStore
+from epbuild.publish.placing import place_all
 
 
 def main(root: Path, form: str, place: Path, digests: list[str]) -> None:

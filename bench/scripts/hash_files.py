@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from epbuild.store import Digests, StatKey
+from epbuild.cache.digests import Digests, StatKey
 
 
 class Nothing:

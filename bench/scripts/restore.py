@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from epbuild.store import BlobStore
+from epbuild.cache.blobs import BlobStore
 
 
 def main(root: Path, folder: Path, threads: int, digests: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epbuild.store import BlobStore
+from epbuild.cache.blobs import BlobStore
 
 if __name__ == "__main__":
     store = BlobStore(Path(sys.argv[1]))

@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from epbuild.canonical import canonical_json
 from epbuild.catalog.entries import Entry, Option, SessionKeys, read_entry, read_session_keys
 from epbuild.catalog.normalize import UnknownName
 from epbuild.catalog.userfile import BadCatalog, load_catalog
-from epbuild.errors import nearest
+from epbuild.core.canonical import canonical_json
+from epbuild.core.errors import nearest
 
 _DATA = Path(__file__).parent / "data"
 _SESSION = "session"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from epbuild.catalog.entries import Entry, Option
-from epbuild.errors import nearest
+from epbuild.core.errors import nearest
 
 _Number = TypeVar("_Number", int, float)
 _TRUE = {"true", "1", "yes", "on"}

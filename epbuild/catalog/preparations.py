@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from epbuild.errors import nearest
+from epbuild.core.errors import nearest
 
 PreparationOptionType = Literal[
     "boolean", "integer", "number", "choice", "names", "flag-or-names", "files", "ranges", "sizes", "table"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from epbuild.catalog.entries import Entry, read_entry
 from epbuild.catalog.normalize import BadValue, normalize
-from epbuild.errors import nearest
-from epbuild.regular import read_regular
+from epbuild.core.errors import nearest
+from epbuild.core.regular import read_regular
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -45,7 +45,7 @@ def load_catalog(path: Path) -> Entry:
 
 def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What is wrong with a catalog document, as key paths and sentences: first by its schema, then what a schema cannot say."""
-    from epbuild.schemas import import_jsonschema, schema
+    from epbuild.core.schemas import import_jsonschema, schema
 
     jsonschema = import_jsonschema()
     validator = jsonschema.Draft202012Validator(schema("catalog"))

@@ -1,1 +1,1 @@
-"""The commands, one file each: arguments in, exit code out, nothing else. `app` holds them together."""
+"""One command per file: arguments in, a call, an exit code out."""

@@ -19,7 +19,7 @@ from typer.main import get_command
 from epbuild import __version__
 from epbuild.cli.completion import VARIABLE, answer_shell
 from epbuild.cli.usage import ClickException, sentence
-from epbuild.errors import EpbuildError
+from epbuild.core.errors import EpbuildError
 
 INTERRUPTED = 130
 USAGE = 2
@@ -121,7 +121,7 @@ def execute(arguments: Sequence[str]) -> int:
     except SystemExit as error:  # how typer ends what it does about completion
         return error.code if isinstance(error.code, int) else 0
     except EpbuildError as error:
-        from epbuild.report import tell_count, tell_problems
+        from epbuild.report.problems import tell_count, tell_problems
 
         tell_problems(error.problems)
         tell_count(error.problems)

@@ -11,8 +11,8 @@ from typer.core import TyperCommand
 
 from epbuild.cli import completion
 from epbuild.cli.usage import UsageError
-from epbuild.snapshot import DEFAULT_RECIPE, recipe_and_steps
-from epbuild.units import bytes_of, seconds_of
+from epbuild.core.units import bytes_of, seconds_of
+from epbuild.survey.snapshot import DEFAULT_RECIPE, recipe_and_steps
 
 
 class _Command(TyperCommand):

@@ -6,11 +6,12 @@ from contextlib import nullcontext
 
 import typer
 
-from epbuild.build import stock
-from epbuild.build import verify as check
+from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cli import arguments
-from epbuild.report import checking, print_json, print_stock, print_verification, stock_document, verification_document
-from epbuild.store import cache_directory, toolchain_directory
+from epbuild.commands.gc import stock
+from epbuild.commands.gc import verify as check
+from epbuild.report.documents import print_json
+from epbuild.report.store import checking, print_stock, print_verification, stock_document, verification_document
 
 app = arguments.application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from epbuild.build import Request, check_idle, remove_workspace
-from epbuild.build import clean as take_back
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.report import print_clean_sum, print_cleaned
+from epbuild.commands.clean import check_idle, remove_workspace
+from epbuild.commands.clean import clean as take_back
+from epbuild.commands.run import Request
+from epbuild.report.store import print_clean_sum, print_cleaned
 
 app = arguments.application()
 

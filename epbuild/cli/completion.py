@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from epbuild.snapshot import recipe_and_steps
+from epbuild.survey.snapshot import recipe_and_steps
 
 VARIABLE = "_EPBUILD_COMPLETE"
 """By this variable of the environment a shell's script asks for completions, instead of running a command."""
@@ -56,8 +56,8 @@ def _is_recipe(path: Path) -> bool:
 
 def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
     """The ids of a recipe's steps; none where it cannot be planned, as nobody who presses a key asked for the reasons."""
-    from epbuild.build import Request, read_plan
-    from epbuild.errors import EpbuildError
+    from epbuild.commands.run import Request, read_plan
+    from epbuild.core.errors import EpbuildError
 
     try:
         _, plan = read_plan(Request(recipe, settings=tuple(settings)))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from epbuild.build import Request, cover
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.report import CoverageList, coverage_document, coverage_reporter, print_coverage, print_coverage_markdown, print_json
+from epbuild.commands.run import Request, cover
+from epbuild.report.coverage import CoverageList, coverage_document, print_coverage, print_coverage_markdown
+from epbuild.report.documents import print_json
+from epbuild.report.reporter import coverage_reporter
 
 app = arguments.application()
 

@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from epbuild.archive.opened import opened
+from epbuild.archive.refusal import UnsoundArchive
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.report import comparison_document, print_comparison, print_json, print_markdown
-from epbuild.unpack import UnsoundArchive, opened
-from epbuild.verify import Comparison, Incomparable, compare
+from epbuild.diff.difference import Comparison, compare
+from epbuild.diff.traits import Incomparable
+from epbuild.report.difference import comparison_document, print_comparison
+from epbuild.report.documents import print_json
+from epbuild.report.markdown import print_markdown
 
 app = arguments.application()
 

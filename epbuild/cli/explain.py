@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from epbuild.build import Request
-from epbuild.build import explain as explained
 from epbuild.cli import arguments
-from epbuild.report import explanation_document, print_explanations, print_json
+from epbuild.commands.explain import explain as explained
+from epbuild.commands.run import Request
+from epbuild.report.documents import print_json
+from epbuild.report.explanation import explanation_document, print_explanations
 
 app = arguments.application()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from epbuild.build import tidy
+from epbuild.cache.collect import Limits
+from epbuild.cache.location import cache_directory
 from epbuild.cli import arguments
-from epbuild.report import print_json, print_tidied, tidied_document
-from epbuild.store import Limits, cache_directory
+from epbuild.commands.gc import tidy
+from epbuild.report.documents import print_json
+from epbuild.report.store import print_tidied, tidied_document
 
 _MAX_AGE = "30d"
 

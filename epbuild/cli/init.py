@@ -13,28 +13,16 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.errors import printable
-from epbuild.onnxfile import ValueInfo, shape_text
-from epbuild.report import print_line, tell_problems
-from epbuild.starter import (
-    KINDS,
-    BadSizes,
-    Check,
-    FoundModel,
-    Kind,
-    LeftOut,
-    Sized,
-    Sizes,
-    Sizing,
-    Wishes,
-    find_models,
-    model_names,
-    read_sizes,
-    why_not,
-    without_recipe,
-    write_recipe,
-)
-from epbuild.units import counted
+from epbuild.commands.init.kinds import KINDS, Kind, without_recipe
+from epbuild.commands.init.recipe import Wishes, model_names, why_not, write_recipe
+from epbuild.commands.init.sizing import BadSizes, Check, Sized, Sizes, Sizing, read_sizes
+from epbuild.commands.init.sources import FoundModel, LeftOut, find_models
+from epbuild.core.errors import printable
+from epbuild.core.units import counted
+from epbuild.onnxfile.headers import ValueInfo
+from epbuild.onnxfile.sizes import shape_text
+from epbuild.report.problems import tell_problems
+from epbuild.report.text import print_line
 
 _DEFAULT = Path("epbuild.yaml")
 _WIDTH = 80

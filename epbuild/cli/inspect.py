@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.report import print_inspection, print_inspections, print_json
-from epbuild.verify import inspect_files, inspect_model
+from epbuild.report.documents import print_json
+from epbuild.report.inspection import print_inspection, print_inspections
+from epbuild.verify.inspection import inspect_files, inspect_model
 
 app = arguments.application()
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from epbuild.build import Event, Listener, Request, Upgrade, Warned, make_lock, write_lock
 from epbuild.cli import arguments
-from epbuild.errors import Problem
-from epbuild.report import lock_document, print_json, print_lock, reporter
+from epbuild.commands.lock import Upgrade, make_lock, write_lock
+from epbuild.commands.run import Request
+from epbuild.core.errors import Problem
+from epbuild.engine.events import Event, Listener, Warned
+from epbuild.report.documents import print_json
+from epbuild.report.lock import lock_document, print_lock
+from epbuild.report.reporter import reporter
 
 app = arguments.application()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from epbuild.build import Request, logged_steps, read_log, read_plan, workspace_of
+from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.report import print_line
-from epbuild.store import Workspace
+from epbuild.commands.log import logged_steps, read_log
+from epbuild.commands.run import Request, read_plan, workspace_of
+from epbuild.report.text import print_line
 
 app = arguments.application()
 

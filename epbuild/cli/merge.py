@@ -9,8 +9,9 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.onnxfile import members_of, merge_models, read_connection
-from epbuild.report import print_line
+from epbuild.onnxfile.connection import read_connection
+from epbuild.onnxfile.merge import members_of, merge_models
+from epbuild.report.text import print_line
 
 app = arguments.application()
 

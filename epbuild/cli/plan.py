@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from epbuild.build import Request, survey
 from epbuild.cli import arguments
-from epbuild.report import plan_document, print_json, print_plan, tell_problems
+from epbuild.commands.run import Request, survey
+from epbuild.report.documents import plan_document, print_json
+from epbuild.report.problems import tell_problems
+from epbuild.report.text import print_plan
 
 app = arguments.application()
 

@@ -9,12 +9,13 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.emit import emitted_files
-from epbuild.errors import Problem
-from epbuild.onnxfile import ChangeRefused, Packaging, repackage
-from epbuild.plan import MANIFEST
-from epbuild.portable import real_path
-from epbuild.report import print_line
+from epbuild.core.errors import Problem
+from epbuild.core.portable import real_path
+from epbuild.onnxfile.packaging import Packaging, repackage
+from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.output.owned import emitted_files
+from epbuild.plan.outputs import MANIFEST
+from epbuild.report.text import print_line
 
 app = arguments.application()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from epbuild.build import Request, survey
-from epbuild.build import run as build
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.report import plan_document, print_json, print_plan, reporter
+from epbuild.commands.run import Request, survey
+from epbuild.commands.run import run as build
+from epbuild.report.documents import plan_document, print_json
+from epbuild.report.reporter import reporter
+from epbuild.report.text import print_plan
 
 app = arguments.application()
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
-from epbuild.newfile import new_file
-from epbuild.reference import SCHEMAS, editor_schema
-from epbuild.report import print_line
+from epbuild.commands.schema import SCHEMAS, editor_schema
+from epbuild.core.newfile import new_file
+from epbuild.report.text import print_line
 
 app = arguments.application()
 

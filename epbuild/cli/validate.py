@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from epbuild.build import Request, read_plan
 from epbuild.cli import arguments
-from epbuild.errors import EpbuildError
-from epbuild.plan import obstacles
-from epbuild.report import print_json, print_line, problem_document, tell_problems
-from epbuild.units import counted
+from epbuild.commands.run import Request, read_plan
+from epbuild.core.errors import EpbuildError
+from epbuild.core.units import counted
+from epbuild.plan.possible import obstacles
+from epbuild.report.documents import print_json, problem_document
+from epbuild.report.problems import tell_problems
+from epbuild.report.text import print_line
 
 _FORMAT = 1
 

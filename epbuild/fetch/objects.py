@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Reply
-from epbuild.recipe import ObjectAddress
+from epbuild.recipe.address import ObjectAddress
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _TIMEOUT_SECONDS = 60

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from epbuild.core.content import Blob
 from epbuild.fetch.failures import unwritable
-from epbuild.store import Blob
 
 _BUFFER_BYTES = 1 << 20
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]+")

@@ -12,11 +12,13 @@ import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from epbuild.atomic import rename
-from epbuild.canonical import canonical_json
+from epbuild.cache.entries import files_below
+from epbuild.cache.garbage import discard_all
+from epbuild.cache.leases import lease
+from epbuild.core.atomic import rename
+from epbuild.core.canonical import canonical_json
 from epbuild.fetch.failures import no_digests, no_wheel, not_in_wheel, other_wheel, several_in_wheel, unwritable
-from epbuild.recipe import PackageAddress
-from epbuild.store import discard_all, files_below, lease
+from epbuild.recipe.address import PackageAddress
 from epbuild.toolchain.installer import is_network, run_uv, said
 
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")

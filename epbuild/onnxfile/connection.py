@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from epbuild.errors import Problem
+from epbuild.core.errors import Problem
 from epbuild.onnxfile.headers import ModelHeader, ValueInfo
 from epbuild.onnxfile.refusal import ChangeRefused
 

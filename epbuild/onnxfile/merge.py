@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from epbuild.errors import Problem, VerifyError
+from epbuild.core.errors import Problem, VerifyError
 from epbuild.onnxfile.connection import Connection, Member, check_connections, fits, same_names, shown
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT
 from epbuild.onnxfile.epcontext import BadReference, resolve

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from epbuild.errors import Problem
+from epbuild.core.errors import Problem
 from epbuild.onnxfile.connection import Connection
 from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE
 from epbuild.onnxfile.refusal import ChangeRefused

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from epbuild.errors import Problem, VerifyError
+from epbuild.core.errors import Problem, VerifyError
+from epbuild.core.portable import real_path
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT, embed, extract
 from epbuild.onnxfile.epcontext import BadReference, EPContextNode, check_reference, locate, resolve
 from epbuild.onnxfile.headers import ModelHeader, read_header
@@ -18,7 +19,6 @@ from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.relink import relink
 from epbuild.onnxfile.staging import drafts, in_the_way, overwrite, publish, stage
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.portable import real_path
 
 Packaging = Literal["embed", "extract", "rename"]
 """`embed` an external context; `extract` an embedded one; `rename` a context binary, or move it into a subfolder."""

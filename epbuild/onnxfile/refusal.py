@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epbuild.errors import EpbuildError
+from epbuild.core.errors import EpbuildError
 
 
 class ChangeRefused(EpbuildError):

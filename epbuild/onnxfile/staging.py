@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from epbuild.atomic import rename, sync_file
-from epbuild.clone import copy_file
-from epbuild.errors import Problem
+from epbuild.core.atomic import rename, sync_file
+from epbuild.core.clone import copy_file
+from epbuild.core.errors import Problem
+from epbuild.core.portable import real_path
 from epbuild.onnxfile.refusal import ChangeRefused
-from epbuild.portable import real_path
 
 
 @contextlib.contextmanager

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from epbuild.errors import Position, Problem
-from epbuild.recipe import Reference, names_library
+from epbuild.core.errors import Position, Problem
+from epbuild.recipe.custom_ops import names_library
+from epbuild.recipe.model import Reference
 
 
 @dataclass(frozen=True)

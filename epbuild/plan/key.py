@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.canonical import canonical_json
-from epbuild.catalog import session_keys
-from epbuild.differences import Kind, Place, changed_facts, facts, shown
+from epbuild.catalog.catalog import session_keys
+from epbuild.core.canonical import canonical_json
+from epbuild.core.differences import Kind, Place, changed_facts, facts, shown
 from epbuild.plan.steps import Member, PlannedEp, SessionGroup
 
 FORMAT = 2

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epbuild.errors import Problem, nearest
-from epbuild.onnxfile import Connection
+from epbuild.core.errors import Problem, nearest
+from epbuild.onnxfile.connection import Connection
 from epbuild.plan.steps import Merging
-from epbuild.recipe import Group, Merge, Reference
+from epbuild.recipe.model import Group, Merge, Reference
 
 
 def plan_merging(group: Group, merge: Merge, problems: list[Problem]) -> Merging | None:

@@ -9,23 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
-from epbuild.catalog import (
-    BadValue,
-    Catalog,
-    Entry,
-    Option,
-    UnknownName,
-    check_metadata,
-    find_option,
-    find_session_key,
-    normalize,
-    plain_text,
-    refusals,
-)
-from epbuild.errors import Position, Problem
+from epbuild.catalog.catalog import Catalog, find_session_key
+from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
+from epbuild.core.errors import Position, Problem
 from epbuild.plan.possible import compile_problems
 from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
-from epbuild.recipe import EpChoice, Setting, Target, Toolchain
+from epbuild.recipe.model import EpChoice, Setting, Target, Toolchain
 
 _RUNTIME = "onnxruntime"
 COMPILER_SINCE = "1.23"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from epbuild.errors import Problem, nearest
+from epbuild.core.errors import Problem, nearest
 from epbuild.plan.steps import Genai
-from epbuild.recipe import GenaiChoice, GenaiRole, Group, Reference
+from epbuild.recipe.model import GenaiChoice, GenaiRole, Group, Reference
 
 
 def plan_genai(group: Group, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PureWindowsPath
 
-from epbuild.catalog import BadCatalog, Catalog
-from epbuild.errors import PlanError, Problem, nearest
-from epbuild.onnxfile import MalformedModel
+from epbuild.catalog.catalog import Catalog
+from epbuild.catalog.userfile import BadCatalog
+from epbuild.core.errors import PlanError, Problem, nearest
+from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.custom_ops import CustomOps, clashes, plan_custom_ops, together
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
@@ -21,7 +22,7 @@ from epbuild.plan.source_problems import in_place_of_graph, source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
-from epbuild.recipe import CompileSettings, Group, GroupMember, InputShape, ModelSource, Output, Recipe
+from epbuild.recipe.model import CompileSettings, Group, GroupMember, InputShape, ModelSource, Output, Recipe
 
 # The scalars and shapes that models of all kinds have are no weights that anybody shares.
 _NEXT_TO_NOTHING = 0.01
@@ -463,7 +464,7 @@ def _select(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step]
 
 def _lonely(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
     """A warning for each member of a sharing group that has no weight in common with another, or next to none; none if that is unsure."""
-    from epbuild.onnxfile import most_in_common, read_weights
+    from epbuild.onnxfile.weights import most_in_common, read_weights
 
     try:
         found = most_in_common({name: read_weights(model.graph, model.external) for name, model in models.items()})

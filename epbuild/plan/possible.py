@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from epbuild.errors import Problem
+from epbuild.core.errors import Problem
 from epbuild.plan.steps import PlannedEp, PlannedTarget, SessionGroup
-from epbuild.recipe import Target
+from epbuild.recipe.model import Target
 
 
 def compile_problems(target: Target, eps: Sequence[PlannedEp]) -> Iterator[Problem]:

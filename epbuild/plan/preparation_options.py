@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from epbuild.catalog import OptionFault, brought_by, check_options, entry, preparation, preparation_kinds
-from epbuild.errors import Position, Problem, nearest
-from epbuild.recipe import MappingNode, Node, SequenceNode, Toolchain, plain
+from epbuild.catalog.catalog import entry
+from epbuild.catalog.preparations import OptionFault, brought_by, check_options, preparation, preparation_kinds
+from epbuild.core.errors import Position, Problem, nearest
+from epbuild.recipe.model import Toolchain
+from epbuild.recipe.source import MappingNode, Node, SequenceNode, plain
 
 BAD_PREPARATION: Final = "EPB280"
 LACKS_PACKAGE: Final = "EPB281"

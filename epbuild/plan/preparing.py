@@ -17,25 +17,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from epbuild.catalog import preparation as built_in
-from epbuild.errors import Position, Problem
-from epbuild.onnxfile import Dimension, fit_sizes
+from epbuild.catalog.preparations import preparation as built_in
+from epbuild.core.errors import Position, Problem
+from epbuild.onnxfile.headers import Dimension
+from epbuild.onnxfile.sizes import fit_sizes
 from epbuild.plan.preparation_options import bringing, package_problems, preparation_options
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ModelFiles, ToolchainNeeds
-from epbuild.recipe import (
-    RUN,
-    MappingNode,
-    ModelSource,
-    PrepareStep,
-    Reference,
-    SequenceNode,
-    Toolchain,
-    rebased,
-    render,
-    substitute,
-)
-from epbuild.snapshot import WORKSPACE
+from epbuild.recipe.compose import rebased
+from epbuild.recipe.model import ModelSource, PrepareStep, Reference, Toolchain
+from epbuild.recipe.preparations import RUN
+from epbuild.recipe.source import MappingNode, SequenceNode
+from epbuild.recipe.template import render, substitute
+from epbuild.survey.snapshot import WORKSPACE
 
 PYTHON = "python"
 """The program that means the toolchain's interpreter."""
@@ -48,7 +42,7 @@ _CONTRACT = 1
 _MOST_FILES = 100_000
 _LONGEST_WORD = 1000
 _NOT_INPUTS = frozenset({WORKSPACE, "__pycache__"})
-_SCRIPTS = Path(__file__).parent.parent / "worker" / "preparations"
+_SCRIPTS = Path(__file__).parents[1] / "compile" / "worker" / "preparations"
 
 
 @dataclass(frozen=True)

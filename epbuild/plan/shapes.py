@@ -11,13 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from epbuild.errors import Position, Problem, nearest
-from epbuild.onnxfile import Dimension, FixedSizes, ModelHeader, ValueInfo, fit_sizes, shape_text, sized_header, suggest_sizes
+from epbuild.core.errors import Position, Problem, nearest
+from epbuild.onnxfile.headers import Dimension, ModelHeader, ValueInfo
+from epbuild.onnxfile.sizes import FixedSizes, fit_sizes, shape_text, sized_header
+from epbuild.onnxfile.suggestion import suggest_sizes
 from epbuild.plan.steps import Member, PlannedEp, PlannedTarget
-from epbuild.recipe import InputShape, ModelSource
+from epbuild.recipe.model import InputShape, ModelSource
 
 if TYPE_CHECKING:
-    from epbuild.onnxfile import Misfit
+    from epbuild.onnxfile.sizes import Misfit
 
 _CODES = {"unknown": "EPB260", "rank": "EPB261", "contradiction": "EPB262"}
 _MOST_NAMED = 3

@@ -7,11 +7,11 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable, Iterator, Mapping
 
-from epbuild.errors import Problem
-from epbuild.onnxfile import ModelHeader
+from epbuild.core.errors import Problem
+from epbuild.onnxfile.headers import ModelHeader
 from epbuild.plan.shapes import shape_problems
 from epbuild.plan.steps import SessionGroup
-from epbuild.recipe import ModelSource
+from epbuild.recipe.model import ModelSource
 
 
 def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:

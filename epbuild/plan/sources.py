@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from epbuild.errors import PlanError, Problem
-from epbuild.onnxfile import MalformedModel, ModelHeader, read_header
+from epbuild.core.errors import PlanError, Problem
+from epbuild.core.portable import real_path
+from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.steps import ModelFiles
-from epbuild.portable import real_path
-from epbuild.recipe import ModelSource
+from epbuild.recipe.model import ModelSource
 
 
 @dataclass(frozen=True)

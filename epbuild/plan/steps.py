@@ -19,25 +19,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from epbuild.catalog import Entry, KnownDifference, Limitation, session_keys
-from epbuild.errors import Position, Problem
-from epbuild.onnxfile import Connection, Dimension
+from epbuild.catalog.catalog import session_keys
+from epbuild.catalog.entries import Entry, KnownDifference, Limitation
+from epbuild.core.errors import Position, Problem
+from epbuild.onnxfile.connection import Connection
+from epbuild.onnxfile.headers import Dimension
 from epbuild.plan.custom_ops import CustomOps
-from epbuild.recipe import (
+from epbuild.recipe.image_reference import ImageReference
+from epbuild.recipe.model import (
     CompileSettings,
     Compression,
     DeviceChoice,
     Expectation,
     GenaiRole,
     GraphOptimization,
-    ImageReference,
     InputShape,
     Layout,
     ModelSource,
     Pack,
     Toolchain,
-    substitute,
 )
+from epbuild.recipe.template import substitute
 
 StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 

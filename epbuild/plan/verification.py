@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from epbuild.catalog import Numbers, Thresholds
-from epbuild.errors import Position, Problem, nearest
-from epbuild.onnxfile import ModelHeader
+from epbuild.catalog.numbers import Numbers, Thresholds
+from epbuild.core.errors import Position, Problem, nearest
+from epbuild.onnxfile.headers import ModelHeader
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.steps import Member, ModelFiles, PlannedTarget, SessionGroup, ToolchainNeeds
-from epbuild.recipe import MadeInputs, VerifyChoice
+from epbuild.recipe.model import MadeInputs, VerifyChoice
 
 _FORMAT = 1
 _CONTRACT = 2

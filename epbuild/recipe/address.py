@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from epbuild.errors import Position, Problem, nearest
+from epbuild.core.errors import Position, Problem, nearest
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.requirement import read_requirement
 

@@ -6,20 +6,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epbuild.errors import Argument, Position, Problem
+from epbuild.core.errors import Argument, Position, Problem
 from epbuild.recipe import groups, outputs, preparations
 from epbuild.recipe.address import address_problem, is_remote, package_file
 from epbuild.recipe.compose import rebased
 from epbuild.recipe.custom_ops import custom_ops_problem, names_library
 from epbuild.recipe.expand import Matrix, Row, clash_problems, is_glob, matching, name_problem, resolved, unknown
 from epbuild.recipe.fields import Fields
-from epbuild.recipe.groups import (
-    read_compile_settings,
-    read_expectation,
-    read_genai,
-    read_initializer_sharing,
-    read_merge,
-)
+from epbuild.recipe.groups import read_compile_settings, read_expectation, read_genai, read_initializer_sharing, read_merge
 from epbuild.recipe.model import (
     CompileSettings,
     DeviceChoice,

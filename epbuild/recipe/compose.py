@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from epbuild.errors import Position, Problem, RecipeError
-from epbuild.links import links_on_the_way
-from epbuild.portable import real_path
+from epbuild.core.errors import Position, Problem, RecipeError
+from epbuild.core.links import links_on_the_way
+from epbuild.core.portable import real_path
+from epbuild.core.regular import open_regular
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.source import MAX_BYTES, MAX_NODES, MappingNode, ScalarNode, merged, read, without
-from epbuild.regular import open_regular
 
 MAX_FILE_DEPTH = 10
 """How many files deep `extends` and `include` may go."""

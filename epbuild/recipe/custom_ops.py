@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from epbuild.errors import Position, Problem
+from epbuild.core.errors import Position, Problem
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 
 _LIBRARY = re.compile(r"[/\\]|\.(?:so(?:\.\d+)*|dll|dylib|pyd)$", re.IGNORECASE)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from epbuild.errors import Argument, Position, Problem, nearest
+from epbuild.core.errors import Argument, Position, Problem, nearest
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.schema import wrong_type

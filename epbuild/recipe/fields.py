@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from epbuild.errors import Position, Problem
+from epbuild.core.errors import Position, Problem
+from epbuild.core.units import bytes_of
 from epbuild.recipe.model import Scalar
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.schema import wrong_type
 from epbuild.recipe.source import Entry, MappingNode, Node, ScalarNode, SequenceNode
-from epbuild.units import bytes_of
 
 
 class Fields:

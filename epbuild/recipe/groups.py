@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from epbuild.errors import Position, Problem
+from epbuild.core.errors import Position, Problem
 from epbuild.recipe.expand import name_problem
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.model import CompileSettings, Expectation, GenaiChoice, InitializerSharing, Merge, Reference, Setting

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from epbuild.errors import RecipeError
+from epbuild.core.errors import RecipeError
+from epbuild.core.schemas import schema_text
 from epbuild.recipe.assemble import assemble
 from epbuild.recipe.compose import compose
 from epbuild.recipe.model import Recipe
 from epbuild.recipe.overrides import read_overrides
 from epbuild.recipe.schema import Verdict, judge
-from epbuild.schemas import schema_text
 
 
 class BrokenRecipe(RecipeError):

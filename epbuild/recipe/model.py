@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from epbuild.errors import Position
+from epbuild.core.errors import Position
 from epbuild.recipe.address import is_remote, package_file
 from epbuild.recipe.requirement import Requirement, read_requirement
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from epbuild.errors import Argument, Problem, RecipeError
+from epbuild.core.errors import Argument, Problem, RecipeError
 from epbuild.recipe.model import Scalar
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.source import ScalarNode, read

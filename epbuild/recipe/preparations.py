@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from epbuild.errors import Position, Problem
+from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.model import PrepareStep, Reference, Scalar, Setting
 from epbuild.recipe.problems import WRONG_VALUE

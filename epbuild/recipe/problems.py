@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from epbuild.errors import printable
+from epbuild.core.errors import printable
 
 CANNOT_READ: Final = "EPB100"
 SYNTAX: Final = "EPB101"

@@ -11,19 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from epbuild.errors import Position, Problem, nearest
-from epbuild.recipe.problems import (
-    BAD_NAME,
-    MISSING_KEY,
-    UNKNOWN_KEY,
-    WRONG_TYPE,
-    WRONG_VALUE,
-    one_of,
-    quoted,
-)
+from epbuild.core.errors import Position, Problem, nearest
+from epbuild.core.schemas import import_jsonschema, schema
+from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_TYPE, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.source import KeyPath, MappingNode, Node, ScalarNode, SequenceNode, locate, plain
 from epbuild.recipe.template import render
-from epbuild.schemas import import_jsonschema, schema
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError

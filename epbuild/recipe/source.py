@@ -13,16 +13,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from epbuild.errors import Position, Problem, RecipeError
-from epbuild.recipe.problems import (
-    DUPLICATE_KEY,
-    SYNTAX,
-    TOO_LARGE,
-    UNUSABLE,
-    WRONG_TYPE,
-    WRONG_VALUE,
-    quoted,
-)
+from epbuild.core.errors import Position, Problem, RecipeError
+from epbuild.recipe.problems import DUPLICATE_KEY, SYNTAX, TOO_LARGE, UNUSABLE, WRONG_TYPE, WRONG_VALUE, quoted
 
 if TYPE_CHECKING:
     import yaml

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from epbuild.errors import Argument, Position, Problem, nearest
+from epbuild.core.errors import Argument, Position, Problem, nearest
 from epbuild.recipe.model import Scalar
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from epbuild.errors import Position, Problem
+from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.model import MadeInputs, Reference, VerifyChoice
 from epbuild.recipe.problems import WRONG_VALUE

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from epbuild.build import (
+from epbuild.core.errors import printable
+from epbuild.core.units import counted
+from epbuild.engine.events import (
     ChangedFile,
     Event,
     OutputCompared,
@@ -26,10 +28,8 @@ from epbuild.build import (
     StepFinished,
     ToolchainReady,
 )
-from epbuild.errors import printable
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted
-from epbuild.units import counted
 
 WIDTH = 80
 _CELLS = (11, 11, 12, 9)

@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from epbuild.build import Event, ModelCovered, StepFailed, StepFinished
-from epbuild.errors import printable
+from epbuild.core.errors import printable
+from epbuild.core.units import counted
+from epbuild.engine.events import Event, ModelCovered, StepFailed, StepFinished
 from epbuild.report.changes import amount
 from epbuild.report.markdown import Table, code, written
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted
-from epbuild.units import counted
 
 FORMAT = 1
 _WIDTH = 80

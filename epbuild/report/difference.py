@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from epbuild.differences import shown
-from epbuild.errors import printable
+from epbuild.core.differences import shown
+from epbuild.core.errors import printable
+from epbuild.diff.difference import Comparison, Difference
 from epbuild.report.problems import coloured
-from epbuild.verify import Comparison, Difference
 
 FORMAT = 1
 

@@ -13,8 +13,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.build import Event, Survey
-from epbuild.errors import Argument, Location, Position, Problem
+from epbuild.core.errors import Argument, Location, Position, Problem
+from epbuild.engine.events import Event
+from epbuild.survey.status import Survey
 
 FORMAT = 1
 

@@ -17,8 +17,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from epbuild.build import Explanation
-from epbuild.differences import shown
+from epbuild.commands.explain import Explanation
+from epbuild.core.differences import shown
 from epbuild.report.problems import coloured
 
 FORMAT = 1

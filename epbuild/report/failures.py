@@ -19,11 +19,11 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from epbuild.build import Event, RunStarted, StepCompared, StepFailed
-from epbuild.errors import Problem, printable
+from epbuild.core.errors import Problem, printable
+from epbuild.core.units import counted
+from epbuild.engine.events import Event, RunStarted, StepCompared, StepFailed
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted
-from epbuild.units import counted
 
 _WIDTH = 80
 _MOST_STEPS = 20

@@ -10,10 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from epbuild.errors import printable
+from epbuild.core.errors import printable
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted
-from epbuild.verify import Finding, Outcome
+from epbuild.verify.findings import Finding, Outcome
 
 FORMAT = 1
 _WIDTH = 80

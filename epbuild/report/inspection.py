@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from epbuild.errors import printable
+from epbuild.core.errors import printable
+from epbuild.core.units import counted
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted
-from epbuild.units import counted
-from epbuild.verify import LeftNode, Outside
+from epbuild.verify.fallback import LeftNode, Outside
 
 _WIDTH = 80
 _LABEL = 16

@@ -11,8 +11,8 @@ from rich.progress import ProgressColumn, SpinnerColumn, Task, TaskID, TextColum
 from rich.table import Column
 from rich.text import Text
 
-from epbuild.build import Progress
-from epbuild.units import about, counted
+from epbuild.core.units import about, counted
+from epbuild.engine.events import Progress
 
 
 class Rows:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from epbuild.build import Locking, shown_path
-from epbuild.errors import Problem, printable
-from epbuild.lock import Lock, LockChange
+from epbuild.commands.lock import Locking
+from epbuild.core.errors import Problem, printable
+from epbuild.core.units import counted
+from epbuild.engine.events import shown_path
 from epbuild.report.documents import problem_document
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted, print_line
-from epbuild.units import counted
+from epbuild.toolchain.lock_changes import LockChange
+from epbuild.toolchain.lock_facts import Lock
 
 FORMAT = 1
 _COLOURS = {"added": "32", "updated": "33", "removed": "31"}

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from epbuild.differences import shown
-from epbuild.errors import printable
+from epbuild.core.differences import shown
+from epbuild.core.errors import printable
+from epbuild.core.units import counted
+from epbuild.diff.difference import Comparison, Difference
+from epbuild.diff.sizes import SizeChange
 from epbuild.report.changes import amount, percent, signed
 from epbuild.report.difference import UNTOLD
-from epbuild.units import counted
-from epbuild.verify import Comparison, Difference, SizeChange
 
 MOST_CHARACTERS = 65_000
 """GitHub takes 65,536 in a comment."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from epbuild.atomic import WINDOWS
-from epbuild.errors import Position, Problem, printable
-from epbuild.redact import redacted
+from epbuild.core.atomic import WINDOWS
+from epbuild.core.errors import Position, Problem, printable
+from epbuild.core.redact import redacted
 
 Kind = Literal["error", "warning", "note"]
 
@@ -79,7 +79,7 @@ def is_screen(stream: Any) -> bool:
         return False
     if not WINDOWS:
         return True
-    from epbuild.windows import shows_sequences
+    from epbuild.core.windows import shows_sequences
 
     return shows_sequences(stream.fileno())
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from epbuild.build import (
+from epbuild.core.units import about, counted
+from epbuild.engine.events import (
     ComparisonFinished,
     ComparisonStarted,
     Event,
@@ -36,8 +37,7 @@ from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
 from epbuild.report.problems import coloured, tell_problems, under_github_actions
 from epbuild.report.text import painted, print_line
-from epbuild.snapshot import nothing_to_do
-from epbuild.units import about, counted
+from epbuild.survey.snapshot import nothing_to_do
 
 if TYPE_CHECKING:
     from epbuild.report.live import Rows

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epbuild.build import StepCompared
-from epbuild.errors import printable
-from epbuild.verify import DifferingBytes, FileDifference
+from epbuild.core.errors import printable
+from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+from epbuild.engine.events import StepCompared
 
 _MOST_PARTS = 10
 _LONGEST = 80

@@ -9,11 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from epbuild.build import Cleaned, Forgotten, Stock, Tidied, Verification, shown_path
+from epbuild.cache.collect import Limits, Reason
+from epbuild.cache.entries import KINDS, Kind, Thing
+from epbuild.commands.clean import Forgotten
+from epbuild.commands.gc import Stock, Tidied, Verification
+from epbuild.core.units import counted
+from epbuild.engine.events import shown_path
+from epbuild.publish.removal import Cleaned
 from epbuild.report.problems import is_screen
 from epbuild.report.text import print_line
-from epbuild.store import KINDS, Kind, Limits, Reason, Thing
-from epbuild.units import counted
 
 FORMAT = 1
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from epbuild.build import (
+from epbuild.core.errors import EpbuildError, Problem
+from epbuild.engine.events import (
     Event,
     OutputCompared,
     OutputRemoved,
@@ -21,7 +22,6 @@ from epbuild.build import (
     StepFinished,
     Warned,
 )
-from epbuild.errors import EpbuildError, Problem
 from epbuild.report.changes import Sizes, amount
 from epbuild.report.coverage import CoverageList, CoverageProgress
 from epbuild.report.documents import JsonLines

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from epbuild.build import StepStatus, Survey, shown_path
+from epbuild.engine.events import shown_path
 from epbuild.report.problems import coloured
-from epbuild.snapshot import nothing_to_do
+from epbuild.survey.snapshot import nothing_to_do
+from epbuild.survey.status import StepStatus, Survey
 
 _DIM = "2"
 _COLOURS = {"current": _DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}

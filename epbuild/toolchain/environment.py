@@ -11,22 +11,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from epbuild.catalog import Entry
-from epbuild.errors import Position, Problem, ToolchainError
-from epbuild.recipe import Requirement, Toolchain
+from epbuild.catalog.entries import Entry
+from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.recipe.model import Toolchain
+from epbuild.recipe.requirement import Requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
 from epbuild.toolchain.packages import FileState, is_touched, state_of
-from epbuild.toolchain.provision import (
-    Requirements,
-    environment_folder,
-    installed_file,
-    provision,
-    provisioned,
-    read_installed,
-)
+from epbuild.toolchain.provision import Requirements, environment_folder, installed_file, provision, provisioned, read_installed
 
 if TYPE_CHECKING:
-    from epbuild.lock import LockedEnvironment
+    from epbuild.toolchain.lock_facts import LockedEnvironment
 
 _RUNTIME = "onnxruntime"
 

@@ -15,23 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from epbuild.errors import Position, Problem, ToolchainError
-from epbuild.host import cpu_name
-from epbuild.links import links_on_the_way
-from epbuild.toolchain.packages import (
-    REPAIRED,
-    FileState,
-    Tree,
-    digest_of_all,
-    digests_of,
-    is_library,
-    package_tree,
-    state_of,
-)
+from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.core.host import cpu_name
+from epbuild.core.links import links_on_the_way
+from epbuild.toolchain.packages import REPAIRED, FileState, Tree, digest_of_all, digests_of, is_library, package_tree, state_of
 
 FORMAT = 4
 PROBE_SECONDS = 120
-_PROBE = Path(__file__).parent.parent / "worker" / "probe.py"
+_PROBE = Path(__file__).parents[1] / "compile" / "worker" / "probe.py"
 _CHECK_INTERPRETER = "Check the toolchain's interpreter."
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from epbuild.errors import Problem, ToolchainError
+from epbuild.core.errors import Problem, ToolchainError
 
 _SAID_LINES = 6
 

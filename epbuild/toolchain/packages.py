@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from epbuild.changetime import changed_ns
+from epbuild.core.changetime import changed_ns
 
 REPAIRED = ".libs"
 _LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")

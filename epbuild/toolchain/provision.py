@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.errors import Position, Problem, ToolchainError
-from epbuild.recipe import read_requirement
+from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.installer import is_network, run_uv, said
 from epbuild.toolchain.packages import digests_of, package_tree
 
 if TYPE_CHECKING:
-    from epbuild.lock import LockedEnvironment
+    from epbuild.toolchain.lock_facts import LockedEnvironment
 
 FORMAT = 1
 _LOCKED_FORMAT = 2

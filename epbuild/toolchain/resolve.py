@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.errors import Problem, ToolchainError
-from epbuild.lock import LockedEnvironment, Package, plain_name
-from epbuild.recipe import Toolchain
+from epbuild.core.errors import Problem, ToolchainError
+from epbuild.core.units import counted
+from epbuild.recipe.model import Toolchain
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import probe
 from epbuild.toolchain.installer import is_network, run_uv, said
+from epbuild.toolchain.lock_facts import LockedEnvironment, Package, plain_name
 from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, platform_name
 from epbuild.toolchain.provision import running_python
-from epbuild.units import counted
 
 _VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
 # What is no package of an index in some version: an address, a file, an option of the installer's.

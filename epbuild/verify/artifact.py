@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from epbuild.errors import Problem, VerifyError
-from epbuild.onnxfile import BadReference, EPContextNode, MalformedModel, ModelHeader, locate, read_header, resolve
+from epbuild.core.errors import Problem, VerifyError
+from epbuild.onnxfile.epcontext import BadReference, EPContextNode, locate, resolve
+from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.manifest import NAME, BadManifest, Manifest, read_manifest
 from epbuild.verify.payload import Payload
 

@@ -10,19 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from epbuild.errors import Problem, StepId, VerifyError
-from epbuild.onnxfile import (
-    PROTOBUF_LIMIT,
-    BadReference,
-    EPContextNode,
-    MalformedModel,
-    ModelHeader,
-    NamedNode,
-    ValueInfo,
-    locate,
-    read_header,
-    resolve,
-)
+from epbuild.core.errors import Problem, StepId, VerifyError
+from epbuild.onnxfile.embed import PROTOBUF_LIMIT
+from epbuild.onnxfile.epcontext import BadReference, EPContextNode, locate, resolve
+from epbuild.onnxfile.headers import ModelHeader, NamedNode, ValueInfo, read_header
+from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.payload import Payload
 
 

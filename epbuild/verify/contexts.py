@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from epbuild.catalog import BadValue as BadOption
-from epbuild.catalog import Entry, UnknownName, entry, find_option, known_eps, normalize
-from epbuild.errors import nearest
-from epbuild.onnxfile import EPContextNode
+from epbuild.catalog.catalog import entry, known_eps
+from epbuild.catalog.entries import Entry
+from epbuild.catalog.normalize import BadValue as BadOption
+from epbuild.catalog.normalize import UnknownName, find_option, normalize
+from epbuild.core.errors import nearest
+from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.verify.artifact import Artifact, Model
 from epbuild.verify.checks import is_target, read_target
 from epbuild.verify.findings import Finding

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from epbuild.units import counted
+from epbuild.core.units import counted
 
 _SHOWN = 5
 """The most operators, and the most reasons, that a sentence names."""

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from epbuild.errors import Problem, VerifyError
-from epbuild.onnxfile import BadReference, EPContextNode, MalformedModel, ModelHeader, locate, operator_name, read_header, resolve
+from epbuild.core.errors import Problem, VerifyError
+from epbuild.onnxfile.epcontext import BadReference, EPContextNode, locate, resolve
+from epbuild.onnxfile.headers import ModelHeader, operator_name, read_header
+from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.checks import read_target
 from epbuild.verify.contexts import COMPATIBILITY, entry_of
 from epbuild.verify.fallback import LeftNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from epbuild.onnxfile import ModelHeader, ValueInfo
+from epbuild.onnxfile.headers import ModelHeader, ValueInfo
 from epbuild.verify.artifact import Artifact
 from epbuild.verify.findings import Finding
 

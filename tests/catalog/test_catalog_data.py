@@ -12,9 +12,11 @@ import jsonschema
 import pytest
 
 import epbuild.catalog
-from epbuild.catalog import Entry, Option, entries_for, entry, known_eps, normalize, session_keys
+from epbuild.catalog.catalog import entries_for, entry, known_eps, session_keys
+from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.normalize import normalize
 from epbuild.catalog.userfile import problems
-from epbuild.schemas import schema
+from epbuild.core.schemas import schema
 
 DATA = Path(epbuild.catalog.__file__).parent / "data"
 EP_FILES = [path for path in sorted(DATA.glob("*.toml")) if path.stem != "session"]

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.catalog import BUILT_IN, BadCatalog, Catalog, entries_for, entry, load_catalog, normalize_option
+from epbuild.catalog.catalog import BUILT_IN, Catalog, entries_for, entry
+from epbuild.catalog.normalize import normalize_option
+from epbuild.catalog.userfile import BadCatalog, load_catalog
 
 GOOD = """
 ep = "ContosoExecutionProvider"

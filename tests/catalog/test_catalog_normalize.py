@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.catalog import BadValue, Entry, Option, entries_for, entry, known_eps, normalize, normalize_option, plain_text
+from epbuild.catalog.catalog import entries_for, entry, known_eps
+from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.normalize import BadValue, normalize, normalize_option, plain_text
 
 QNN = entry("QNNExecutionProvider")
 OPENVINO = entry("OpenVINOExecutionProvider")

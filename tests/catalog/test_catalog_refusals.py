@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from epbuild.catalog import BadValue, UnknownName, check_metadata, entry, find_session_key, normalize, normalize_option, refusals
+from epbuild.catalog.catalog import entry, find_session_key
+from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, normalize, normalize_option, refusals
 
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"

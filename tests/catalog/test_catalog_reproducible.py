@@ -7,9 +7,11 @@ from typing import get_args
 
 import pytest
 
-from epbuild.catalog import BadCatalog, Entry, entries_for, entry, known_eps, load_catalog
-from epbuild.schemas import schema
-from epbuild.verify.bytes_differ import Meaning
+from epbuild.catalog.catalog import entries_for, entry, known_eps
+from epbuild.catalog.entries import Entry
+from epbuild.catalog.userfile import BadCatalog, load_catalog
+from epbuild.core.schemas import schema
+from epbuild.diff.bytes_differ import Meaning
 
 QNN = "QNNExecutionProvider"
 KNOWN = [found for ep in known_eps() for found in entries_for(ep) if found.reproducible is not None]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import epbuild
-from epbuild.catalog import OptionFault, check_options, preparation, preparation_kinds
+from epbuild.catalog.preparations import OptionFault, check_options, preparation, preparation_kinds
 
-SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"
+SCRIPTS = Path(epbuild.__file__).parent / "compile" / "worker" / "preparations"
 RANGES = {"x": [0, 1]}
 
 

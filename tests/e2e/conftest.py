@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from epbuild.store import toolchain_directory
+from epbuild.cache.location import toolchain_directory
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 _HERE = (sys.platform, platform.machine().lower())

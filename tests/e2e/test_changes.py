@@ -26,8 +26,8 @@ import pytest
 from conftest import Project
 from onnx import TensorProto, helper
 
-from epbuild.store import toolchain_directory
-from epbuild.toolchain import Requirements, provision
+from epbuild.cache.location import toolchain_directory
+from epbuild.toolchain.provision import Requirements, provision
 
 ORT, OTHER_ORT = "onnxruntime==1.31.1", "onnxruntime==1.31.0"
 QNN = "onnxruntime-qnn==2.7.0"

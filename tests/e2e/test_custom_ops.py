@@ -16,10 +16,9 @@ from conftest import RECIPES, Project, compiled, emitted
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.recipe import load
-from epbuild.store import toolchain_directory
-from epbuild.toolchain import Requirements
-from epbuild.toolchain.provision import environment_folder
+from epbuild.cache.location import toolchain_directory
+from epbuild.recipe.load import load
+from epbuild.toolchain.provision import Requirements, environment_folder
 
 PACKAGES = "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0, onnxruntime-extensions==0.15.2]"
 RECIPE = f"""\

@@ -16,7 +16,7 @@ from conftest import Project, copy_of_quickstart
 from genai_runs import ask, genai_python
 from ort_package import CPU, QNN, open_package
 
-from epbuild.emit.genai import GenaiError, Stage, check_base, check_stages, genai_config
+from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
 TARGET = "snapdragon-SM8750"

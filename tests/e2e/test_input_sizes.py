@@ -12,7 +12,7 @@ import pytest
 from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile import read_header
+from epbuild.onnxfile.headers import read_header
 
 RECIPE = """\
 epbuild: 1

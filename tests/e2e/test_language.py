@@ -11,7 +11,7 @@ import pytest
 from conftest import Project, compiled, toolchain_python
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile import ModelHeader, read_header
+from epbuild.onnxfile.headers import ModelHeader, read_header
 
 RECIPE = """
 epbuild: 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Project, compiled, copy_of_quickstart
 
-from epbuild.toolchain import platform_here
+from epbuild.toolchain.platforms import platform_here
 
 HERE = str(platform_here())
 ELSEWHERE = "windows-arm64" if HERE != "windows-arm64" else "linux-x86_64"

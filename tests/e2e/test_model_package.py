@@ -14,9 +14,9 @@ import pytest
 from conftest import Project, copy_of_quickstart
 from ort_package import CPU, QNN, open_package
 
-from epbuild.emit import Content, Role
-from epbuild.emit.assets import share_files
-from epbuild.emit.package import DATA_FOLDER, Variant, for_inference, package_manifest
+from epbuild.archive.content import Content, Role
+from epbuild.output.assets import share_files
+from epbuild.output.package import DATA_FOLDER, Variant, for_inference, package_manifest
 from epbuild.runtime.variants import find_variants
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")

@@ -191,5 +191,5 @@ def test_a_run_with_nothing_to_do_warns_as_ever_and_takes_no_longer_for_it(own: 
     )  # fmt: skip
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "epbuild.report.problems" in modules
-    assert not modules & {"epbuild.build", "epbuild.plan", "epbuild.recipe", "yaml", "sqlite3", "typer", "rich"}
+    assert not modules & {"epbuild.commands", "epbuild.plan", "epbuild.recipe", "yaml", "sqlite3", "typer", "rich"}
     assert own.epbuild("run", "--locked").returncode == 2, "which is no answer to --locked"

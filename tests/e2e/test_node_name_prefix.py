@@ -9,7 +9,7 @@ from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
 from quick_builds import write_model
 
-from epbuild.onnxfile import read_header
+from epbuild.onnxfile.headers import read_header
 
 RECIPE = """\
 epbuild: 1

@@ -11,8 +11,8 @@ from conftest import Project, compiled
 from onnx import TensorProto, helper, numpy_helper
 from quick_builds import write_model
 
-from epbuild.onnxfile import read_header
-from epbuild.plan import MANIFEST
+from epbuild.onnxfile.headers import read_header
+from epbuild.plan.outputs import MANIFEST
 
 RECIPE = """\
 epbuild: 1

@@ -12,8 +12,9 @@ import pytest
 from conftest import Project, compiled, toolchain_python
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile import read_header, share_initializers
-from epbuild.plan import MANIFEST
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.initializers import share_initializers
+from epbuild.plan.outputs import MANIFEST
 
 DECODER = "emit:decoder/snapdragon-SM8750/*"
 SHARE_BOTH = "share:both/npu"

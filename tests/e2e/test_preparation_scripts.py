@@ -15,13 +15,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import epbuild
-from epbuild.build.supervisor import supervise
-from epbuild.errors import Problem
-from epbuild.store import toolchain_directory
-from epbuild.toolchain import Requirements, provision
+from epbuild.cache.location import toolchain_directory
+from epbuild.core.errors import Problem
+from epbuild.toolchain.process import supervise
+from epbuild.toolchain.provision import Requirements, provision
 
 TOOLS = ("onnxruntime==1.31.1", "onnx==1.23.2", "onnxslim==0.1.98", "sympy==1.14.0")
-SCRIPTS = Path(epbuild.__file__).parent / "worker" / "preparations"
+SCRIPTS = Path(epbuild.__file__).parent / "compile" / "worker" / "preparations"
 MODELS = Path(__file__).parents[2] / "recipes" / "models"
 DECODER = MODELS / "tiny-llm" / "decoder.onnx"
 CALIBRATION = sorted((MODELS / "tiny-llm").glob("calibration_*.npz"))
@@ -338,9 +338,9 @@ def test_a_package_that_the_toolchain_lacks_is_its_fault_and_not_the_models(netw
 
 
 def test_these_tests_use_what_the_catalog_asks_for() -> None:
-    from epbuild.errors import Position
-    from epbuild.plan import package_problems
-    from epbuild.recipe import Toolchain
+    from epbuild.core.errors import Position
+    from epbuild.plan.preparation_options import package_problems
+    from epbuild.recipe.model import Toolchain
 
     where = Position("epbuild.yaml", 1, 1)
     found: list[Problem] = []

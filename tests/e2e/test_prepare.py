@@ -16,7 +16,7 @@ from conftest import Project, compiled, emitted
 from onnx import numpy_helper
 from quick_builds import PATIENCE, no_worker_stays, start, wait_until, workers, write_project
 
-from epbuild.schemas import schema
+from epbuild.core.schemas import schema
 
 PREPARED = """\
 models:

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from conftest import Project, compiled, copy_of_quickstart, emitted, toolchain_python
 
-from epbuild.schemas import schema
+from epbuild.core.schemas import schema
 
 SOCS = ("SC8380XP", "SM8750")
 

@@ -17,7 +17,7 @@ from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
 from quick_builds import GROUPS, PATIENCE, no_worker_stays, nothing_is_left_over, start, write_project
 
-from epbuild.schemas import schema
+from epbuild.core.schemas import schema
 
 ONE_SOC, SOCS = "soc_model: SM8750", "soc_model: 'SC8380XP,SM8750'"
 MULTIPLIED = 128

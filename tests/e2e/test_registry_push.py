@@ -23,11 +23,12 @@ from typing import Any
 import pytest
 from conftest import Project, emitted
 
-from epbuild.emit.oci import Image, image
-from epbuild.emit.tree import Content, Role, Write
-from epbuild.errors import EnvironmentFailure, StepId
-from epbuild.recipe import parse_image_reference
-from epbuild.registry import PushCancelled, Pushed, push
+from epbuild.archive.content import Content, Role, Write
+from epbuild.archive.oci_writer import Image, image
+from epbuild.core.errors import EnvironmentFailure, StepId
+from epbuild.publish.registry.client import Pushed, push
+from epbuild.publish.registry.exchange import PushCancelled
+from epbuild.recipe.image_reference import parse_image_reference
 
 pytestmark = pytest.mark.skipif(
     not (Path("/etc/debian_version").exists() and shutil.which("apt-get") and shutil.which("dpkg")),

@@ -14,7 +14,7 @@ import pytest
 from conftest import Project, toolchain_python
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile import read_header
+from epbuild.onnxfile.headers import read_header
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel"

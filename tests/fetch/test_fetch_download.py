@@ -13,11 +13,15 @@ from pathlib import Path
 import pytest
 from file_server import File, FileServer, opener_without_tls, serving
 
-from epbuild.errors import EpbuildError, StoreError
-from epbuild.fetch import FetchError, download, fetch
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled
+from epbuild.core.content import Blob
+from epbuild.core.errors import EpbuildError, StoreError
+from epbuild.fetch import download
+from epbuild.fetch.download import fetch
+from epbuild.fetch.failures import FetchError
 from epbuild.fetch.transfer import Reply
-from epbuild.recipe import Address, WebAddress, parse_address
-from epbuild.store import Blob, BlobStore, Cancelled
+from epbuild.recipe.address import Address, WebAddress, parse_address
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than sockets buffer
 DIGEST = hashlib.sha256(BODY).hexdigest()

@@ -13,12 +13,12 @@ import pytest
 from file_server import File, FileServer, opener_without_tls, serving
 from onnx import TensorProto, helper
 
-from epbuild.errors import EpbuildError
-from epbuild.fetch import RemoteModel, download, fetch_model
-from epbuild.fetch.models import file_name
-from epbuild.onnxfile import read_header
-from epbuild.recipe import parse_address
-from epbuild.store import BlobStore
+from epbuild.cache.blobs import BlobStore
+from epbuild.core.errors import EpbuildError
+from epbuild.fetch.download import download
+from epbuild.fetch.models import RemoteModel, fetch_model, file_name
+from epbuild.onnxfile.headers import read_header
+from epbuild.recipe.address import parse_address
 
 WEIGHTS = bytes(range(256)) * 64
 

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from file_server import File, FileServer, opener_without_tls, serving
 
-from epbuild.errors import EpbuildError
-from epbuild.fetch import FetchError, download, fetch
+from epbuild.cache.blobs import BlobStore
+from epbuild.core.content import Blob
+from epbuild.core.errors import EpbuildError
+from epbuild.fetch.download import download, fetch
+from epbuild.fetch.failures import FetchError
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.transfer import Interrupted
-from epbuild.recipe import ObjectAddress, parse_address
-from epbuild.store import Blob, BlobStore
+from epbuild.recipe.address import ObjectAddress, parse_address
 
 BODY = bytes(range(256)) * 20480  # 5 MiB: more than one range of an object
 DIGEST = hashlib.sha256(BODY).hexdigest()

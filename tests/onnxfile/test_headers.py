@@ -23,9 +23,8 @@ from onnx_models import (
     two_level_model,
 )
 
-from epbuild.onnxfile import ExternalData, Initializer, MalformedModel, ModelHeader, ValueInfo, read_header
-from epbuild.onnxfile.headers import parse_header
-from epbuild.onnxfile.wire import encode_varint
+from epbuild.onnxfile.headers import ExternalData, Initializer, ModelHeader, ValueInfo, parse_header, read_header
+from epbuild.onnxfile.wire import MalformedModel, encode_varint
 
 LIGHT_MODELS = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
 

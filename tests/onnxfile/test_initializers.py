@@ -17,7 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import external_tensor, if_node, model, subgraph
 
-from epbuild.onnxfile import MalformedModel, SharedInitializers, read_header, share_initializers
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
+from epbuild.onnxfile.wire import MalformedModel
 
 FILE = "group.weights.bin"
 PAGE, GRANULARITY, LARGE = 4096, 65536, 1024 * 1024

@@ -13,8 +13,12 @@ from context_models import OPENVINO, QNN, compiled, context, files, value, write
 from onnx import TensorProto, helper
 from onnx_models import external_tensor, if_node
 
-from epbuild.errors import EpbuildError
-from epbuild.onnxfile import ChangeRefused, Connection, Merged, embed, members_of, merge_models, read_connection, read_header
+from epbuild.core.errors import EpbuildError
+from epbuild.onnxfile.connection import Connection, read_connection
+from epbuild.onnxfile.embed import embed
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.merge import Merged, members_of, merge_models
+from epbuild.onnxfile.refusal import ChangeRefused
 
 
 def merged(folder: Path, *models: Path, prefixes: Sequence[str] = (), connect: Sequence[Connection] | None = None) -> Merged:

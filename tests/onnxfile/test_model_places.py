@@ -12,7 +12,9 @@ from context_models import QNN, compiled, value
 from onnx import TensorProto, helper
 from onnx_models import external_tensor, if_node, subgraph
 
-from epbuild.onnxfile import MalformedModel, model_places, places
+from epbuild.onnxfile import places
+from epbuild.onnxfile.places import model_places
+from epbuild.onnxfile.wire import MalformedModel
 
 
 def places_of(path: Path) -> dict[str, bytes]:

@@ -8,7 +8,10 @@ import onnx
 import pytest
 from onnx_models import all_nodes, context_node, model, parse, two_level_model
 
-from epbuild.onnxfile import EPContextNode, MalformedModel, read_header, rename_nodes
+from epbuild.onnxfile.epcontext import EPContextNode
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.nodenames import rename_nodes
+from epbuild.onnxfile.wire import MalformedModel
 
 
 def contexts(proto: onnx.ModelProto) -> list[onnx.NodeProto]:

@@ -11,8 +11,10 @@ import pytest
 from context_models import OPENVINO, compiled, context, files, value, write
 from onnx_models import external_tensor
 
-from epbuild.errors import EpbuildError
-from epbuild.onnxfile import ChangeRefused, Packaging, read_header, repackage
+from epbuild.core.errors import EpbuildError
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.packaging import Packaging, repackage
+from epbuild.onnxfile.refusal import ChangeRefused
 
 
 def reference(model: Path) -> str | None:

@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.onnxfile import MalformedModel, fit_sizes, fix_sizes, read_header, suggest_sizes
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.sizes import fit_sizes, fix_sizes
+from epbuild.onnxfile.suggestion import suggest_sizes
+from epbuild.onnxfile.wire import MalformedModel
 
 Dim = int | str | None
 FLOAT = TensorProto.FLOAT

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx_models import context_node, if_node, model, parse, subgraph, two_level_model
 
-from epbuild.onnxfile import MalformedModel, read_header
+from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.splice import Splice, context_paths, splice
-from epbuild.onnxfile.wire import WireReader, encode_varint
+from epbuild.onnxfile.wire import MalformedModel, WireReader, encode_varint
 
 
 def doc_string(text: str) -> bytes:

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
-from epbuild.errors import PlanError, Position
-from epbuild.plan import PlannedTarget, SessionGroup, action_key, differences, obstacle
-from epbuild.recipe import ModelSource
+from epbuild.core.errors import PlanError, Position
+from epbuild.plan.key import action_key, differences
+from epbuild.plan.possible import obstacle
+from epbuild.plan.steps import PlannedTarget, SessionGroup
+from epbuild.recipe.model import ModelSource
 
 TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"
 OPENVINO = "openvino:\n    packages: [onnxruntime-openvino==1.24.1]"

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_model, write_models
 
-from epbuild.canonical import canonical_json
-from epbuild.catalog import BUILT_IN, session_keys
-from epbuild.plan import Change, action_key, changes, differences
+from epbuild.catalog.catalog import BUILT_IN, session_keys
+from epbuild.core.canonical import canonical_json
+from epbuild.plan.key import Change, action_key, changes, differences
 
 SHARED = "share:decoder/phone"
 EXTERNAL = "    share_weights: true\n    compile: {initializers: {store: external, file: '${model}.w', threshold: 64}}\n"

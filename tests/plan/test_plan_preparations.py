@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.errors import Position, Problem
-from epbuild.plan import package_problems, preparation_options
-from epbuild.recipe import MappingNode, Node, Toolchain
-from epbuild.recipe.source import read
+from epbuild.core.errors import Position, Problem
+from epbuild.plan.preparation_options import package_problems, preparation_options
+from epbuild.recipe.model import Toolchain
+from epbuild.recipe.source import MappingNode, Node, read
 
 WHERE = Position("epbuild.yaml", 7, 7)
 

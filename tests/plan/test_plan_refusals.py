@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
-from epbuild.catalog import known_eps
+from epbuild.catalog.catalog import known_eps
 
 PREFILL = "prefill: models/prefill.onnx"
 OUTPUT = "path: dist/${group}/${target}\n"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_model, write_models
 
-from epbuild.errors import EpbuildError
+from epbuild.core.errors import EpbuildError
 
 Dims = Sequence[int | str | None]
 PHONE = "  decoder:\n    models: [prefill, decode]"

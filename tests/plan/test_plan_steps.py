@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 from plan_recipes import RECIPE, codes, edited, plan_of, problems_of, write_model, write_models
 
-from epbuild.errors import PlanError
-from epbuild.plan import Plan, Step
+from epbuild.core.errors import PlanError
+from epbuild.plan.steps import Plan, Step
 
 SHARING = [
     Step("compile:decoder/phone/prefill", "compile", (), "share:decoder/phone"),

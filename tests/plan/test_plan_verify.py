@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from plan_recipes import MARK, RECIPE, edited, places, plan_of, problems_of, told, write_models
 
-from epbuild.plan import Step, Verification
+from epbuild.plan.steps import Step
+from epbuild.plan.verification import Verification
 
 SHARED = "share:decoder/phone"
 VERIFY = "verify:decoder/phone"

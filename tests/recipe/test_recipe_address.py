@@ -8,19 +8,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from epbuild.errors import Position
-from epbuild.recipe import (
+from epbuild.core.errors import Position
+from epbuild.recipe.address import (
     Address,
     BadAddress,
     HubAddress,
-    ModelSource,
     ObjectAddress,
     PackageAddress,
     WebAddress,
     is_immutable,
+    is_remote,
     parse_address,
 )
-from epbuild.recipe.address import is_remote
+from epbuild.recipe.model import ModelSource
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_texts import FULL, MINIMAL, load_text, problems_of, values
 
-from epbuild.recipe import CompileSettings, DeviceChoice, Expectation, Group
+from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, Group
 
 
 def target_names(tmp_path: Path, matrix: str) -> list[str]:

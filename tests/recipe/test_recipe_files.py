@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from recipe_texts import MINIMAL, load_text, places, problems_of, told, values
 
-from epbuild.errors import Position, RecipeError
-from epbuild.recipe import load
+from epbuild.core.errors import Position, RecipeError
+from epbuild.recipe.load import load
 
 
 def write(folder: Path, **files: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.recipe import BadImageReference, ImageReference, parse_image_reference
+from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_texts import FULL, MINIMAL, load_text, places, problems_of, values
 
-from epbuild.errors import Position, RecipeError
-from epbuild.recipe import Recipe, load
+from epbuild.core.errors import Position, RecipeError
+from epbuild.recipe.load import load
+from epbuild.recipe.model import Recipe
 
 MODEL = "models/tiny-llm"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from recipe_texts import MARK, MINIMAL, load_text, places, problems_of, told
 
-from epbuild.errors import RecipeError
-from epbuild.recipe import load
+from epbuild.core.errors import RecipeError
+from epbuild.recipe.load import load
 
 IN_GROUP = "    targets: [npu]\n"
 LEVEL = "{graph_optimization_level: ‸%s}"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_texts import MINIMAL, load_text
 
-from epbuild.recipe import read_requirement
+from epbuild.recipe.requirement import read_requirement
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from typing import Any, get_args
 import jsonschema
 from recipe_texts import MINIMAL, load_text
 
-from epbuild.recipe import CompileSettings, DeviceChoice, Output
-from epbuild.recipe.model import GraphOptimization
-from epbuild.schemas import schema
+from epbuild.core.schemas import schema
+from epbuild.recipe.model import CompileSettings, DeviceChoice, GraphOptimization, Output
 
 SCHEMA = schema("recipe")
 

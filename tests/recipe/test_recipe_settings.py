@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_texts import MINIMAL, load_text, problems_of, told
 
-from epbuild.errors import Argument, Problem
+from epbuild.core.errors import Argument, Problem
 from epbuild.recipe.overrides import read_overrides
 
 ENVIRONMENT = {"SDK": "/opt/qnn", "EMPTY": "", "LEVEL": "3", "ProgramFiles(x86)": "C:/old", "BROKEN": "a\udcff"}

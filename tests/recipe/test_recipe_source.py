@@ -9,7 +9,7 @@ import pytest
 import yaml
 from recipe_texts import FULL, MINIMAL, load_text, problems_of, told, values
 
-from epbuild.errors import RecipeError
+from epbuild.core.errors import RecipeError
 from epbuild.recipe.source import MAX_DEPTH, MAX_NODES, MappingNode, plain, read
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.recipe import Scalar, TemplateError, substitute
-from epbuild.recipe.template import MAX_TEXT, substitute_known
+from epbuild.recipe.model import Scalar
+from epbuild.recipe.template import MAX_TEXT, TemplateError, substitute, substitute_known
 
 NAMES: dict[str, Scalar] = {"recipe.name": "tiny", "vars.n": 3, "vars.on": True, "vars.rate": 1.5, "vars.word": "w"}
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from epbuild.report import print_findings, print_inspection
-from epbuild.verify import Finding
+from epbuild.report.findings import print_findings
+from epbuild.report.inspection import print_inspection
+from epbuild.verify.findings import Finding
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from heard import COMPILE, EVENTS, FAILURE, Terminal
 
-from epbuild.build import (
+from epbuild.engine.events import (
     ChangedFile,
     Event,
     OutputCompared,
@@ -22,7 +22,7 @@ from epbuild.build import (
     StepOutput,
     ToolchainReady,
 )
-from epbuild.report import reporter
+from epbuild.report.reporter import reporter
 
 BUILT = RunFinished(0, 20.0, 1, 0, 0, 0, 0)
 NEW = OutputCompared("emit:a/t/directory", "dist/a", None, 1_500_000, (ChangedFile("a.bin", None, 1_500_000),))

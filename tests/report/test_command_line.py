@@ -13,7 +13,7 @@ from typer.main import get_command
 from epbuild import __version__
 from epbuild.cli import app
 from epbuild.cli.app import execute
-from epbuild.errors import (
+from epbuild.core.errors import (
     BuildError,
     EnvironmentFailure,
     EpbuildError,

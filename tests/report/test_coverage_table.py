@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from epbuild.build import Event, Listener, ModelCovered, RunFinished, StepFailed
-from epbuild.errors import Problem, StepId
-from epbuild.report import coverage_document, print_coverage, print_coverage_markdown, reporter
-from epbuild.verify import LeftNode, Outside
+from epbuild.core.errors import Problem, StepId
+from epbuild.engine.events import Event, Listener, ModelCovered, RunFinished, StepFailed
+from epbuild.report.coverage import coverage_document, print_coverage, print_coverage_markdown
+from epbuild.report.reporter import reporter
+from epbuild.verify.fallback import LeftNode, Outside
 
 UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"
 WHOLE = ModelCovered("compile:zoo/a/yolo", "yolo", "a", "whole", 1, Outside("yolo", 0, ()), None, 6_700_000, 4.04)

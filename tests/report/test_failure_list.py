@@ -8,18 +8,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from epbuild.build import (
-    Event,
-    OutputCompared,
-    Progress,
-    RunFinished,
-    RunStarted,
-    StepCompared,
-    StepFailed,
-    StepFinished,
-)
-from epbuild.errors import Problem, StepId
-from epbuild.report import reporter
+from epbuild.core.errors import Problem, StepId
+from epbuild.engine.events import Event, OutputCompared, Progress, RunFinished, RunStarted, StepCompared, StepFailed, StepFinished
+from epbuild.report.reporter import reporter
 
 NOTHING = "Unable to compile any nodes. Check that the session EPs support compilation"
 

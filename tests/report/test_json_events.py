@@ -11,12 +11,13 @@ from typing import Any, get_args
 import pytest
 from heard import ADDRESS, COMPILE, EVENTS, FAILURE, WARNING, WHERE
 
-from epbuild.build import Event, Fetching, StepFailed, Survey
-from epbuild.build.orphans import Orphan
-from epbuild.build.status import ActionStatus
-from epbuild.errors import Argument, Problem
-from epbuild.plan import Emission, Part, Plan, Step
-from epbuild.report import plan_document, print_json, problem_document, reporter
+from epbuild.core.errors import Argument, Problem
+from epbuild.engine.events import Event, Fetching, StepFailed
+from epbuild.plan.steps import Emission, Part, Plan, Step
+from epbuild.report.documents import plan_document, print_json, problem_document
+from epbuild.report.reporter import reporter
+from epbuild.survey.orphans import Orphan
+from epbuild.survey.status import ActionStatus, Survey
 
 
 @pytest.fixture(autouse=True)

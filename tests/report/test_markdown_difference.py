@@ -9,9 +9,10 @@ import cmarkgfm
 import pytest
 from cmarkgfm.cmark import Options
 
-from epbuild.errors import printable
+from epbuild.core.errors import printable
+from epbuild.diff.difference import Comparison, Difference
+from epbuild.diff.sizes import SizeChange
 from epbuild.report.markdown import MOST_CHARACTERS, code, markdown
-from epbuild.verify import Comparison, Difference, SizeChange
 
 QNN = "QNNExecutionProvider"
 OLD, NEW = "a" * 64, "b" * 64

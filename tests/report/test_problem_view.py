@@ -13,9 +13,8 @@ from heard import Terminal
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from epbuild.errors import Position, Problem, StepId
-from epbuild.report import tell_count, tell_problems
-from epbuild.report.problems import excerpt
+from epbuild.core.errors import Position, Problem, StepId
+from epbuild.report.problems import excerpt, tell_count, tell_problems
 
 GUTTER = len("   12 | ")
 

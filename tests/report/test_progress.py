@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pytest
 from heard import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
-from epbuild.build import (
+from epbuild.engine.events import (
     ComparisonStarted,
     Event,
     Fetched,
@@ -25,8 +25,9 @@ from epbuild.build import (
     StepOutput,
     StepStarted,
 )
-from epbuild.report import progress, reporter
+from epbuild.report import progress
 from epbuild.report.progress import LiveRows, PlainLines, summary
+from epbuild.report.reporter import reporter
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|10\d)(?:;\d+)*m")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -304,7 +305,7 @@ def test_the_last_line_tells_what_came_of_every_step(counts: dict[str, int], tex
 def test_a_build_with_nothing_to_do_does_not_wait_for_rich() -> None:
     code = f"""if True:
         import io, sys
-        from epbuild.build import RunFinished, RunStarted, StepFinished
+        from epbuild.engine.events import RunFinished, RunStarted, StepFinished
         from epbuild.report.progress import LiveRows, PlainLines
         for listener in (LiveRows(), PlainLines()):
             with listener:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from heard import Terminal
 
-from epbuild.build import Survey
-from epbuild.build.status import ActionStatus, StepState
-from epbuild.errors import Argument, Location, Position, Problem, StepId
-from epbuild.plan import Plan, Step
-from epbuild.report import print_plan, tell_problems
+from epbuild.core.errors import Argument, Location, Position, Problem, StepId
+from epbuild.plan.steps import Plan, Step
+from epbuild.report.problems import tell_problems
+from epbuild.report.text import print_plan
+from epbuild.survey.status import ActionStatus, StepState, Survey
 
 HERE = Position("recipes/epbuild.yaml", 12, 5)
 PROBLEM = Problem("EPB110", "there is no target 'npuu'", HERE, "Did you mean 'npu'?")

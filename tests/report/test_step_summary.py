@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from heard import COMPILE, EVENTS, SHARE
 
-from epbuild.build import Event, OutputCompared, RunFinished, RunStarted, StepFailed, StepFinished, Warned
-from epbuild.errors import BuildError, Position, Problem, RecipeError, StepId
-from epbuild.report import reporter
+from epbuild.core.errors import BuildError, Position, Problem, RecipeError, StepId
+from epbuild.engine.events import Event, OutputCompared, RunFinished, RunStarted, StepFailed, StepFinished, Warned
+from epbuild.report.reporter import reporter
 
 ENDED = RunFinished(0, 3.0, 1, 0, 0, 0, 0)
 

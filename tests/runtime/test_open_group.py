@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from imagined_onnxruntime import Machine, device
 
 from epbuild import runtime
-from epbuild.catalog import entries_for, known_eps
+from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.runtime import OpenError
 from epbuild.runtime.variants import PLUGINS
 

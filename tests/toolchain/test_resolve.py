@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 from small_environments import write_wheel
 
-from epbuild.errors import Position, Problem, ToolchainError
-from epbuild.lock import LockedEnvironment, Package
-from epbuild.recipe import Toolchain
-from epbuild.schemas import schema
-from epbuild.toolchain import Environment, Fingerprint, Requirements, deviations, found_installed, prepare, provision
+from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.core.schemas import schema
+from epbuild.recipe.model import Toolchain
 from epbuild.toolchain import resolve as module
+from epbuild.toolchain.environment import Environment, prepare
+from epbuild.toolchain.fingerprint import Fingerprint
+from epbuild.toolchain.lock_facts import LockedEnvironment, Package
 from epbuild.toolchain.platforms import PLATFORMS, platform_here, platform_name
-from epbuild.toolchain.resolve import asked, find_python, named_python, resolve_packages
+from epbuild.toolchain.provision import Requirements, provision
+from epbuild.toolchain.resolve import asked, deviations, find_python, found_installed, named_python, resolve_packages
 
 WHERE = Position("epbuild.yaml", 4, 3)
 RUNNING = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from small_environments import install, make_environment, site_of, write_wheel
 
-from epbuild.catalog import entry
-from epbuild.errors import Position, Problem, ToolchainError
-from epbuild.recipe import Toolchain
-from epbuild.toolchain import Environment, Fingerprint, prepare, ready
+from epbuild.catalog.catalog import entry
+from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.recipe.model import Toolchain
 from epbuild.toolchain import environment as module
+from epbuild.toolchain.environment import Environment, prepare, ready
+from epbuild.toolchain.fingerprint import Fingerprint
 
 WHERE = Position("epbuild.yaml", 4, 3)
 QNN = entry("QNNExecutionProvider")

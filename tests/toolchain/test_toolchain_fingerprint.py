@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from small_environments import install, make_environment, posix_only, site_of, write_script
 
-from epbuild.errors import Position, ToolchainError
+from epbuild.core.errors import Position, ToolchainError
 from epbuild.toolchain import fingerprint as module
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint, fingerprint, look

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.errors import Position, ToolchainError
-from epbuild.lock import LockedEnvironment, Package
-from epbuild.toolchain import Requirements, provision
-from epbuild.toolchain.provision import environment_folder, provisioned, running_python
+from epbuild.core.errors import Position, ToolchainError
+from epbuild.toolchain.lock_facts import LockedEnvironment, Package
+from epbuild.toolchain.provision import Requirements, environment_folder, provision, provisioned, running_python
 
 WHERE = Position("epbuild.yaml", 4, 3)
 WANTED = Requirements(("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"))

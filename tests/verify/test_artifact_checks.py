@@ -26,7 +26,10 @@ from compiled_models import (
     save,
 )
 
-from epbuild.verify import Finding, check_artifact, faulty_models, find_artifacts
+from epbuild.verify.artifact import find_artifacts
+from epbuild.verify.faults import faulty_models
+from epbuild.verify.findings import Finding
+from epbuild.verify.static import check_artifact
 
 CHECKS = (
     "manifest", "files", "digests", "model", "schema", "references", "source data", "source", "target", "partitions", "sharing",

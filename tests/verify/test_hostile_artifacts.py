@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from epbuild.errors import EpbuildError
-from epbuild.verify import check_artifact, find_artifacts, inspect_model
+from epbuild.core.errors import EpbuildError
+from epbuild.verify.artifact import find_artifacts
+from epbuild.verify.inspection import inspect_model
+from epbuild.verify.static import check_artifact
 
-HOSTILE = Path(__file__).with_name("hostile.py")
+HOSTILE = Path(__file__).parents[1] / "support" / "hostile.py"
 ROOT = HOSTILE.parents[2]
 INPUTS = 3000
 

@@ -11,8 +11,9 @@ import pytest
 from compiled_models import BINARY, QNN, context_node, list_files, relu, save
 from onnx import helper
 
-from epbuild.errors import VerifyError
-from epbuild.verify import Payload, inspect_files, inspect_model
+from epbuild.core.errors import VerifyError
+from epbuild.verify.inspection import inspect_files, inspect_model
+from epbuild.verify.payload import Payload
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
 

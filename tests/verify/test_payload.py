@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from onnx import AttributeProto, helper
 
 from epbuild.onnxfile.wire import encode_varint
-from epbuild.verify import Payload, payload
+from epbuild.verify import payload
+from epbuild.verify.payload import Payload
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,19 +12,19 @@ from compiled_models import BINARY, OPENVINO, QNN, TARGET_PATTERN, context_node,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epbuild.errors import VerifyError
-from epbuild.verify import (
+from epbuild.core.errors import VerifyError
+from epbuild.verify import checks
+from epbuild.verify.checks import (
     CompiledModel,
     Expected,
     ExpectedEp,
     ExpectedModel,
-    Payload,
     SharedBytes,
     check_compiled,
     check_shared_bytes,
-    checks,
     read_target,
 )
+from epbuild.verify.payload import Payload
 
 STEP = "share:decoder/npu"
 MODELS = {"prefill": "prefill_ctx.onnx", "decode": "decode_ctx.onnx"}

@@ -1,0 +1,163 @@
+"""The members of an archive or an image as files of a fresh folder: what their headers say, and never more than is sound."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from epbuild.archive.names import Names
+from epbuild.archive.refusal import cannot_unpack, damaged, harmful, quoted
+from epbuild.core.clone import copy_file
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.wire import MalformedModel
+
+Say = Callable[[str], object]
+"""Takes a line that tells how far it is."""
+
+MANIFEST = "manifest.json"
+_MOST_MANIFEST_BYTES = 8 << 20  # what `verify` reads of one
+
+# What no manifest lists may come to this together. Contexts and weights hardly shrink; text and zeros are small, or are told.
+_UNTOLD_BYTES = 256 << 20
+_UNTOLD_TIMES = 20
+
+_SILENT_SECONDS = 1.0
+_EVERY_SECONDS = 10.0
+
+
+class Members:
+    """Writes members below `folder`. `title` is what they come from, as it was asked for, and `packed` how many bytes that has.
+
+    What the manifests among them list may have the sizes that they say. All else, and what is over these sizes, may come to 256 MiB and
+    20 times what is packed, so that no small archive fills a disk; and nothing is begun for which there is no room.
+    """
+
+    def __init__(self, folder: Path, title: str, packed: int, say: Say) -> None:
+        self.title = title
+        self.names = Names(title)
+        self._folder = folder
+        self._untold = _UNTOLD_BYTES + _UNTOLD_TIMES * packed
+        self._told: dict[str, int] = {}
+        self._linked: dict[Path, tuple[str, Path]] = {}
+        self._models: list[Path] = []
+        self._progress = _Progress(title, say)
+
+    def write(self, name: str, size: int, pieces: Iterable[bytes], original: Path | None = None) -> Path:
+        """Write a member of `size` bytes, and return where it lies.
+
+        Where it can be another name of the file `original`, no piece is taken.
+
+        Raises UnsoundArchive, CannotUnpack, and what `pieces` raises.
+        """
+        path = self.names.file(name)
+        place = self._folder / path
+        with self._on_disk(name):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        if original is not None and _linked(original, place):
+            self._linked[place] = (name, original)
+        else:
+            self._claim_room(name, size, size - self._told.get(path, 0))
+            with self._on_disk(name):
+                file = place.open("xb", buffering=0)
+            with file:
+                self._pour(name, size, pieces, file.write)
+        self._learn(path, place, size)
+        if place.suffix == ".onnx":
+            self._models.append(place)
+        return place
+
+    def part_subgraph_data(self) -> None:
+        """Make files of their own of those that ONNX Runtime refuses as other names of an image's blobs: the data of models' subgraphs.
+
+        To be called once all members are there. What is no model is left for `verify` to judge. Raises CannotUnpack.
+        """
+        for model in self._models if self._linked else ():
+            try:
+                locations = read_header(model).subgraph_data
+            except (MalformedModel, OSError):
+                continue
+            for place in {Path(os.path.normpath(model.parent / location)) for location in locations} & self._linked.keys():
+                name, original = self._linked.pop(place)
+                size = place.stat().st_size
+                self._claim_room(name, size, size - self._told.get(place.relative_to(self._folder).as_posix(), 0))
+                with self._on_disk(name):
+                    place.unlink()
+                    copy_file(original, place)
+
+    def _pour(self, name: str, size: int, pieces: Iterable[bytes], write: Callable[[memoryview], int]) -> None:
+        written = 0
+        for piece in pieces:
+            written += len(piece)
+            if written > size:
+                raise damaged(self.title, f"the member {quoted(name)} has more than the {size:,} bytes that it should have")
+            rest = memoryview(piece)
+            while rest:  # a disk that is almost full takes a part
+                with self._on_disk(name):
+                    rest = rest[write(rest) :]
+            self._progress.add(len(piece))
+        if written < size:
+            raise damaged(self.title, f"the member {quoted(name)} ends after {written:,} of {size:,} bytes")
+
+    def _claim_room(self, name: str, size: int, untold: int) -> None:
+        self._untold -= max(untold, 0)
+        if self._untold < 0:
+            raise harmful(
+                self.title, name, f"would have {size:,} bytes, of which no manifest before it tells: too many for so small a file"
+            )
+        with self._on_disk(name):
+            free = shutil.disk_usage(self._folder).free
+        if size > free:
+            raise cannot_unpack(self.title, f"the member {quoted(name)} has {size:,} bytes, and there is room for {free:,}")
+
+    def _learn(self, path: str, place: Path, size: int) -> None:
+        """What a manifest says of the sizes of others; one that says nothing, or nonsense, is for `verify` to judge."""
+        if PurePosixPath(path).name != MANIFEST or size > _MOST_MANIFEST_BYTES:
+            return
+        folder = path.removesuffix(MANIFEST)
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            document = json.loads(place.read_bytes())
+            own = document if "files" in document else document["additional_metadata"]["epbuild"]
+            self._told.update({f"{folder}{file['path']}": int(file["size"]) for file in own["files"]})
+
+    @contextlib.contextmanager
+    def _on_disk(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise cannot_unpack(self.title, f"the member {quoted(name)} cannot be written: {reason}") from error
+
+
+class _Progress:
+    """Says how much has been unpacked, once it takes longer than one would wait without a word."""
+
+    def __init__(self, title: str, say: Say) -> None:
+        self._title = title
+        self._say = say
+        self._bytes = 0
+        self._next = time.monotonic() + _SILENT_SECONDS
+
+    def add(self, count: int) -> None:
+        self._bytes += count
+        if time.monotonic() >= self._next:
+            from rich.filesize import decimal
+
+            self._say(f"unpacking {self._title}: {decimal(self._bytes)}")
+            self._next = time.monotonic() + _EVERY_SECONDS
+
+
+def _linked(original: Path, place: Path) -> bool:
+    """Whether `place` is now another name of the file `original`."""
+    # Whoever removes one name of a read-only file on Windows has to change the file first, and it is not ours.
+    if not os.access(original, os.W_OK):
+        return False
+    try:
+        os.link(original, place)
+    except (OSError, NotImplementedError):
+        return False
+    return True

@@ -1,0 +1,176 @@
+"""Zip archives whose bytes depend on nothing but what is in them. Members are stored, so that a reader can map them,
+or deflated.
+
+Written from PKWARE's APPNOTE 6.3.10, not with the standard library: what `zipfile` writes differs between systems and versions of Python.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import BinaryIO
+
+from epbuild.archive.content import Content, Pour, Write
+
+GATHERED_BYTES = 8 << 20
+"""No larger members are held in memory, so that their CRC can stand before them; a larger one's comes after it."""
+
+_LOCAL = Struct("<4s5H3I2H")
+_CENTRAL = Struct("<4s6H3I5H2I")
+_DESCRIPTOR, _DESCRIPTOR64 = Struct("<4s3I"), Struct("<4sI2Q")
+_END64, _LOCATOR64, _END = Struct("<4sQ2H2I4Q"), Struct("<4sIQI"), Struct("<4s4H2IH")
+_LOCAL_MARK, _CENTRAL_MARK, _DESCRIPTOR_MARK = b"PK\x03\x04", b"PK\x01\x02", b"PK\x07\x08"
+_END64_MARK, _LOCATOR64_MARK, _END_MARK = b"PK\x06\x06", b"PK\x06\x07", b"PK\x05\x06"
+
+_MOST32, _MOST16 = 0xFFFFFFFF, 0xFFFF
+"""From these numbers on, the number is in the fields of zip64, and these stand in its place."""
+
+_UTF8, _CRC_FOLLOWS = 1 << 11, 1 << 3
+_STORED, _DEFLATED = 0, 8
+_RAW_DEFLATE = -15  # the largest window, without zlib's own header
+_GROWTH = 1000  # what cannot be made smaller grows by less than a byte in so many
+_VERSION, _VERSION64 = 20, 45
+_MADE_ON_UNIX = 3 << 8
+_FILE_0644 = 0o100644 << 16
+_MIDNIGHT, _1980_01_01 = 0, 1 << 5 | 1
+
+
+def write_zip(contents: Sequence[Content], pour: Pour, put: Write, *, level: int | None = None) -> None:
+    """Give the bytes of a zip archive of `contents`, in their order, to `put`; `level` is deflate's, None: they are stored as they are.
+
+    Raises what `pour` and `put` raise.
+    """
+    members: list[_Member] = []
+    offset = 0
+    for content in contents:
+        member = _Member(content.path.encode(), content.size, offset, content.size <= GATHERED_BYTES, level)
+        offset += _write_gathered(member, content, pour, put) if member.gathered else _write_member(member, content, pour, put)
+        members.append(member)
+    directory = b"".join(member.central() for member in members)
+    put(memoryview(directory + _end(len(members), len(directory), offset)))
+
+
+def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
+    """The name and content of the first member of an archive that `write_zip` may have written; it is None if it has over `most` bytes.
+
+    Reads no more than that member. Raises OSError.
+    """
+    header = file.read(_LOCAL.size)
+    if len(header) < _LOCAL.size:
+        return None
+    mark, _, flags, method, _, _, crc, packed_size, size, name_size, extra_size = _LOCAL.unpack(header)
+    if (
+        mark != _LOCAL_MARK
+        or flags != _UTF8
+        or method not in (_STORED, _DEFLATED)
+        or max(packed_size, size) > most + most // _GROWTH
+    ):
+        return None
+    name, data = file.read(name_size + extra_size)[:name_size], file.read(packed_size)
+    if method == _DEFLATED:
+        try:
+            data = zlib.decompressobj(_RAW_DEFLATE).decompress(data, size + 1)
+        except zlib.error:
+            return None
+    if len(data) != size or size > most or zlib.crc32(data) != crc:
+        return None
+    return name.decode(errors="replace"), data
+
+
+@dataclass
+class _Member:
+    name: bytes
+    size: int
+    offset: int
+    gathered: bool
+    level: int | None
+    packed_size: int = 0
+    crc: int = 0
+
+    @property
+    def large(self) -> bool:
+        """Whether its sizes have eight bytes, which has to be known before it is packed."""
+        return self.size + (0 if self.level is None else self.size // _GROWTH) >= _MOST32
+
+    def local(self) -> bytes:
+        absent = _MOST32 if self.large else 0
+        crc, packed, size = (self.crc, self.packed_size, self.size) if self.gathered else (0, absent, absent)
+        extra = _extra64(0, 0) if self.large else b""  # says that the sizes that follow the content have eight bytes
+        head = _LOCAL.pack(_LOCAL_MARK, *self._common(), crc, packed, size, len(self.name), len(extra))
+        return head + self.name + extra
+
+    def descriptor(self) -> bytes:
+        shape = _DESCRIPTOR64 if self.large else _DESCRIPTOR
+        return shape.pack(_DESCRIPTOR_MARK, self.crc, self.packed_size, self.size)
+
+    def packer(self) -> Callable[[bytes | bytearray | memoryview, bool], bytes | bytearray | memoryview]:
+        """What turns the pieces of its content, the last of them marked, into those that stand in the archive."""
+        if self.level is None:
+            return lambda piece, last: piece
+        packer = zlib.compressobj(self.level, zlib.DEFLATED, _RAW_DEFLATE)
+        return lambda piece, last: packer.compress(piece) + (packer.flush() if last else b"")
+
+    def central(self) -> bytes:
+        far = self.offset >= _MOST32
+        sizes, offsets = (self.size, self.packed_size) if self.large else (), (self.offset,) if far else ()
+        extra = _extra64(*sizes, *offsets) if sizes or offsets else b""
+        version, *others = self._common()
+        packed, size = (_MOST32, _MOST32) if self.large else (self.packed_size, self.size)
+        return (
+            _CENTRAL.pack(
+                *(_CENTRAL_MARK, _MADE_ON_UNIX | _VERSION64, _VERSION64 if far else version, *others, self.crc, packed, size),
+                *(len(self.name), len(extra), 0, 0, 0, _FILE_0644, min(self.offset, _MOST32)),
+            )
+            + self.name
+            + extra
+        )
+
+    def _common(self) -> tuple[int, ...]:
+        version = _VERSION64 if self.large else _VERSION
+        method = _STORED if self.level is None else _DEFLATED
+        return version, _UTF8 if self.gathered else _UTF8 | _CRC_FOLLOWS, method, _MIDNIGHT, _1980_01_01
+
+
+def _write_gathered(member: _Member, content: Content, pour: Pour, put: Write) -> int:
+    data = bytearray()
+    pour(content, data.extend)
+    member.crc = zlib.crc32(data)
+    packed = member.packer()(data, True)
+    member.packed_size = len(packed)
+    head = member.local()
+    put(memoryview(head))
+    put(memoryview(packed))
+    return len(head) + len(packed)
+
+
+def _write_member(member: _Member, content: Content, pour: Pour, put: Write) -> int:
+    pack = member.packer()
+
+    def write(piece: bytes | memoryview, last: bool = False) -> None:
+        member.crc = zlib.crc32(piece, member.crc)
+        packed = pack(piece, last)
+        member.packed_size += len(packed)
+        put(memoryview(packed))
+
+    head = member.local()
+    put(memoryview(head))
+    pour(content, write)
+    write(b"", last=True)
+    tail = member.descriptor()
+    put(memoryview(tail))
+    return len(head) + member.packed_size + len(tail)
+
+
+def _extra64(*numbers: int) -> bytes:
+    return Struct(f"<2H{len(numbers)}Q").pack(1, 8 * len(numbers), *numbers)
+
+
+def _end(count: int, size: int, offset: int) -> bytes:
+    """What ends an archive with a directory of `size` bytes for `count` members at `offset`."""
+    end = _END.pack(_END_MARK, 0, 0, *(min(count, _MOST16),) * 2, min(size, _MOST32), min(offset, _MOST32), 0)
+    if count < _MOST16 and size < _MOST32 and offset < _MOST32:
+        return end
+    end64 = _END64.pack(_END64_MARK, _END64.size - 12, _MADE_ON_UNIX | _VERSION64, _VERSION64, 0, 0, count, count, size, offset)
+    return end64 + _LOCATOR64.pack(_LOCATOR64_MARK, 0, offset + size, 1) + end

@@ -1,0 +1,1 @@
+"""Blobs, action records, leases and the memory of workspaces; nothing here knows what they mean."""

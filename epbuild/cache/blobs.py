@@ -1,0 +1,254 @@
+"""Files by their content: a blob is named by its SHA-256, never half-written, and checked whenever it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epbuild.cache.checksums import Check, Checksums
+from epbuild.cache.entries import Thing, files_below
+from epbuild.cache.errors import DamagedBlob, MissingBlob, explained
+from epbuild.core.atomic import rename
+from epbuild.core.content import LARGE_BYTES, Blob, Copier, Reading, Write, read
+from epbuild.core.drafts import Draft, Drafts, discard, touch
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class BlobStore:
+    """The blobs below `root`. Any number of threads and processes may use one root at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._objects = root / "cas" / "sha256"
+        self._damaged = root / "cas" / "damaged"
+        self._drafts = Drafts(root / "cas" / "tmp")
+        self._checksums = Checksums(root / "cas" / "xxh3-128", self._drafts)
+        self._copier = Copier()
+
+    @property
+    def partials(self) -> Path:
+        """The folder for files that grow over several runs, on the file system of the blobs; made by its users."""
+        return self.root / "cas" / "partial"
+
+    def add(self, path: Path) -> Blob:
+        """Store the content of the file at `path`, which is read once. Raises StoreError."""
+        with explained(f"read {path}", elsewhere=None):
+            source = path.open("rb", buffering=0)
+        with source, explained(f"store {path} in {self.root}"), self._drafts.new() as draft:
+            reading = _naming(source)
+            self._copier.copy(source, draft.file, reading)
+            return self._keep_read(draft, reading)
+
+    def take(self, path: Path) -> Blob:
+        """Store the file at `path`, to which nobody writes any more; it may be at `path` no longer, also when this fails.
+
+        On the file system of the store it is moved there, and nothing is copied. Raises StoreError.
+        """
+        with explained(f"store {path} in {self.root}"), self._drafts.moved(path) as draft:
+            if draft is not None:
+                reading = _naming(draft.file)
+                read(draft.file, reading)
+                return self._keep_read(draft, reading)
+        return self.add(path)
+
+    def adopt(self, path: Path, blob: Blob) -> None:
+        """Make the file at `path`, which is closed and known to hold `blob`, that blob; it is at `path` no longer.
+
+        The file must lie in `partials`, so that it need not be copied. Raises StoreError; then it stays where it is.
+        """
+        with explained(f"store {path} in {self.root}"), path.open("r+b") as file:
+            touch(path)  # it may have arrived long ago
+            self._keep(Draft(path, file), blob)
+        with suppress(OSError):  # the same content was there before
+            discard(path)
+
+    def find(self, digest: str) -> Blob | None:
+        """The blob of that name, of whatever size it has; looks at no content."""
+        try:
+            return Blob(digest, self._place(digest).stat().st_size)
+        except (OSError, MissingBlob):
+            return None
+
+    def has(self, digest: str, size: int) -> bool:
+        """Whether a blob of that name and size in bytes is there; looks at no content."""
+        try:
+            return self._place(digest).stat().st_size == size
+        except (OSError, MissingBlob):
+            return False
+
+    def materialise(self, digest: str, destination: Path) -> None:
+        """Make `destination`, which must not exist, an ordinary writable file with the blob's content.
+
+        The file shares no link with the store, so that changing it cannot change the blob. Missing parent directories
+        are made. Raises MissingBlob, DamagedBlob, and StoreError when it cannot be written; then no file is left.
+        """
+        with self._open(digest) as source, explained(f"write {destination}", elsewhere=None):
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            identity = os.fstat(source.fileno())
+            check = Check(self._checksums, digest, identity.st_size)
+            copy = destination.open("x+b")
+            try:
+                with copy:
+                    self._copier.copy(source, copy, check.reading)
+            except BaseException:
+                destination.unlink(missing_ok=True)
+                raise
+        if not check.passed():
+            destination.unlink(missing_ok=True)
+            raise self._damaged_blob(digest, identity)
+
+    def pour(self, digest: str, write: Write) -> None:
+        """Give the blob's content to `write`, in order and in pieces of at most 1 MiB, in constant memory.
+
+        Whether the content is right shows after the last piece: raises DamagedBlob then. Raises MissingBlob, StoreError when it
+        cannot be read, and what `write` raises.
+        """
+        with self._open(digest) as source:
+            identity = os.fstat(source.fileno())
+            check = Check(self._checksums, digest, identity.st_size)
+            read(_Explained(source, f"read {digest} in the store {self.root}"), check.reading, write)
+        if not check.passed():
+            raise self._damaged_blob(digest, identity)
+
+    def read_bytes(self, digest: str) -> bytes:
+        """The blob's content, for blobs that fit in memory. Raises MissingBlob, DamagedBlob, StoreError."""
+        with self._open(digest) as source:
+            with explained(f"read {digest} in the store {self.root}"):
+                data = source.read()
+            identity = os.fstat(source.fileno())
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise self._damaged_blob(digest, identity)
+        return data
+
+    def check(self, digest: str, told: Callable[[int], None] = lambda count: None) -> None:
+        """Read a blob through, in constant memory, and set it aside if its SHA-256 is not what its name says.
+
+        `told` hears how many bytes were read each time; what it raises ends the reading. Raises MissingBlob, DamagedBlob, StoreError.
+        """
+        with self._open(digest) as source:
+            with explained(f"read {digest} in the store {self.root}"):
+                reading = _naming(source)
+                read(_Watched(source, told), reading, ahead=False)
+            identity = os.fstat(source.fileno())
+        if reading.digest != digest:
+            raise self._damaged_blob(digest, identity)
+        self._checksums.note(digest, reading.checksum)
+
+    def things(self) -> Iterator[Thing]:
+        """Every blob, with the time when it was last stored. Raises StoreError."""
+        with explained(f"list the store {self.root}"):
+            for path, status in files_below(self._objects):
+                if _DIGEST.fullmatch(path.name):
+                    yield Thing("blob", path.name, status.st_size, status.st_mtime_ns)
+
+    def remove(self, thing: Thing) -> bool:
+        """Remove a blob that was listed, unless it was stored again since; says whether it is gone. Raises StoreError."""
+        with explained(f"remove {thing.name} from the store {self.root}"):
+            self._checksums.forget(thing.name)
+            return self._drafts.withdraw(self._place(thing.name), thing.used_ns)
+
+    def sweep(self) -> None:
+        """Remove what killed processes left half-written, once it is a day old. Raises StoreError."""
+        with explained(f"clean up the store {self.root}"):
+            self._drafts.sweep()
+
+    def place(self, digest: str) -> Path:
+        """Where the blob of that name is, or would be: a file to be read, or linked to, and never written. Raises MissingBlob."""
+        return self._place(digest)
+
+    def _place(self, digest: str) -> Path:
+        # Digests come from documents on disk: one that is no digest must not name a path outside the store.
+        if not _DIGEST.fullmatch(digest):
+            raise MissingBlob(digest, self.root)
+        return self._objects / digest[:2] / digest
+
+    def _keep_read(self, draft: Draft, reading: Reading) -> Blob:
+        blob = reading.blob
+        self._keep(draft, blob)
+        self._checksums.note(blob.digest, reading.checksum)
+        return blob
+
+    def _keep(self, draft: Draft, blob: Blob) -> None:
+        place = self._place(blob.digest)
+        if self.has(blob.digest, blob.size):
+            if touch(place):
+                return
+        else:
+            with suppress(FileNotFoundError):
+                self._set_aside(blob.digest, place.stat())
+        try:
+            draft.publish(place, read_only=True)
+        except PermissionError:
+            # Windows replaces no read-only file; where another writer was first, its blob is as good as this one.
+            if not self.has(blob.digest, blob.size):
+                raise
+
+    def _open(self, digest: str) -> io.FileIO:
+        place = self._place(digest)
+        with explained(f"read {place}"):
+            try:
+                return place.open("rb", buffering=0)
+            except FileNotFoundError:
+                raise MissingBlob(digest, self.root) from None
+
+    def _damaged_blob(self, digest: str, identity: os.stat_result) -> DamagedBlob:
+        """What to raise for a blob that was opened and is not what its name says; it is set aside."""
+        self._set_aside(digest, identity)
+        return DamagedBlob(digest, self.root)
+
+    def _set_aside(self, digest: str, identity: os.stat_result) -> None:
+        place = self._place(digest)
+        # Where it cannot be moved, for instance in a store that this user may only read, it is still not used.
+        with suppress(OSError):
+            # Another process may have put a sound blob in its place since this one was opened.
+            if os.path.samestat(identity, place.stat()):
+                self._checksums.forget(digest)
+                self._damaged.mkdir(parents=True, exist_ok=True)
+                discard(self._damaged / digest)
+                rename(place, self._damaged / digest)
+
+
+def _naming(file: io.FileIO | io.BufferedRandom) -> Reading:
+    """What is to be found of a file that is named: beside its digest, the checksum of a large one."""
+    return Reading(checksum=os.fstat(file.fileno()).st_size >= LARGE_BYTES)
+
+
+class _Explained(io.RawIOBase):
+    """A file whose own failures are told as the store's, and nobody else's in whose midst it is read."""
+
+    def __init__(self, file: io.FileIO, task: str) -> None:
+        self._file = file
+        self._task = task
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        with explained(self._task):
+            return self._file.readinto(buffer)
+
+
+class _Watched(io.RawIOBase):
+    """A file whose reader is watched: `told` hears of every piece that is read."""
+
+    def __init__(self, file: io.FileIO, told: Callable[[int], None]) -> None:
+        self._file = file
+        self._told = told
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        count = self._file.readinto(buffer)
+        self._told(count or 0)
+        return count

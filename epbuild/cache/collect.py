@@ -1,0 +1,195 @@
+"""Makes a store smaller: what nobody needs goes, the longest unused first. Safe beside builds that are running.
+
+What is needed is given by the caller; what was used within the last hour stays in any case. Beside builds it is safe because
+
+- a build relies on a record only after it has noted the use as the record's time, and on a blob that was there before only after it has
+  given the blob a new time. Here, each is moved out of sight first and removed only if its time is still the one that was read at the
+  beginning; else it is put back. Whichever of the two comes second sees what the first did: a build that comes too late finds nothing,
+  and makes it again; a collector that comes too late finds the use.
+- blobs are stored before the record that names them, and stay young for an hour: a build that has not put its record yet loses none.
+- a record goes before the blobs that it alone names. So no record is left, even by a collector that is killed, that names what was
+  removed; blobs that are left over go the next time.
+- partial downloads and remote models are removed under the lease that those who fetch them hold.
+
+What remains is a build that found a record more than an hour ago and reads its blobs only now, in a workspace that does not name the
+action. It is told that the blob is missing (EPB501) and makes the result again; it never reads a wrong one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.entries import Thing
+from epbuild.cache.garbage import Leftovers
+from epbuild.cache.records import ActionRecords
+
+YOUNG_SECONDS = 3600
+"""What was used within this time is never removed: a build that is running may be about to rely on it."""
+
+Reason = Literal["unused", "over size", "damaged"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the builds that are known need: the keys of records, the digests of blobs, and remote models by their names in the store."""
+
+    keys: frozenset[str] = frozenset()
+    blobs: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a store may keep of what nobody needs: unused for at most so many seconds, and in all at most so many bytes."""
+
+    max_age: float
+    max_size: int | None = None
+
+
+@dataclass
+class Collected:
+    """What came of a collection: what is gone, and why; what is kept because it is needed; what is kept because it was used lately."""
+
+    removed: list[tuple[Thing, Reason]] = field(default_factory=list)
+    needed: list[Thing] = field(default_factory=list)
+    recent: list[Thing] = field(default_factory=list)
+
+    @property
+    def left(self) -> int:
+        """The bytes that are left."""
+        return sum(thing.size for thing in (*self.needed, *self.recent))
+
+
+def collect(
+    root: Path,
+    limits: Limits,
+    needs: Callable[[], Needs],
+    blobs_of: Callable[[Mapping[str, Any]], Iterable[str]],
+    *,
+    now: float,
+    dry_run: bool = False,
+) -> Collected:
+    """Remove from the store at `root` what exceeds the `limits` at the time `now` (Unix seconds), or only say what that would be.
+
+    `blobs_of` gives the blobs that a record names. Not for two callers at once: hold a lease. Raises StoreError.
+    """
+    return _Collection(root, limits, needs, blobs_of, now, dry_run).run()
+
+
+class _Collection:
+    def __init__(
+        self,
+        root: Path,
+        limits: Limits,
+        needs: Callable[[], Needs],
+        blobs_of: Callable[[Mapping[str, Any]], Iterable[str]],
+        now: float,
+        dry_run: bool,
+    ) -> None:
+        self._blobs = BlobStore(root)
+        self._records = ActionRecords(root)
+        self._leftovers = Leftovers(root)
+        self._limits = limits
+        self._ask_needs = needs
+        self._needs = needs()
+        self._now = now
+        self._dry_run = dry_run
+        self._outcome = Collected()
+        self._queue: list[tuple[int, str, Thing]] = []
+        # Blobs before records: a record that is put in between names blobs that are new, or have a new time by then.
+        self._stored = {thing.name: thing for thing in self._blobs.things()}
+        self._named: dict[str, frozenset[str]] = {}
+        self._namings = Counter[str]()
+        for record in self._records.things():
+            self._take_in_record(record, blobs_of)
+
+    def run(self) -> Collected:
+        leftovers = list(self._leftovers.things())
+        for thing in leftovers:
+            if thing.name in self._needs.models:
+                self._outcome.needed.append(thing)
+                if not self._dry_run:
+                    self._leftovers.use(thing.name)
+            else:
+                self._enqueue(thing)
+        for digest in [digest for digest in self._stored if self._is_free(digest)]:
+            self._enqueue(self._stored.pop(digest))
+        queued = sum(thing.size for _, _, thing in self._queue)
+        self._work_off(queued + self._outcome.left + sum(thing.size for thing in self._stored.values()))
+        needed = self._needs.blobs.union(*(self._named.get(key, ()) for key in self._needs.keys))
+        for digest, thing in self._stored.items():
+            (self._outcome.needed if digest in needed else self._outcome.recent).append(thing)
+        return self._outcome
+
+    def _take_in_record(self, record: Thing, blobs_of: Callable[[Mapping[str, Any]], Iterable[str]]) -> None:
+        document = self._records.look(record.name)
+        names = frozenset(blobs_of(document)) if document is not None else frozenset()
+        self._named[record.name] = names
+        self._namings.update(names)
+        # One that cannot be read, as it is damaged or of an older epbuild, is of no use to whoever needs its key.
+        if document is None or record.name not in self._needs.keys:
+            self._enqueue(record)
+            return
+        self._outcome.needed.append(record)
+        if not self._dry_run:
+            self._records.use(record.name)
+
+    def _work_off(self, total: int) -> None:
+        while self._queue:
+            thing = heapq.heappop(self._queue)[-1]
+            reason = self._reason(thing, total)
+            if reason is None:
+                self._outcome.recent.append(thing)
+            else:
+                total -= self._take(thing, reason)
+
+    def _take(self, thing: Thing, reason: Reason) -> int:
+        """Remove a thing, and with a record the blobs that it alone named; returns the bytes that this freed."""
+        if not (self._dry_run or self._remove(thing)):
+            self._outcome.recent.append(thing)
+            return 0
+        self._outcome.removed.append((thing, reason))
+        freed = thing.size
+        if thing.kind == "record":
+            names = self._named.pop(thing.name)
+            self._namings.subtract(names)
+            for blob in [self._stored.pop(digest) for digest in sorted(names & self._stored.keys()) if self._is_free(digest)]:
+                if self._unused(blob) < YOUNG_SECONDS:
+                    self._outcome.recent.append(blob)
+                else:
+                    freed += self._take(blob, reason)
+        return freed
+
+    def _reason(self, thing: Thing, total: int) -> Reason | None:
+        if thing.kind == "damaged":
+            return "damaged"
+        if self._unused(thing) < YOUNG_SECONDS:
+            return None
+        if self._unused(thing) > self._limits.max_age:
+            return "unused"
+        return "over size" if self._limits.max_size is not None and total > self._limits.max_size else None
+
+    def _unused(self, thing: Thing) -> float:
+        """For how many seconds nobody has used a thing."""
+        return self._now - thing.used_ns / 1e9
+
+    def _remove(self, thing: Thing) -> bool:
+        match thing.kind:
+            case "record":
+                return self._records.remove(thing)
+            case "blob":
+                return self._blobs.remove(thing)
+            case _:
+                return self._leftovers.remove(thing, lambda: self._ask_needs().models)
+
+    def _is_free(self, digest: str) -> bool:
+        return not self._namings[digest] and digest not in self._needs.blobs
+
+    def _enqueue(self, thing: Thing) -> None:
+        heapq.heappush(self._queue, (thing.used_ns, thing.name, thing))

@@ -1,0 +1,201 @@
+"""What files contain, by SHA-256: each file is read once, and not again until its stat says that it may have changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from epbuild.cache.errors import explained
+from epbuild.core.changetime import changed_ns
+from epbuild.core.content import LARGE_BYTES, hash_stream
+from epbuild.core.errors import Problem, StoreError
+
+# More threads than this would wait for the disk, and each holds a buffer.
+_THREADS = min(8, os.cpu_count() or 1)
+# To hand a small file over to a thread takes longer than to read it.
+_BATCH = 20
+_ATTEMPTS = 3
+
+# The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat.
+_TIMESTAMP_STEP_NS = 2_000_000_000
+
+
+class StatKey(NamedTuple):
+    """What the file system says of a file that changes when its content does; times in nanoseconds since the epoch.
+
+    `ctime_ns` is that of `changed_ns`: never the time of creation.
+    """
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path, status: os.stat_result | None = None) -> StatKey:
+        """That of the file at `path`, whose `stat` is `status` (None: asked for now). Raises OSError where it has to be asked for."""
+        seen = path.stat() if status is None else status
+        return cls(seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino)
+
+    def settled(self, at_ns: int) -> bool:
+        """Whether any write after the moment `at_ns` must give the file another key than this."""
+        return all(abs(at_ns - change) > _TIMESTAMP_STEP_NS for change in (self.mtime_ns, self.ctime_ns))
+
+
+class StatMemory(Protocol):
+    """Where digests are remembered between runs, by absolute path; it may forget, and must not invent."""
+
+    def get(self, path: str) -> tuple[StatKey, str] | None:
+        """What was last put for `path`."""
+        ...
+
+    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
+        """Remember the digest of each path, and the key that the file had."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Reading:
+    key: StatKey
+    digest: str
+    lasting: bool
+
+
+class Digests:
+    """Content digests of files, remembered in `memory`."""
+
+    def __init__(self, memory: StatMemory) -> None:
+        self._memory = memory
+
+    def of(self, path: Path) -> str:
+        """The digest of one file; see `of_many`."""
+        return self.of_many([path])[path]
+
+    def of_many(self, paths: Iterable[Path]) -> dict[Path, str]:
+        """The digest of every file, as hex, by the path that was asked for.
+
+        Names of one and the same file are read once. Raises StoreError, for all files at once, when some cannot be
+        read (EPB504), or keep changing while they are (EPB505).
+        """
+        digests: dict[Path, str] = {}
+        unread: dict[tuple[object, ...], list[Path]] = {}
+        sizes: dict[tuple[object, ...], int] = {}
+        problems: list[Problem] = []
+        asked = list(dict.fromkeys(paths))
+        for path in asked:
+            try:
+                status = _status(path)
+            except StoreError as error:
+                problems.extend(error.problems)
+                continue
+            key = StatKey.of(path, status)
+            match self._memory.get(str(path.absolute())):
+                case (known_key, digest) if known_key == key:
+                    digests[path] = digest
+                case _:
+                    # File systems without inode numbers say 0 for all.
+                    file = (status.st_dev, key) if key.inode else (path,)
+                    unread.setdefault(file, []).append(path)
+                    sizes[file] = key.size
+        lasting: dict[str, tuple[StatKey, str]] = {}
+        # The largest first, so that no core is left with it alone at the end.
+        files = sorted(unread, key=lambda file: sizes[file], reverse=True)
+        large = sum(size >= LARGE_BYTES for size in sizes.values())
+        for unread_file, reading in zip(files, _read_all([unread[file][0] for file in files], large), strict=True):
+            names = unread[unread_file]
+            if isinstance(reading, StoreError):
+                problems.extend(reading.problems)
+                continue
+            digests.update(dict.fromkeys(names, reading.digest))
+            if reading.lasting:
+                lasting.update({str(name.absolute()): (reading.key, reading.digest) for name in names})
+        if lasting:
+            self._memory.put_many(lasting)
+        if problems:
+            raise StoreError(*problems)
+        return {path: digests[path] for path in asked}
+
+    @contextmanager
+    def relinking(self, paths: Iterable[Path]) -> Iterator[None]:
+        """Hard links that the block makes to the files, or removes, are no change of content: their digests stay known.
+
+        A link changes the time of the last status change and nothing else; a file of which more has changed is read again. So are all of
+        them where the memory cannot be used just now: what the block did stands all the same. Raises StoreError before the block, and in
+        it what the block raises.
+        """
+        before = {path: StatKey.of(path, _status(path)) for path in paths}
+        yield
+        lasting = {}
+        with suppress(StoreError):
+            for path, key in before.items():
+                after = StatKey.of(path, _status(path))
+                known = self._memory.get(str(path.absolute()))
+                if known is not None and known[0] == key and after._replace(ctime_ns=key.ctime_ns) == key:
+                    lasting[str(path.absolute())] = (after, known[1])
+            if lasting:
+                self._memory.put_many(lasting)
+
+
+def unchanged(path: Path, key: StatKey) -> bool:
+    """Whether the file is there and looks as it did when `key` was taken."""
+    try:
+        return StatKey.of(path) == key
+    except OSError:
+        return False
+
+
+def _read_all(paths: list[Path], large: int) -> list[_Reading | StoreError]:
+    """Every file's reading, in order; the first `large` of them are large."""
+
+    def read(batch: list[Path]) -> list[_Reading | StoreError]:
+        return [_attempt(path, ahead=large < _THREADS) for path in batch]
+
+    batches = [[path] for path in paths[:large]]
+    batches += [paths[start : start + _BATCH] for start in range(large, len(paths), _BATCH)]
+    if len(batches) < 2:
+        return [reading for batch in batches for reading in read(batch)]
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="digest")
+    try:
+        return [reading for readings in pool.map(read, batches) for reading in readings]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _attempt(path: Path, *, ahead: bool) -> _Reading | StoreError:
+    try:
+        return _read(path, ahead=ahead)
+    except StoreError as error:
+        return error
+
+
+def _read(path: Path, *, ahead: bool) -> _Reading:
+    for _ in range(_ATTEMPTS):
+        before = StatKey.of(path, _status(path))
+        started_ns = time.time_ns()
+        with explained(f"read {path}", code="EPB504", elsewhere=None), path.open("rb", buffering=0) as file:
+            digest = hash_stream(file, ahead=ahead).digest
+        if StatKey.of(path, _status(path)) == before:
+            return _Reading(before, digest, lasting=before.settled(started_ns))
+    problem = Problem(
+        "EPB505",
+        f"{path} changes while it is read.",
+        hint="Wait for the program that writes it, then run the build again.",
+    )
+    raise StoreError(problem)
+
+
+def _status(path: Path) -> os.stat_result:
+    with explained(f"read {path}", code="EPB504", elsewhere=None):
+        status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        # Opening a pipe would wait for a writer that may never come.
+        raise StoreError(Problem("EPB504", f"Cannot read {path}: it is not a regular file."))
+    return status

@@ -1,0 +1,75 @@
+"""What can go wrong on disk, told with the path and with what to do about it (EPB5xx)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from epbuild.core.errors import Problem, StoreError
+
+ANOTHER_CACHE = "set EPBUILD_CACHE_DIR to a directory on another file system"
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+class MissingBlob(StoreError):
+    """The store does not hold a blob that was asked for (EPB501)."""
+
+    def __init__(self, digest: str, root: Path) -> None:
+        self.digest = digest
+        super().__init__(
+            Problem(
+                "EPB501",
+                f"The store {root} does not hold {digest}.",
+                hint="It was removed or never added: run the build again to make it anew.",
+            )
+        )
+
+
+class DamagedBlob(StoreError):
+    """A blob's bytes are no longer the ones that it is named by; it has been set aside (EPB502)."""
+
+    def __init__(self, digest: str, root: Path) -> None:
+        self.digest = digest
+        super().__init__(
+            Problem(
+                "EPB502",
+                f"The blob {digest} in the store {root} was changed after it was stored, and is not used.",
+                hint="Run the build again to make it anew; if this comes back, check the disk.",
+            )
+        )
+
+
+class NewerRecord(StoreError):
+    """A record that only a newer epbuild can read (EPB506)."""
+
+    def __init__(self, place: Path, version: int) -> None:
+        message = f"{place} was written by a newer epbuild (its format is {version})."
+        super().__init__(Problem("EPB506", message, hint="Use the newer epbuild to look after this store."))
+
+
+@contextmanager
+def explained(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
+    """Turn an OSError in the block into a StoreError that says "Cannot <task>", why, and what to do.
+
+    `elsewhere` is the way out that does not mend the place itself, or None where there is no such way.
+    """
+    try:
+        yield
+    except OSError as error:
+        way_out = f", or {elsewhere}" if elsewhere else ""
+        problem = Problem(code, f"Cannot {task}: {error.strerror or error}.", hint=f"{_cure(error)}{way_out}.")
+        raise StoreError(problem) from error
+
+
+def _cure(error: OSError) -> str:
+    if error.errno in _FULL:
+        return "Free some space there"
+    if error.errno in _FORBIDDEN:
+        return "Give this user permission for it"
+    if isinstance(error, FileNotFoundError):
+        return "Check that the path is right"
+    return "Check the path and its file system"

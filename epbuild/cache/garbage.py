@@ -1,0 +1,100 @@
+"""What is in a store beside blobs and records: remote models as folders, downloads that are not whole yet, and what was set aside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+
+from epbuild.cache.entries import Thing, files_below
+from epbuild.cache.errors import explained
+from epbuild.cache.leases import lease_if_free
+from epbuild.core.atomic import rename
+from epbuild.core.drafts import discard, touch
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+_DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged")
+_PARTIAL = "cas/partial"
+_REMOTE = "remote"
+_DRAFT = ".part"
+"""What a file or a folder of a remote model is called while it is written or removed, after its folder's name."""
+
+
+class Leftovers:
+    """These things of the store at `root`; they go by their POSIX paths below it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def things(self) -> Iterator[Thing]:
+        """All of them. Raises StoreError."""
+        with explained(f"list {self._root}"):
+            for folder in _DAMAGED:
+                for path, status in files_below(self._root / folder):
+                    yield Thing("damaged", f"{folder}/{path.name}", status.st_size, status.st_mtime_ns)
+            for path, status in files_below(self._root / _PARTIAL):
+                if _NAME.fullmatch(path.name):
+                    yield Thing("partial download", f"{_PARTIAL}/{path.name}", status.st_size, status.st_mtime_ns)
+            yield from self._remote()
+
+    def remove(self, thing: Thing, needed: Callable[[], Container[str]] = frozenset) -> bool:
+        """Remove what was listed, unless somebody is at it, has used it since, or needs it; says whether it is gone.
+
+        `needed` gives the remote models that are needed, and is asked under the lease that their users take. Raises StoreError.
+        """
+        path = self._root / thing.name
+        with explained(f"remove {path}"):
+            match thing.kind:
+                case "damaged":
+                    discard(path)
+                    return True
+                case "partial download":
+                    name = f"remote-{path.stem}" if path.suffix == _DRAFT else f"fetch-{path.name}"
+                    with lease_if_free(self._root, name) as held:
+                        if not held or not _as_listed(path, thing):
+                            return False
+                        discard_all(path)
+                        discard(path.with_name(f"{path.name}.json"))
+                        return True
+                case "remote model":
+                    with lease_if_free(self._root, f"remote-{path.name}") as held:
+                        if not held or not _as_listed(path, thing) or thing.name in needed():
+                            return False
+                        # As a draft it counts as not fetched from one moment to the next, however far its removal gets.
+                        draft = path.with_suffix(_DRAFT)
+                        discard_all(draft)
+                        rename(path, draft)
+                        discard_all(draft)
+                        return True
+        raise ValueError(f"not a leftover: {thing}")
+
+    def use(self, name: str) -> None:
+        """Note that a remote model, if it is there, is in use now."""
+        touch(self._root / name)
+
+    def _remote(self) -> Iterator[Thing]:
+        folder = self._root / _REMOTE
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.is_dir() and _NAME.fullmatch(path.name):
+                size = sum(status.st_size for _, status in files_below(path))
+                yield Thing("remote model", f"{_REMOTE}/{path.name}", size, path.stat().st_mtime_ns)
+            elif path.suffix == _DRAFT and _NAME.fullmatch(path.stem):
+                status = path.stat()
+                size = sum(inner.st_size for _, inner in files_below(path)) if path.is_dir() else status.st_size
+                yield Thing("partial download", f"{_REMOTE}/{path.name}", size, status.st_mtime_ns)
+
+
+def _as_listed(path: Path, thing: Thing) -> bool:
+    return path.exists() and path.stat().st_mtime_ns == thing.used_ns
+
+
+def discard_all(path: Path) -> None:
+    """Remove a file, or a folder with all that it holds, if it is there, read-only or not. Raises OSError."""
+    if not path.is_dir():
+        discard(path)
+        return
+    for file, _ in files_below(path):
+        discard(file)
+    for folder in sorted((inner for inner in path.rglob("*") if inner.is_dir()), reverse=True):
+        folder.rmdir()
+    path.rmdir()

@@ -1,0 +1,106 @@
+"""One holder at a time, among all processes of this machine: so that an action that two builds need runs once."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epbuild.cache.errors import explained
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_POLL_SECONDS = 0.1
+
+
+class Cancelled(Exception):
+    """The wait for a lease was given up because its `cancelled` event was set; nothing failed."""
+
+
+@contextmanager
+def lease(
+    root: Path,
+    key: str,
+    *,
+    waiting: Callable[[], None] | None = None,
+    cancelled: threading.Event | None = None,
+) -> Iterator[None]:
+    """Hold the lease `key` of the store at `root` for the length of the block; it ends with its process, even if killed.
+
+    `waiting` is called once if another holds it. Raises Cancelled when `cancelled` is set during the wait, StoreError
+    when the lock file cannot be made, ValueError for a key that cannot name a file.
+    """
+    from filelock import FileLock
+
+    place = _place(root, key)
+    lock = FileLock(place)
+    with explained(f"lock {place}"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        held = try_lock(lock)
+    if not held and waiting is not None:
+        waiting()
+    while not held:
+        if cancelled is None:
+            time.sleep(_POLL_SECONDS)
+        elif cancelled.wait(_POLL_SECONDS):
+            raise Cancelled(key)
+        with explained(f"lock {place}"):
+            held = try_lock(lock)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def lease_if_free(root: Path, key: str) -> Iterator[bool]:
+    """Hold the lease `key` as `lease` does, but only if nobody holds it now: the block is told whether it does."""
+    from filelock import FileLock
+
+    place = _place(root, key)
+    lock = FileLock(place)
+    with explained(f"lock {place}"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        held = try_lock(lock)
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()
+
+
+def any_held(folder: Path) -> bool:
+    """Whether a lock file in `folder`, which need not be there, is held by anyone. Raises StoreError."""
+    from filelock import FileLock
+
+    with explained(f"look for locks in {folder}", elsewhere=None):
+        for place in folder.glob("*.lock"):
+            lock = FileLock(place)
+            if not try_lock(lock):
+                return True
+            lock.release()
+    return False
+
+
+def try_lock(lock: BaseFileLock) -> bool:
+    """Take the lock if nobody holds it, and say whether that worked. Raises OSError when the file cannot be made."""
+    from filelock import Timeout
+
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return False
+    return True
+
+
+def _place(root: Path, key: str) -> Path:
+    if not _NAME.fullmatch(key):
+        raise ValueError(f"not a name for a lease: {key!r}")
+    # The file stays after the lease: removing it would let a waiter lock a file that nobody else can find any more.
+    return root / "leases" / f"{key}.lock"

@@ -1,0 +1,73 @@
+"""Where this user's store is: one place for all checkouts, so that they share what was built."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from epbuild.cache.errors import explained
+from epbuild.core.errors import Problem, StoreError
+
+# The first line is what backup programs look for: https://bford.info/cachedir/.
+_TAG = """\
+Signature: 8a477f597d28d172789f06886806bc55
+# This folder is epbuild's cache: it can be removed at any time, and need not be backed up.
+# What cache directory tags are: https://bford.info/cachedir/
+"""
+
+
+def cache_directory() -> Path:
+    """The root of the store: `$EPBUILD_CACHE_DIR`, else `epbuild` in the platform's cache directory. Makes nothing.
+
+    Raises StoreError when neither the variable nor a home directory is set.
+    """
+    chosen = os.environ.get("EPBUILD_CACHE_DIR")
+    if chosen:
+        return Path(chosen).absolute()
+    if sys.platform == "win32":
+        return _directory_from("LOCALAPPDATA", "AppData", "Local") / "epbuild" / "cache"
+    if sys.platform == "darwin":
+        return _home() / "Library" / "Caches" / "epbuild"
+    return _directory_from("XDG_CACHE_HOME", ".cache") / "epbuild"
+
+
+def tag_cache(root: Path) -> None:
+    """Have backup and archiving programs know the store at `root`, made where it is not, as a cache. Raises StoreError."""
+    tag = root / "CACHEDIR.TAG"
+    if tag.exists():
+        return
+    from epbuild.core.newfile import new_file  # needed once in the life of a store
+
+    with explained(f"write {tag}"):
+        root.mkdir(parents=True, exist_ok=True)
+        with new_file(tag, _TAG, overwrite=True):
+            pass
+
+
+def toolchain_directory() -> Path:
+    """Where environments are: `$EPBUILD_TOOLCHAIN_DIR`, else `toolchains` in the store. Makes nothing.
+
+    They have a place of their own so that a store can be thrown away, as tests and CI jobs do, without installing them again. Raises
+    StoreError as `cache_directory` does.
+    """
+    chosen = os.environ.get("EPBUILD_TOOLCHAIN_DIR")
+    return Path(chosen).absolute() if chosen else cache_directory() / "toolchains"
+
+
+def _directory_from(variable: str, *below_home: str) -> Path:
+    named = Path(os.environ.get(variable, ""))
+    # The XDG specification has relative values ignored; the same sense holds for the others.
+    return named if named.is_absolute() else _home().joinpath(*below_home)
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        problem = Problem(
+            "EPB503",
+            "There is no home directory to keep the store in.",
+            hint="Set EPBUILD_CACHE_DIR to a directory that this user may write to.",
+        )
+        raise StoreError(problem) from error

@@ -1,0 +1,164 @@
+"""Action records: for each action key, the document that says what the action came to. What it says is not read here.
+
+A record file is one line of canonical JSON: its format, its key, the document, and the SHA-256 of the line without this digest. So no
+bit of it can change unseen, its format's number included; every format from 2 on keeps it so. Records of format 1 had no digest: nothing
+says whether they are what was written, so they count as absent, and go when they are as old as what nobody needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from epbuild.cache.entries import Thing, files_below
+from epbuild.cache.errors import NewerRecord, explained
+from epbuild.core.atomic import rename
+from epbuild.core.canonical import canonical_json
+from epbuild.core.drafts import Drafts, touch
+
+RECORD_FORMAT = 2
+"""The number in every record file that changes when a reader must."""
+
+Shape = Callable[[Mapping[str, Any]], bool]
+"""Whether a document is of the shape that its readers rely on."""
+
+_WITHOUT_DIGEST = 1  # the last format that had none
+_DIGEST = "sha256"
+
+_FRESH_SECONDS = 600  # a use is noted as the time of the file, but not more often than this
+
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class ActionRecords:
+    """The records below `root`, one file each. Any number of threads and processes may use one root at once.
+
+    A record whose document is not of the `shape`, where one is given, counts as damaged.
+    """
+
+    def __init__(self, root: Path, shape: Shape | None = None) -> None:
+        self._shape = shape
+        self._records = root / "actions"
+        self._damaged = self._records / "damaged"
+        self._drafts = Drafts(self._records / "tmp")
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The document that was last put under `key`, or None; a damaged record counts as none, and is set aside.
+
+        This counts as a use of the record. Raises StoreError when it is there but may not be read.
+        """
+        found = self._read(key)
+        if found is None:
+            return None
+        document, used = found
+        place = self._place(key)
+        if time.time() - used > _FRESH_SECONDS and not touch(place) and not place.exists():
+            return None  # removed as unused, at this very moment
+        return document
+
+    def look(self, key: str) -> dict[str, Any] | None:
+        """What `get` gives, without using the record. Raises StoreError, and its NewerRecord where this epbuild cannot tell."""
+        found = self._read(key, refuse_newer=True)
+        return None if found is None else found[0]
+
+    def put(self, key: str, document: Mapping[str, Any]) -> None:
+        """Record `document`, which must be JSON (else ValueError or TypeError), under `key`. Raises StoreError."""
+        place = self._place(key)
+        envelope = {"format": RECORD_FORMAT, "key": key, "record": document}
+        data = f"{canonical_json({**envelope, _DIGEST: _digest(envelope)})}\n".encode()
+        with explained(f"write {place}"), self._drafts.new() as draft:
+            draft.file.write(data)
+            draft.publish(place)
+
+    def things(self) -> Iterator[Thing]:
+        """Every record, with the time of its last use. Raises StoreError."""
+        with explained(f"list {self._records}"):
+            for path, status in files_below(self._records):
+                if path.suffix == ".json" and _KEY.fullmatch(path.stem) and path.parent != self._damaged:
+                    yield Thing("record", path.stem, status.st_size, status.st_mtime_ns)
+
+    def has(self, key: str) -> bool:
+        """Whether there is a record, sound or not, under the key."""
+        return self._place(key).exists()
+
+    def use(self, key: str) -> None:
+        """Note that the record, if it is there, is in use now."""
+        touch(self._place(key))
+
+    def remove(self, thing: Thing) -> bool:
+        """Remove a record that was listed, unless it was used or put anew since; says whether it is gone. Raises StoreError."""
+        place = self._place(thing.name)
+        with explained(f"remove {place}"):
+            return self._drafts.withdraw(place, thing.used_ns)
+
+    def set_aside(self, key: str) -> None:
+        """Let the record count as absent from now on."""
+        self._set_aside(self._place(key))
+
+    def sweep(self) -> None:
+        """Remove what killed processes left half-written, once it is a day old. Raises StoreError."""
+        with explained(f"clean up {self._records}"):
+            self._drafts.sweep()
+
+    def _read(self, key: str, *, refuse_newer: bool = False) -> tuple[dict[str, Any], float] | None:
+        """The document and when the record was last used, in Unix seconds."""
+        place = self._place(key)
+        with explained(f"read {place}"):
+            try:
+                with place.open("rb") as file:
+                    data, used = file.read(), os.fstat(file.fileno()).st_mtime
+            except FileNotFoundError:
+                return None
+        try:
+            envelope = json.loads(data)
+        except (ValueError, RecursionError):
+            envelope = None
+        match envelope:
+            # Another version of epbuild may still read either, so they stay where they are.
+            case {"format": int(found), **others} if found == _WITHOUT_DIGEST and _DIGEST not in others:
+                return None
+            case {"format": int(found)} if found > RECORD_FORMAT and _is_whole(envelope, data):
+                if refuse_newer:
+                    raise NewerRecord(place, found)
+                return None
+            case {"format": found, "key": written, "record": dict(document)} if (found, written) == (RECORD_FORMAT, key):
+                if _is_whole(envelope, data) and (self._shape is None or self._shape(document)):
+                    return document, used
+        self._set_aside(place)
+        return None
+
+    def _place(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"not an action key: {key!r}")
+        return self._records / key[:2] / f"{key}.json"
+
+    def _set_aside(self, place: Path) -> None:
+        # It counts as absent whether or not it can be moved.
+        with suppress(OSError):
+            self._damaged.mkdir(parents=True, exist_ok=True)
+            rename(place, self._damaged / place.name)
+
+
+def address_records(root: Path) -> ActionRecords:
+    """What addresses led to that nobody pinned, each the one content for ever: records in the store at `root`, by the address's digest."""
+    return ActionRecords(root / "remote", lambda found: isinstance(found.get("sha256"), str))
+
+
+def _digest(envelope: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(envelope).encode()).hexdigest()
+
+
+def _is_whole(envelope: Mapping[str, Any], data: bytes) -> bool:
+    """Whether the bytes that were read are an envelope as it was written."""
+    content = {name: value for name, value in envelope.items() if name != _DIGEST}
+    try:
+        return envelope.get(_DIGEST) == _digest(content) and data == f"{canonical_json(envelope)}\n".encode()
+    except ValueError:  # what no JSON can hold, and Python reads: NaN, lone surrogates
+        return False

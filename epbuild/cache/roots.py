@@ -1,0 +1,80 @@
+"""Which workspaces build with a store, so that what they need can be told from what nobody does: one small file for each.
+
+A workspace that is gone from the disk is forgotten when somebody asks; nobody has to say goodbye.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from epbuild.cache.errors import explained
+from epbuild.core.canonical import canonical_json
+from epbuild.core.drafts import Drafts
+
+_FORMAT = 1
+
+
+class Roots:
+    """The workspaces known to the store at `root`. Any number of processes may use it at once."""
+
+    def __init__(self, root: Path) -> None:
+        self._roots = root / "roots"
+        self._drafts = Drafts(self._roots / "tmp")
+
+    def register(self, workspace: Path) -> None:
+        """Make the workspace at the absolute path `workspace`, which is there, known. Raises StoreError."""
+        place = self._place(workspace)
+        data = _encoded(f"{canonical_json({'format': _FORMAT, 'workspace': str(workspace)})}\n")
+        with explained(f"write {place}"):
+            with suppress(FileNotFoundError):
+                if place.read_bytes() == data:
+                    return
+            with self._drafts.new() as draft:
+                draft.file.write(data)
+                draft.publish(place)
+
+    def forget(self, workspace: Path) -> None:
+        """Forget a workspace, unless it is still, or again, there. Raises StoreError."""
+        place = self._place(workspace)
+        with explained(f"remove {place}"):
+            place.unlink(missing_ok=True)
+        if workspace.is_dir():
+            # Made in this very instant, by a build that found itself known and so did not register.
+            self.register(workspace)
+
+    def workspaces(self) -> tuple[list[Path], list[Path]]:
+        """The known workspaces that are there, and those that are gone. Raises StoreError."""
+        there, gone = list[Path](), list[Path]()
+        with explained(f"read {self._roots}"):
+            for workspace in sorted(self._known()):
+                (there if workspace.is_dir() else gone).append(workspace)
+        return there, gone
+
+    def _known(self) -> Iterator[Path]:
+        try:
+            files = [path for path in self._roots.iterdir() if path.suffix == ".json"]
+        except FileNotFoundError:
+            return
+        for path in files:
+            with suppress(FileNotFoundError, ValueError):
+                match json.loads(_decoded(path.read_bytes())):
+                    case {"format": int(), "workspace": str(workspace)}:
+                        yield Path(workspace)
+
+    def _place(self, workspace: Path) -> Path:
+        return self._roots / f"{hashlib.sha256(_encoded(str(workspace))).hexdigest()}.json"
+
+
+# A path that is no text, as Python holds it: bytes of POSIX stand as lone surrogates (PEP 383), and so do those that Windows allows.
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")

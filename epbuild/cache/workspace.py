@@ -1,0 +1,201 @@
+"""A workspace: the `.epbuild` folder beside a recipe, with what epbuild remembers of it and the room to work in.
+
+All that it remembers can be found again: losing the folder costs time, never an artifact.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from epbuild.cache import staging
+from epbuild.cache.database import Database, sealed
+from epbuild.cache.digests import StatKey
+from epbuild.cache.errors import explained
+from epbuild.cache.leases import any_held
+from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord, all_outputs, all_steps
+from epbuild.cache.schema import MIGRATIONS, TABLES, VERSION
+
+_STATE = "state.sqlite"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What an action or a step cost the last time."""
+
+    seconds: float
+    peak_rss_bytes: int | None = None
+
+
+class FileMemory:
+    """The digests of files by their stat, kept in a workspace; a `StatMemory`."""
+
+    def __init__(self, database: Database, root: Path) -> None:
+        self._database = database
+        self._root = f"{root}{os.sep}"
+
+    def get(self, path: str) -> tuple[StatKey, str] | None:
+        """The stat key and the digest that were last put for the absolute `path`. Raises StoreError."""
+        query = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files WHERE path = ?"
+        for _, size, mtime_ns, ctime_ns, inode, digest in self._database.read(query, (self._name(path),)):
+            return StatKey(size, mtime_ns, ctime_ns, int(inode)), digest
+        return None
+
+    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
+        """Remember, for each absolute path, its stat key and digest. Raises StoreError."""
+        self._database.write(
+            "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            # Inode numbers on Windows are up to 128 bits, SQLite's integers 64.
+            (
+                sealed(self._name(path), key.size, key.mtime_ns, key.ctime_ns, str(key.inode), digest)
+                for path, (key, digest) in entries.items()
+            ),
+        )
+
+    def _name(self, path: str) -> str:
+        # Relative inside the workspace, so that a checkout that is moved keeps its memory.
+        return path.removeprefix(self._root)
+
+
+class Workspace:
+    """The folder `directory`; any number of threads and processes may have it open at once."""
+
+    def __init__(self, directory: Path, database: Database) -> None:
+        self.directory = directory
+        self.files = FileMemory(database, directory.parent)
+        self._database = database
+
+    @classmethod
+    def open(cls, directory: Path, *, create: bool = True) -> Workspace:
+        """Open the workspace, and make it where it is not.
+
+        Without `create` nothing is made: where there is no workspace, or none that this user may write to, one in memory takes its place,
+        with a copy of what this user may read. Raises StoreError when the folder cannot be made or its state cannot be used.
+        """
+        directory = directory.absolute()
+        if create:
+            with explained(f"make {directory}", elsewhere=None):
+                directory.mkdir(parents=True, exist_ok=True)
+                _hide_from_git(directory)
+            return cls(directory, Database(directory / _STATE, TABLES, VERSION, MIGRATIONS))
+        path = directory / _STATE
+        readable = os.access(path, os.R_OK)
+        usable = readable and os.access(path, os.W_OK) and os.access(directory, os.W_OK | os.X_OK)
+        copied = path if readable and not usable else None
+        return cls(directory, Database(path if usable else None, TABLES, VERSION, MIGRATIONS, copied=copied))
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the state."""
+        self._database.close()
+
+    @property
+    def base(self) -> Path:
+        """The folder that the workspace lies in, with its recipes: places of outputs are relative to it."""
+        return self.directory.parent
+
+    @property
+    def state(self) -> Path:
+        """The file that holds what is remembered."""
+        return self.directory / _STATE
+
+    @property
+    def logs(self) -> Path:
+        """The folder for the logs of steps; made on first use, if the workspace is."""
+        return self._folder("logs")
+
+    @property
+    def tmp(self) -> Path:
+        """The folder for what lasts no longer than an action; made on first use, if the workspace is."""
+        return self._folder("tmp")
+
+    def staging(self, name: str) -> AbstractContextManager[Path]:
+        """Lend a new, empty directory for the length of a `with` block, and remove it afterwards. Raises StoreError."""
+        return staging.staged(self.tmp, name)
+
+    def sweep(self) -> None:
+        """Remove the staging directories that killed processes left. Raises StoreError."""
+        staging.sweep(self.directory / "tmp")
+
+    def memory(self, configuration: Configuration) -> Memory:
+        """What a configuration remembers here."""
+        return Memory(self._database, configuration)
+
+    def steps(self) -> list[tuple[Configuration, StepRecord]]:
+        """How every step last ended, in every configuration. Raises StoreError."""
+        return all_steps(self._database)
+
+    def outputs(self) -> list[OutputRecord]:
+        """Every output that was written and not removed, of all configurations. Raises StoreError."""
+        return all_outputs(self._database)
+
+    def measurement(self, subject: str) -> Measurement | None:
+        """What the action key or step cost the last time, if it is known. Raises StoreError."""
+        query = "SELECT subject, seconds, peak_rss_bytes, checksum FROM measurements WHERE subject = ?"
+        rows = self._database.read(query, (subject,))
+        return Measurement(*rows[0][1:]) if rows else None
+
+    def record_measurement(self, subject: str, measurement: Measurement) -> None:
+        """Remember what the action key or step cost. Raises StoreError."""
+        self._database.write(
+            "INSERT OR REPLACE INTO measurements (subject, seconds, peak_rss_bytes, checksum) VALUES (?, ?, ?, ?)",
+            [sealed(subject, float(measurement.seconds), measurement.peak_rss_bytes)],
+        )
+
+    def fact(self, name: str) -> str | None:
+        """The text that was last recorded under `name`. Raises StoreError."""
+        rows = self._database.read("SELECT name, text, checksum FROM facts WHERE name = ?", (name,))
+        return str(rows[0][1]) if rows else None
+
+    def record_fact(self, name: str, text: str) -> None:
+        """Remember `text` under `name`, for instance what was found of a content by its digest. Raises StoreError."""
+        self._database.write("INSERT OR REPLACE INTO facts (name, text, checksum) VALUES (?, ?, ?)", [sealed(name, text)])
+
+    def facts(self, prefix: str) -> dict[str, str]:
+        """All texts that are recorded under names that begin with `prefix`, by name. Raises StoreError."""
+        query = "SELECT name, text, checksum FROM facts WHERE substr(name, 1, ?) = ? ORDER BY name"
+        return dict(self._database.read(query, (len(prefix), prefix)))
+
+    def forget_facts(self, names: Iterable[str]) -> None:
+        """Forget what was recorded under the names: all of them, or on failure none. Raises StoreError."""
+        self._database.write("DELETE FROM facts WHERE name = ?", ((name,) for name in names))
+
+    @property
+    def lasting(self) -> bool:
+        """Whether this is the workspace on disk, and not one in memory that stands in for it."""
+        return self._database.path is not None
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether something is remembered on disk that this user cannot read."""
+        return not self.lasting and not self._database.copied and self.state.exists()
+
+    def busy(self) -> bool:
+        """Whether a build is at work here: it holds a staging directory or a lease. Raises StoreError."""
+        return any_held(self.directory / "tmp") or any_held(self.directory / "leases")
+
+    def _folder(self, name: str) -> Path:
+        folder = self.directory / name
+        if self.lasting:
+            with explained(f"make {folder}", elsewhere=None):
+                folder.mkdir(exist_ok=True)
+        return folder
+
+
+def _hide_from_git(directory: Path) -> None:
+    """Have git take no notice of the folder, whatever the project's own `.gitignore` says. Raises OSError."""
+    place = directory / ".gitignore"
+    if not place.exists():
+        from epbuild.core.newfile import new_file  # needed once in the life of a workspace
+
+        with new_file(place, "*\n", overwrite=True):
+            pass

@@ -1,0 +1,1 @@
+"""What each command does; the one room that ties others together."""

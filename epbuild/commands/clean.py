@@ -1,0 +1,111 @@
+"""Takes back what builds laid out: outputs go, what is not epbuild's stays, and the steps are forgotten. The store keeps what it has."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from epbuild.cache.digests import Digests
+from epbuild.cache.entries import files_below
+from epbuild.cache.location import cache_directory
+from epbuild.cache.memory import Configuration
+from epbuild.cache.roots import Roots
+from epbuild.cache.workspace import Workspace
+from epbuild.commands.kinds import is_stored
+from epbuild.commands.run import ReadVariables, Request, read_plan, workspace_of
+from epbuild.core.errors import Problem, StoreError
+from epbuild.plan.steps import Emission, Plan
+from epbuild.publish.removal import Cleaned, Emitted, Why
+from epbuild.survey.orphans import Outputs
+from epbuild.survey.snapshot import forget
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """The workspace that was removed as a whole, and its bytes."""
+
+    directory: Path
+    size: int
+
+
+def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> Iterator[Cleaned]:
+    """Remove the outputs of the steps that were asked for, and forget these steps; yields each output when it is done.
+
+    Only files that epbuild made go, and only as it made them: one that was changed since stays, unless `force`. With `dry_run` nothing is
+    changed. Raises RecipeError, PlanError, EnvironmentFailure and StoreError.
+    """
+    variables = ReadVariables()
+    recipe, plan = read_plan(request, environment=variables)
+    wanted = _wanted(plan, request.selection)
+    emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
+    if not dry_run:
+        forget(request.recipe)  # should this be killed, the next build has to clean up
+    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+        memory = workspace.memory(Configuration.of(recipe.file, request.settings, variables.seen))
+        outputs = Outputs(workspace, memory)
+        claimed = outputs.claimed(emission.path for emission in emissions)
+        for emission in emissions:
+            with _held(outputs, emission, dry_run=dry_run or not workspace.lasting):
+                output = outputs.last(emission.path)
+                others = outputs.others(output, recipes=True) if output is not None else ()
+                if others:
+                    why: Why = "of another recipe"
+                    found = Cleaned(emission.id, emission.path, emission.path, (), 0, {"": why}, others[0].recipe)
+                else:
+                    recorded = {name: file["digest"] for name, file in output.files.items()} if output is not None else {}
+                    digests = Digests(workspace.files)
+                    emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
+                    found = emitted.sort_out() if dry_run else emitted.remove(recipe.directory)
+                # The record alone tells that a file which stays is not as epbuild made it: the next `clean` has to know as well.
+                if not dry_run and not found.kept_as("changed since"):
+                    memory.forget_steps([emission.id])
+                    if output is not None:
+                        # Whatever settings the recipe was built with: it was asked to be cleaned.
+                        memory.release(output.place, [owner for owner in output.owners if owner not in others])
+            yield found
+        if not dry_run:
+            memory.forget_steps(ident for ident in wanted if is_stored(plan.actions[ident]))
+
+
+def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
+    """Remove all that epbuild remembers beside a recipe. Raises StoreError, also while a build is at work there."""
+    directory = workspace_of(recipe)
+    size = sum(status.st_size for _, status in files_below(directory))
+    if directory.is_dir() and not dry_run:
+        check_idle(recipe)
+        try:
+            shutil.rmtree(directory)
+        except OSError as error:
+            message = f"Cannot remove {directory}: {error.strerror or error}."
+            raise StoreError(
+                Problem("EPB507", message, hint="Check the permissions there, and that nothing has it open.")
+            ) from error
+        Roots(cache_directory()).forget(directory)
+    return Forgotten(directory, size)
+
+
+def check_idle(recipe: Path) -> None:
+    """Raises StoreError if a build is at work in the workspace beside a recipe."""
+    directory = workspace_of(recipe)
+    with Workspace.open(directory, create=False) as workspace:
+        if workspace.busy():
+            message = f"A build is at work in {directory}."
+            raise StoreError(Problem("EPB509", message, hint="Wait until it has ended, or stop it."))
+
+
+def _wanted(plan: Plan, selection: Collection[str]) -> list[str]:
+    """The actions of the steps that were asked for: not of those that these need."""
+    return list(
+        dict.fromkeys(
+            step.action for step in plan.steps if not selection or any(fnmatchcase(step.id, glob) for glob in selection)
+        )
+    )
+
+
+def _held(outputs: Outputs, emission: Emission, *, dry_run: bool) -> AbstractContextManager[None]:
+    """The lease under which a build lays the output out."""
+    return nullcontext() if dry_run else outputs.held(emission.path)

@@ -1,0 +1,188 @@
+"""A first recipe's text, and its file: it is there only if it can be built."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+
+from epbuild.commands.init.kinds import Kind
+from epbuild.commands.init.sizing import Sized
+from epbuild.commands.init.sources import is_address
+from epbuild.core.errors import EpbuildError, Problem, printable
+from epbuild.core.newfile import new_file
+from epbuild.plan.planner import make_plan
+from epbuild.recipe.load import load
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_PLAIN_TEXT = re.compile(r"(?![-.])[A-Za-z0-9_./=-]*[A-Za-z_/][A-Za-z0-9_./=-]*")
+_NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the recipe is to build: models (paths as given, or addresses) for targets, each a value that tells it apart, by name."""
+
+    kind: Kind
+    models: Sequence[str]
+    targets: Mapping[str, str]
+    share_weights: bool = False
+    name: str | None = None
+    sizes: Mapping[str, Mapping[str, Sized]] = field(default_factory=dict)
+    """The sizes of inputs, by the path of the model."""
+
+
+def write_recipe(path: Path, wishes: Wishes, *, overwrite: bool = False) -> tuple[Problem, ...]:
+    """Write the recipe that `wishes` describe to `path`; returns what the planner warns of.
+
+    Raises what reading and planning it raises, and FileExistsError without `overwrite`; then nothing was written.
+    """
+    with new_file(path, recipe_text(path, wishes), overwrite=overwrite) as draft:
+        try:
+            warnings = make_plan(load(draft)).warnings
+        except EpbuildError as error:
+            # The reader knows no line of a file that never was.
+            raise type(error)(*(replace(problem, where=None) for problem in error.problems)) from None
+    return tuple(replace(problem, where=None) for problem in warnings)
+
+
+def why_not(path: Path, wishes: Wishes) -> str | None:
+    """Why the recipe that `wishes` describe could not be written to `path`, in a sentence; None where it could. Writes no recipe."""
+    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        draft.write_text(recipe_text(path, wishes), encoding="utf-8", newline="\n")
+        make_plan(load(draft))
+    except EpbuildError as error:
+        return error.problems[0].text
+    finally:
+        draft.unlink(missing_ok=True)
+    return None
+
+
+def recipe_text(path: Path, wishes: Wishes) -> str:
+    """The recipe as it stands in the file at `path`, to which its own paths are relative."""
+    start = wishes.kind.start
+    models = model_names(wishes.models)
+    environment = f"packages: [{', '.join(start.packages)}]" if start.packages else f"interpreter: {start.interpreter}"
+    lines = [
+        "# Check this recipe with `epbuild validate`, and build it with `epbuild run`.",
+        "# To have an editor complete and explain it, run `epbuild schema --output epbuild.schema.json` and begin it with this line:",
+        "#   # yaml-language-server: $schema=epbuild.schema.json",
+        "epbuild: 1",
+        f"name: {scalar(wishes.name or _name(path.absolute().parent.name) or 'models')}",
+        "",
+        "toolchains:",
+        "  # A Python environment, which epbuild makes. With exact versions, everybody's results are the same."
+        if start.packages
+        else "  # A Python environment that is there: name its interpreter.",
+        f"  {start.name}:",
+        f"    {environment}",
+        "",
+        "models:",
+        "  # By name; paths are relative to this file.",
+        *(line for name, model in models.items() for line in _model(name, model, path.parent, wishes.sizes.get(model, {}))),
+        "",
+        "targets:",
+        "  # What the models are compiled for.",
+        *(line for name, value in wishes.targets.items() for line in _target(wishes.kind, name, value)),
+        "",
+        "groups:",
+        *_groups(models, wishes),
+        "",
+        "outputs:",
+        "  # Where the results go, and a manifest that says what they were made from.",
+        "  - layout: directory",
+        f"    path: dist/${{recipe.name}}/{'' if _is_one_group(wishes) else '${group}/'}${{target}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _model(name: str, model: str, folder: Path, sizes: Mapping[str, Sized]) -> Iterator[str]:
+    path = scalar(_relative(model, folder))
+    if not sizes:
+        yield f"  {scalar(name)}: {path}"
+        return
+    yield f"  {scalar(name)}:"
+    yield f"    path: {path}"
+    yield "    inputs:"
+    for value, sized in sizes.items():
+        guess = "" if sized.chosen else ", and this is a guess: look at it"
+        yield f"      {scalar(value)}: [{', '.join(map(str, sized.sizes))}]    # the model has {printable(sized.declared)}{guess}"
+
+
+def _target(kind: Kind, name: str, value: str) -> Iterator[str]:
+    start = kind.start
+    value, words = scalar(value.replace("${", "$${")), f"    # {start.words}"
+    yield f"  {scalar(name)}:"
+    yield f"    toolchain: {start.name}"
+    yield f"    ep: {kind.entry.ep}"
+    if start.device or start.metadata:
+        device = {key: str(setting).lower() for key, setting in start.device.items()}
+        device |= {"metadata": f"{{{start.metadata}: {value}}}"} if start.metadata else {}
+        told = words if start.metadata else ""
+        yield f"    device: {{{', '.join(f'{key}: {setting}' for key, setting in device.items())}}}{told}"
+    if start.options or start.option:
+        yield "    provider_options:"
+        yield from (f"      {option}: {setting}" for option, setting in start.options.items())
+        if start.option:
+            yield f"      {start.option}: {value}{words}"
+
+
+def _groups(models: Mapping[str, str], wishes: Wishes) -> Iterator[str]:
+    yield "  # Models that are built for each of the targets."
+    yield "  main:"
+    if not _is_one_group(wishes):
+        yield "    for_each: model    # a group for each, called main-MODEL, so that one that fails holds back no other"
+    yield f"    models: [{', '.join(map(scalar, models))}]"
+    yield f"    targets: [{', '.join(map(scalar, wishes.targets))}]"
+    if _is_one_group(wishes):
+        share = str(wishes.share_weights).lower()
+        yield f"    share_weights: {share}    # true: the models, in this order, share one context binary"
+    yield "    expect: {fallback_nodes: 0}    # any: the CPU may run what the EP does not take"
+    yield "    # Its numbers are held against the source's, on made-up inputs, which is weak evidence. Better: {inputs: samples/*.npz}"
+    runs = all(wishes.kind.runs_here(value) for value in wishes.targets.values())
+    yield "    verify: true" if runs else "    # verify: true    # not here: what is compiled cannot be loaded"
+
+
+def _is_one_group(wishes: Wishes) -> bool:
+    return wishes.share_weights or len(wishes.models) == 1
+
+
+def model_names(models: Sequence[str]) -> dict[str, str]:
+    """A name for each model: that of its file, with its folder's before it or a number after it where another has it."""
+    stems = [_name(PurePath(model).stem) or "model" for model in models]
+    names: dict[str, str] = {}
+    for model, stem in zip(models, stems, strict=True):
+        name = stem if stems.count(stem) == 1 else _name(f"{Path(model).absolute().parent.name}-{stem}")
+        taken = {other.lower() for other in names}
+        unique, number = name, 2
+        while unique.lower() in taken:
+            unique, number = f"{name}-{number}", number + 1
+        names[unique] = model
+    return names
+
+
+def scalar(text: str) -> str:
+    """A text as YAML, in quotes where it would be something else without."""
+    if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _NOT_TEXT and not re.fullmatch(r"[0-9.]+e[0-9]+", text.lower()):
+        return text
+    import yaml
+
+    return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 20)).strip()
+
+
+def _name(text: str) -> str:
+    return _NO_NAME.sub("-", text).strip("-._")
+
+
+def _relative(model: str, folder: Path) -> str:
+    if is_address(model):
+        return model
+    try:
+        path = Path(os.path.relpath(model, folder))
+    except ValueError:  # another drive
+        path = Path(model).absolute()
+    return path.as_posix().replace("${", "$${")

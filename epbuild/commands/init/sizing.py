@@ -1,0 +1,139 @@
+"""The sizes of open dimensions in a first recipe: as they were given, asked for once for each name, else suggested."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from epbuild.onnxfile.headers import Dimension, ModelHeader, ValueInfo, symbol
+from epbuild.onnxfile.sizes import fit_sizes, shape_text, sized_header
+from epbuild.onnxfile.suggestion import suggest_sizes
+
+Sizes = tuple[int, ...]
+
+Check = Callable[[str], Sizes]
+"""Reads an answer. Raises BadSizes."""
+
+Ask = Callable[[str, ValueInfo, Sizes | None, Check], Sizes]
+"""Asks for the sizes of a model's input until an answer passes; with a suggestion, or None where there is none."""
+
+_SIZES = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,x\s]\s*[0-9]+)*)\s*[\])]?\s*")
+_SEPARATOR = re.compile(r"\s*[,x]\s*|\s+")
+# Exporters that know no name make one up: it means nothing in another model.
+_MADE_UP = re.compile(r"[0-9]")
+
+
+class BadSizes(ValueError):
+    """Sizes that an input cannot have; the text is a sentence."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The sizes of an input, its shape in the model, and whether somebody chose them."""
+
+    sizes: Sizes
+    declared: str
+    chosen: bool
+
+
+@dataclass
+class Sizing:
+    """Finds sizes for one model after another. `ask` is None where nobody can be asked: then what is suggested is taken."""
+
+    given: Mapping[str, Sizes] = field(default_factory=dict)
+    """Sizes by `input`, for every model that has such an input, or by `model:input`."""
+    ask: Ask | None = None
+    used: set[str] = field(default_factory=set)
+    """Which of those given were the sizes of an input."""
+    _symbols: dict[str, int] = field(default_factory=dict)
+    """What the dimensions of a name came to, in the models before."""
+
+    def sizes_of(self, model: str, header: ModelHeader, *, static: bool) -> dict[str, Sized]:
+        """The sizes of a model's inputs; where not all have to be `static`, those that were given.
+
+        Raises BadSizes for given ones that an input cannot have, and for an input of which not even the number of dimensions is known.
+        """
+        found = {name: Sized(sizes, self._declared(header, name), chosen=True) for name, sizes in self._given(model, header)}
+        self._check(model, header, found)
+        while static and (values := _open(header, found)):
+            value = values[0]
+            if value.shape is None and self.ask is None:
+                raise BadSizes(f"The file does not say how many dimensions the input {value.name} has: give --size.")
+            known = [replace(each, shape=self._known(each.shape)) for each in values]
+            suggested = suggest_sizes(known).get(value.name)
+            answered = suggested is None and known[0].shape is not None
+            sizes: Sizes | None = tuple(size for size in known[0].shape or () if isinstance(size, int)) if answered else suggested
+            chosen = answered
+            if self.ask is not None and not answered:
+                sizes, chosen = self._asked(self.ask, model, header, known[0], suggested, found), True
+            found[value.name] = Sized(sizes or (), shape_text(value.shape), chosen)
+            self._learn(value, sizes or ())
+        return found
+
+    def _given(self, model: str, header: ModelHeader) -> list[tuple[str, Sizes]]:
+        pairs = []
+        for value in header.inputs:
+            for key in (f"{model}:{value.name}", value.name):
+                if key in self.given:
+                    self.used.add(key)
+                    self._learn(value, self.given[key])
+                    pairs.append((value.name, self.given[key]))
+                    break
+        return pairs
+
+    def _asked(
+        self,
+        ask: Ask,
+        model: str,
+        header: ModelHeader,
+        value: ValueInfo,
+        suggested: Sizes | None,
+        found: Mapping[str, Sized],
+    ) -> Sizes:
+        """The answer to a question, which is asked again until it fits."""
+
+        def check(text: str) -> Sizes:
+            sizes = read_sizes(text)
+            self._check(model, header, {**found, value.name: Sized(sizes, "", chosen=True)})
+            return sizes
+
+        return ask(model, value, suggested, check)
+
+    def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
+        """A shape with the sizes that names have by now."""
+        return None if shape is None else tuple(self._symbols.get(symbol(size) or "", size) for size in shape)
+
+    def _learn(self, value: ValueInfo, sizes: Sequence[int]) -> None:
+        for declared, size in zip(value.shape or (), sizes, strict=False):
+            name = symbol(declared)
+            if name is not None and not _MADE_UP.search(name):
+                self._symbols.setdefault(name, size)
+
+    @staticmethod
+    def _declared(header: ModelHeader, name: str) -> str:
+        return shape_text(next(value.shape for value in header.inputs if value.name == name))
+
+    @staticmethod
+    def _check(model: str, header: ModelHeader, found: Mapping[str, Sized]) -> None:
+        for misfit in fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).misfits:
+            place = "" if misfit.dimension is None else f", dimension {misfit.dimension + 1}"
+            raise BadSizes(f"The input {misfit.input} of {model}{place}: {misfit.reason}.")
+
+
+def read_sizes(text: str) -> Sizes:
+    """Sizes as people write them: `1,3,224,224`, `[1, 3, 224, 224]`, `1x3x224x224`. Raises BadSizes."""
+    found = _SIZES.fullmatch(text)
+    sizes = tuple(int(number) for number in _SEPARATOR.split(found[1].strip())) if found else ()
+    if not sizes or 0 in sizes:
+        raise BadSizes(f"'{text}' is no shape: write whole numbers from 1 on, such as 1,3,224,224.")
+    return sizes
+
+
+def _open(header: ModelHeader, found: Mapping[str, Sized]) -> list[ValueInfo]:
+    """The inputs that have an open dimension, once others have their sizes."""
+    shapes = fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).shapes
+    inputs = sized_header(header, shapes).inputs
+    return [
+        value for value in inputs if value.elem_type and (value.shape is None or any(not isinstance(s, int) for s in value.shape))
+    ]

@@ -1,0 +1,247 @@
+"""`epbuild lock`: find out what a recipe's toolchains and remote models are, exactly, and write that down beside it."""
+
+from __future__ import annotations
+
+import sysconfig
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.digests import Digests
+from epbuild.cache.location import cache_directory, toolchain_directory
+from epbuild.catalog.userfile import BadCatalog
+from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
+from epbuild.commands.locked import lock_path
+from epbuild.commands.remote import RemoteModels, wheels_of
+from epbuild.commands.run import Request, lasting_workspace
+from epbuild.core.errors import EnvironmentFailure, PlanError, Position, Problem, ToolchainError, nearest
+from epbuild.core.newfile import new_file
+from epbuild.core.regular import read_regular
+from epbuild.engine.events import Listener, ToolchainLocked, ToolchainStarted, Warned
+from epbuild.plan.planner import problems_of_the_rest
+from epbuild.plan.sources import find_source
+from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
+from epbuild.recipe.load import load
+from epbuild.recipe.model import ModelSource, Recipe, Toolchain
+from epbuild.toolchain.environment import prepare, ready
+from epbuild.toolchain.lock_changes import LockChange, changes
+from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package, plain_name
+from epbuild.toolchain.lock_file import decoded, render, salvage
+from epbuild.toolchain.platforms import PLATFORMS, platform_here
+from epbuild.toolchain.resolve import asked, find_python, found_installed, named_python, resolve_packages
+
+_CATALOG_PROBLEMS = ("EPB210", "EPB217")
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """Which versions of the lock that is there are not to be kept: those of some distributions, or all."""
+
+    packages: Collection[str] = ()
+    everything: bool = False
+
+    def keeps(self, name: str) -> bool:
+        """Whether a distribution's version is kept where it still does."""
+        return not self.everything and name not in map(plain_name, self.packages)
+
+
+@dataclass(frozen=True)
+class Locking:
+    """A lock as it should be, and what is different in it from the one that is there."""
+
+    recipe: Recipe
+    path: Path
+    lock: Lock
+    changes: tuple[LockChange, ...]
+    is_written: bool
+    """Whether the file says just that."""
+
+
+def make_lock(
+    request: Request, tell: Listener, upgrade: Upgrade | None = None, cancelled: threading.Event | None = None
+) -> Locking:
+    """What the lock of a recipe has to say; versions of the one that is there are kept where they still do, unless they are upgraded.
+
+    Writes nothing but what it fetches. Raises RecipeError, PlanError, ToolchainError (EPB309 for what cannot be locked) and FetchError.
+    """
+    recipe = load(request.recipe, settings=request.settings)
+    path = lock_path(recipe.file)
+    text, old = _there(path, tell)
+    maker = _Maker(recipe, old or Lock(""), tell, upgrade or Upgrade(), cancelled or threading.Event(), platform_here())
+    lock = maker.lock()
+    _check_upgraded(maker.upgrade, maker.old, lock)
+    return Locking(recipe, path, lock, tuple(changes(old, lock)), is_written=text == render(lock))
+
+
+def write_lock(locking: Locking) -> None:
+    """Put a lock beside its recipe, whole, unless the file says just that already. Raises EnvironmentFailure (EPB518)."""
+    if locking.is_written:
+        return
+    try:
+        with new_file(locking.path, render(locking.lock), overwrite=True):
+            pass
+    except OSError as error:
+        message = f"the lock {locking.path} cannot be written: {error.strerror or error}"
+        hint = "Check the permissions and the space of its folder."
+        raise EnvironmentFailure(Problem("EPB518", message, hint=hint)) from error
+
+
+def _there(path: Path, tell: Listener) -> tuple[str | None, Lock | None]:
+    """The text of the lock that is there, and what of it can be read; Nones where there is none."""
+    try:
+        # Git may give the lines other ends on Windows.
+        text = decoded(read_regular(path)).replace("\r\n", "\n")
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        message = f"the lock cannot be read: {error.strerror}"
+        raise PlanError(
+            Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
+        ) from error
+    lock, problem = salvage(text, str(path))
+    if problem is not None:
+        tell(Warned(replace(problem, hint="It is written anew, with the versions that could be read.")))
+    return text, lock
+
+
+def _check_upgraded(upgrade: Upgrade, old: Lock, new: Lock) -> None:
+    known = {
+        package.name
+        for lock in (old, new)
+        for toolchain in lock.toolchains.values()
+        for environment in toolchain.platforms.values()
+        for package in environment.packages
+    }
+    known |= {release.name for lock in (old, new) for release in lock.wheels}
+    for name in upgrade.packages:
+        if plain_name(name) not in known:
+            message = f"neither a toolchain nor a model of the recipe needs a package '{name}' that could be upgraded"
+            raise PlanError(Problem("EPB248", message, None, nearest(name, known)))
+
+
+@dataclass
+class _Maker:
+    recipe: Recipe
+    old: Lock
+    tell: Listener
+    upgrade: Upgrade
+    cancelled: threading.Event
+    here: str | None
+
+    def lock(self) -> Lock:
+        try:
+            catalog = catalog_facts(self.recipe)
+        except (BadCatalog, KeyError, OSError) as error:
+            problems = [problem for problem in problems_of_the_rest(self.recipe) if problem.code in _CATALOG_PROBLEMS]
+            if not problems:
+                raise
+            raise PlanError(*problems) from error
+        toolchains = {name: self._toolchain(toolchain) for name, toolchain in self.recipe.toolchains.items()}
+        wheels = self._wheels()  # before a model is fetched, so that it is from one of them
+        models = {name: self._model(model, wheels) for name, model in remote_models(self.recipe).items()}
+        # One that neither asks for anything nor is anywhere has no line of its own.
+        held = {name: toolchain for name, toolchain in toolchains.items() if toolchain.requires or toolchain.platforms}
+        return Lock(self.recipe.name, held, models, catalog, wheels)
+
+    # -- Toolchains ----------------------------------------------------------------------------------------------------
+
+    def _toolchain(self, toolchain: Toolchain) -> LockedToolchain:
+        begin = time.monotonic()
+        before = self.old.toolchains.get(toolchain.name, LockedToolchain())
+        platforms = self._resolved(toolchain, before) if toolchain.interpreter is None else self._installed(toolchain, before)
+        if platforms:
+            count = max(len(environment.packages) for environment in platforms.values())
+            self.tell(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
+        return LockedToolchain(asked(toolchain), platforms)
+
+    def _resolved(self, toolchain: Toolchain, before: LockedToolchain) -> dict[str, LockedEnvironment]:
+        """The platforms of a toolchain that epbuild makes, each with what its requirements come to there."""
+        old = {
+            platform: found for platform, found in before.platforms.items() if platform in PLATFORMS and not found.is_installed
+        }
+        wanted = toolchain.platforms or tuple(sorted({*old, *filter(None, [self.here])}))
+        if not wanted:
+            message = f"toolchain '{toolchain.name}' cannot be locked for this platform, {sysconfig.get_platform()}"
+            raise ToolchainError(Problem("EPB309", message, toolchain.where, "Name others in its 'platforms'."))
+        self.tell(ToolchainStarted(toolchain.name, "looking for its Python"))
+        python = find_python(self._as_before(toolchain, old))
+        found: dict[str, LockedEnvironment] = {}
+        for platform in wanted:
+            self.tell(ToolchainStarted(toolchain.name, f"resolving its packages for {platform}"))
+            # What is new here is what it is elsewhere, if it can be.
+            others = [*found.values(), *old.values(), *([old[platform]] if platform in old else [])]
+            preferred = {
+                package.name: package.version
+                for environment in others
+                for package in environment.packages
+                if self.upgrade.keeps(package.name) or environment in found.values()
+            }
+            resolved = resolve_packages(toolchain, python, platform, preferred)
+            found[platform] = _with_files_of(old.get(platform), resolved)
+        return found
+
+    def _as_before(self, toolchain: Toolchain, old: Mapping[str, LockedEnvironment]) -> Toolchain:
+        """A toolchain that leaves its Python open, with the one that it was locked for: whoever locks it may run another."""
+        pythons = {environment.python for environment in old.values()}
+        if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
+            return toolchain
+        python = pythons.pop().replace("-", "@")
+        return replace(toolchain, python=python) if named_python(python) else toolchain
+
+    def _installed(self, toolchain: Toolchain, before: LockedToolchain) -> dict[str, LockedEnvironment]:
+        """What the environment of an interpreter holds here, and what was found elsewhere, which cannot be looked at from here."""
+        kept = before.platforms if before.requires == asked(toolchain) else {}
+        platforms = {platform: found for platform, found in kept.items() if found.is_installed}
+        home = toolchain_directory()
+        if self.here is None or not ready(toolchain, self.recipe.directory, home):
+            message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter is not here"
+            self.tell(Warned(Problem("EPB304", message, toolchain.where, "Run `epbuild lock` where it is, too.")))
+            platforms.pop(str(self.here), None)
+            return platforms
+        self.tell(ToolchainStarted(toolchain.name, "looking at its environment"))
+        environment = prepare(toolchain, self.recipe.directory, home, entries_in(self.recipe, toolchain))
+        return {**platforms, self.here: found_installed(environment)}
+
+    # -- Models --------------------------------------------------------------------------------------------------------
+
+    def _wheels(self) -> tuple[Package, ...]:
+        """The releases that models are taken from, with all their wheels; with those that were locked before, if they are there still."""
+        before = {release.requirement: release for release in self.old.wheels}
+        found = []
+        for requirement, (address, model) in releases_of_models(self.recipe).items():
+            release = Package(address.distribution, address.version, wheels_of(address, model))
+            keeps = self.upgrade.keeps(release.name)
+            found.append(_settled(before.get(requirement) if keeps else None, release))
+        return tuple(sorted(found))
+
+    def _model(self, model: ModelSource, wheels: Sequence[Package]) -> LockedModel:
+        """A remote model by its digests: what the recipe pins, where it has to pin all; else what it is."""
+        if model.sha256 is not None and not is_immutable(parse_address(model.path)):
+            return LockedModel(model.sha256, model.data_sha256)
+        with lasting_workspace(self.recipe.file) as workspace:
+            allowed = {release.requirement: release.files for release in wheels}
+            # What is locked of a model has to be what is in its wheel.
+            is_in_wheel = isinstance(parse_address(model.path), PackageAddress)
+            remote = RemoteModels(workspace, BlobStore(cache_directory()), allowed, only_checked=is_in_wheel)
+            graph = remote.fetched(model, self.tell, self.cancelled)
+            source = find_source(model, self.recipe.directory, lambda model: graph)
+            external = source.external if source is not None else {}
+            digests = Digests(workspace.files).of_many([graph, *external.values()])
+        return LockedModel(digests[graph], {location: digests[path] for location, path in external.items()})
+
+
+def _with_files_of(old: LockedEnvironment | None, new: LockedEnvironment) -> LockedEnvironment:
+    """`new`, with the files that a package was locked with before, if it still has them: a file that was added later is no change."""
+    before = {package.name: package for package in old.packages} if old else {}
+
+    return replace(new, packages=tuple(_settled(before.get(package.name), package) for package in new.packages))
+
+
+def _settled(was: Package | None, package: Package) -> Package:
+    """`package`, with the files that it was locked with before, if it still has them."""
+    if was is not None and was.files and was.version == package.version and set(was.files) <= set(package.files):
+        return was
+    return package

@@ -1,0 +1,179 @@
+"""Where a lock and its recipe are not of one mind: told from the two alone, before anything is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.catalog.catalog import Catalog, session_keys
+from epbuild.catalog.entries import Entry
+from epbuild.catalog.userfile import BadCatalog
+from epbuild.core.errors import Position, Problem
+from epbuild.recipe.address import PackageAddress, parse_address
+from epbuild.recipe.model import ModelSource, Recipe, Toolchain
+from epbuild.toolchain.lock_facts import Lock, LockedModel, LockedToolchain
+from epbuild.toolchain.resolve import asked, named_python
+
+AGAIN = "Write the lock anew: `epbuild lock`."
+_SESSION_KEYS = "session-keys"
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """What is not as the lock has it; with the toolchain that it is about, if it is about one."""
+
+    problem: Problem
+    toolchain: str | None = None
+
+
+def misfits(recipe: Recipe, lock: Lock, path: Path) -> list[Misfit]:
+    """Everything in which a recipe is not the one that the lock in `path` was made for; one for each toolchain, model and EP."""
+    top = Position(str(path), 1, 1)
+    if lock.recipe != recipe.name:
+        message = f"{path.name} is the lock of another recipe: '{lock.recipe}', and this one is '{recipe.name}'"
+        return [Misfit(Problem("EPB243", message, top, AGAIN))]
+    found = []
+    for name, toolchain in recipe.toolchains.items():
+        locked = lock.toolchains.get(name)
+        reason = _toolchain_reason(toolchain, locked, path.name) if locked else None
+        if locked is None and toolchain.packages:
+            reason = f"the toolchain '{name}' is not in {path.name}"
+        if reason is not None:
+            found.append(Misfit(Problem("EPB244", reason, toolchain.where, AGAIN), name))
+    for name in lock.toolchains.keys() - recipe.toolchains.keys():
+        message = f"{path.name} has a toolchain '{name}', which the recipe does not have"
+        found.append(Misfit(Problem("EPB244", message, top, AGAIN)))
+    found += [Misfit(Problem("EPB246", message, top, AGAIN)) for message in _catalog_reasons(recipe, lock, path.name)]
+    remote = remote_models(recipe)
+    for name, model in remote.items():
+        reason = _model_reason(model, lock.models.get(name), path.name)
+        if reason is not None:
+            found.append(Misfit(Problem("EPB247", reason, model.path_where, AGAIN)))
+    for name in lock.models.keys() - remote.keys():
+        message = f"{path.name} has a remote model '{name}', which the recipe does not use"
+        found.append(Misfit(Problem("EPB247", message, top, AGAIN)))
+    releases = releases_of_models(recipe)
+    told: set[str] = set()
+    held = {release.requirement: release for release in lock.wheels}
+    for requirement, (address, model) in releases.items():
+        if requirement not in held and model.name in lock.models:  # else the model is told of already
+            others = [
+                release.requirement
+                for release in lock.wheels
+                if release.name == address.distribution and release.requirement not in releases
+            ]
+            told.update(others)
+            instead = f", only that of {', '.join(others)}" if others else ""
+            message = f"{path.name} does not have the wheel of {requirement}, where the model '{model.name}' is from{instead}"
+            found.append(Misfit(Problem("EPB297", message, model.path_where, AGAIN)))
+    for requirement in sorted(held.keys() - releases.keys() - told):
+        message = f"{path.name} has the wheel of {requirement}, which no model of the recipe is from"
+        found.append(Misfit(Problem("EPB297", message, top, AGAIN)))
+    return found
+
+
+def catalog_facts(recipe: Recipe) -> dict[str, str]:
+    """What a lock says of the catalog: a revision for each EP of the recipe's targets, in its packaging, and that of session keys.
+
+    Raises BadCatalog and OSError for a catalog file of the user's own, KeyError for an EP that nobody knows.
+    """
+    catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
+    used = {(choice.ep.name, target.toolchain.name) for target in recipe.targets.values() for choice in target.eps}
+    facts = {_SESSION_KEYS: str(session_keys().revision)}
+    for ep, toolchain in used:
+        entry = _entry(catalog, ep, recipe.toolchains[toolchain])
+        subject = f"{ep}/{entry.distribution}" if entry.distribution else ep
+        facts[subject] = f"{entry.revision} sha256:{catalog.digest(entry)}"
+    return facts
+
+
+def entries_in(recipe: Recipe, toolchain: Toolchain) -> list[Entry]:
+    """The EPs that the recipe's targets look for in a toolchain; raises what `catalog_facts` does."""
+    catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
+    targets = [target for target in recipe.targets.values() if target.toolchain.name == toolchain.name]
+    names = {choice.ep.name for target in targets for choice in target.eps if choice.library is None}
+    return [_entry(catalog, name, toolchain) for name in sorted(names)]
+
+
+def remote_models(recipe: Recipe) -> dict[str, ModelSource]:
+    """The remote models that some group uses, by name: the others are never fetched."""
+    used = {member.model.name for group in recipe.groups.values() for member in group.members}
+    return {name: model for name, model in recipe.models.items() if name in used and model.is_remote}
+
+
+def releases_of_models(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSource]]:
+    """The releases whose wheels models are taken from, by requirement; each with an address in it, and the first model of it."""
+    releases: dict[str, tuple[PackageAddress, ModelSource]] = {}
+    for model in remote_models(recipe).values():
+        address = parse_address(model.path)
+        if isinstance(address, PackageAddress):
+            releases.setdefault(address.requirement, (address, model))
+    return releases
+
+
+def _entry(catalog: Catalog, ep: str, toolchain: Toolchain) -> Entry:
+    return catalog.entry(ep, (requirement.distribution for requirement in toolchain.requirements))
+
+
+def _toolchain_reason(toolchain: Toolchain, locked: LockedToolchain, lock: str) -> str | None:
+    name, environments = toolchain.name, locked.platforms
+    new = [text for text in asked(toolchain) if _plain(text) not in map(_plain, locked.requires)]
+    gone = [text for text in locked.requires if _plain(text) not in map(_plain, asked(toolchain))]
+    if new:
+        before = f"for {', '.join(gone)}" if gone else "without that"
+        return f"the toolchain '{name}' asks for {', '.join(new)}, and {lock} was made {before}"
+    if gone:
+        return f"{lock} was made for {', '.join(gone)}, which the toolchain '{name}' does not ask for"
+    for platform, environment in environments.items():
+        if environment.is_installed and toolchain.interpreter is None:
+            return f"epbuild makes the toolchain '{name}', and {lock} has what was found in an environment that was there"
+        if not environment.is_installed and toolchain.interpreter is not None:
+            return f"the toolchain '{name}' is an environment that is there, and {lock} has one that epbuild makes"
+        for requirement in toolchain.requirements:
+            package = environment.package(requirement.distribution)
+            if package is None and requirement.is_plain:
+                return f"the toolchain '{name}' asks for {requirement.text}, and {lock} has no such package on {platform}"
+            if package is not None and not requirement.is_met_by(package.version):
+                return f"the toolchain '{name}' asks for {requirement.text}, and {lock} has {package.version} on {platform}"
+        python = named_python(toolchain.python) if toolchain.python is not None else None
+        if python is not None and environment.python != python:
+            return f"the toolchain '{name}' asks for Python {toolchain.python}, and {lock} has {environment.python} on {platform}"
+    return None
+
+
+def _catalog_reasons(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
+    try:
+        known = catalog_facts(recipe)
+    except (BadCatalog, KeyError, OSError):  # which planning tells better
+        return
+    for subject in sorted(known.keys() | lock.catalog.keys()):
+        now, then = known.get(subject), lock.catalog.get(subject)
+        if now is None:
+            yield f"{name} has the catalog's revision for {subject}, which no target uses"
+        elif then is None:
+            yield f"{name} has no revision of the catalog for {subject}"
+        elif now != then:
+            yield f"what the catalog knows of {subject} is not what it was when {name} was made: {_revisions(then, now)}"
+
+
+def _revisions(then: str, now: str) -> str:
+    old, new = (value.partition(" ")[0] for value in (then, now))
+    return f"revision {old} then, {new} now" if old != new else f"revision {old} has other content"
+
+
+def _model_reason(model: ModelSource, locked: LockedModel | None, lock: str) -> str | None:
+    if locked is None:
+        return f"the remote model '{model.name}' is not in {lock}"
+    if model.sha256 and model.sha256 != locked.graph:
+        return f"the recipe pins another content of the model '{model.name}' than {lock} has"
+    for location, digest in model.data_sha256.items():
+        if locked.data.get(location) != digest:
+            return f"the recipe pins another content of {location} of the model '{model.name}' than {lock} has"
+    return None
+
+
+def _plain(requirement: str) -> str:
+    """A requirement without the spaces that mean nothing."""
+    return re.sub(r"\s+", "", requirement)

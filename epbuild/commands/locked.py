@@ -1,0 +1,185 @@
+"""A recipe's lock in a build: which toolchains are made as it says, and whether what was made and fetched is what it says.
+
+With `strict` (`--locked`) whatever is not so is an error. Without, it is a warning, and a toolchain that the lock does not fit is made as
+if there were no lock: what fits is used either way, so that the same build has the same keys with and without `--locked`.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epbuild.cache.digests import Digests
+from epbuild.core.errors import EpbuildError, PlanError, Position, Problem, ToolchainError
+from epbuild.core.regular import read_regular
+from epbuild.plan.steps import ModelFiles, Plan
+from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.toolchain.environment import Environment
+
+if TYPE_CHECKING:
+    from epbuild.commands.lock_fit import Misfit
+    from epbuild.toolchain.lock_facts import Lock, LockedEnvironment
+
+_LEFT_ALONE = "It is left alone; `epbuild lock` replaces it by this recipe's."
+_WITHOUT = "It is made without the lock; `epbuild lock` writes that anew."
+
+
+@dataclass(frozen=True)
+class HeldLock:
+    """What of a recipe's lock holds for a build."""
+
+    path: Path
+    exists: bool = False
+    strict: bool = False
+    lock: Lock | None = None
+    """None where there is no lock of this recipe."""
+    platform: str | None = None
+    environments: Mapping[str, LockedEnvironment] = field(default_factory=dict)
+    """The toolchains of the plan that the lock fits, each as it is locked for this platform."""
+    warnings: tuple[Problem, ...] = ()
+
+    def deviations(self, plan: Plan, environments: Mapping[str, Environment], digests: Digests) -> tuple[Problem, ...]:
+        """Where a toolchain that is there now, or a model that was fetched, is not what was locked.
+
+        Raises ToolchainError or PlanError if the lock is strict.
+        """
+        if self.lock is None:
+            return ()
+        found = [
+            *self._raised(ToolchainError, self._other_toolchains(plan, environments)),
+            *self._raised(PlanError, self._other_models(plan, digests)),
+        ]
+        return tuple(found)
+
+    def _other_toolchains(self, plan: Plan, environments: Mapping[str, Environment]) -> list[Problem]:
+        from epbuild.toolchain.resolve import deviations
+
+        problems = []
+        for name, (toolchain, *_) in plan.toolchains().items():
+            if name in self.environments and name in environments:
+                reasons = deviations(environments[name], str(self.platform), self.environments[name])
+                if reasons:
+                    message = f"the toolchain '{name}' is not what {self.path.name} says: {', '.join(reasons)}"
+                    remedy = (
+                        "Put that right in its environment" if toolchain.interpreter else f"Remove {_folder(environments[name])}"
+                    )
+                    problems.append(Problem("EPB308", message, toolchain.where, f"{remedy}, or run `epbuild lock`."))
+        return problems
+
+    def _other_models(self, plan: Plan, digests: Digests) -> list[Problem]:
+        fetched = [(model, files) for model, files in plan.sources() if model.is_remote]
+        found = digests.of_many(path for _, files in fetched for path in files.all)
+        return [problem for model, files in fetched for problem in self._other_model(model, files, found)]
+
+    def _other_model(self, model: ModelSource, files: ModelFiles, digests: Mapping[Path, str]) -> list[Problem]:
+        locked = self.lock.models.get(model.name) if self.lock else None
+        if locked is None:  # which is told already
+            return []
+        there = {"graph": digests[files.graph], **{location: digests[path] for location, path in files.external.items()}}
+        wanted = {"graph": locked.graph, **locked.data}
+        other = [what for what in sorted(there.keys() | wanted.keys()) if there.get(what) != wanted.get(what)]
+        if not other:
+            return []
+        message = f"the remote model '{model.name}' is not what {self.path.name} says: its {', '.join(other)}"
+        return [Problem("EPB247", message, model.path_where, "If it was meant to change, run `epbuild lock`.")]
+
+    def _raised(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:
+        if problems and self.strict:
+            raise kind(*problems)
+        return problems
+
+
+def lock_path(recipe: Path) -> Path:
+    """The lock of the recipe in a file: beside it, `epbuild.lock` for `epbuild.yaml`."""
+    return recipe.with_suffix(".lock")
+
+
+def check_lock(recipe: Recipe) -> None:
+    """Raises PlanError unless there is a lock that fits the recipe, as far as can be told without looking at anything else."""
+    _fitting(recipe, _read(recipe), strict=True)
+
+
+def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    """The SHA-256 that the recipe's lock has of the wheels of the releases that models are taken from, by requirement.
+
+    Raises PlanError (EPB242) for a lock that cannot be read.
+    """
+    if not any(model.is_remote for model in recipe.models.values()):
+        return {}
+    lock = _read(recipe)
+    if lock is None or lock.recipe != recipe.name:
+        return {}
+    return {release.requirement: release.files for release in lock.wheels}
+
+
+def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
+    """What of the recipe's lock holds for a plan of it. Raises PlanError for a lock that cannot be read; if `strict`, for any misfit."""
+    path, lock = lock_path(recipe.file), _read(recipe)
+    unfit = _fitting(recipe, lock, strict=strict)
+    if lock is None:
+        return HeldLock(path)
+    if lock.recipe != recipe.name:
+        return HeldLock(path, exists=True, warnings=tuple(replace(misfit.problem, hint=_LEFT_ALONE) for misfit in unfit))
+    from epbuild.toolchain.platforms import platform_here
+
+    platform = platform_here()
+    environments, missing = {}, []
+    for name, (toolchain, *_) in plan.toolchains().items():
+        if name in {misfit.toolchain for misfit in unfit}:
+            continue
+        locked = lock.toolchains[name].platforms.get(platform or "") if name in lock.toolchains else None
+        if locked is not None:
+            environments[name] = locked
+        else:
+            message = (
+                f"{path.name} does not have the toolchain '{name}' for this platform, {platform or sysconfig.get_platform()}"
+            )
+            elsewhere = "" if toolchain.interpreter else ", or name the platform in the toolchain's 'platforms'"
+            missing.append(
+                Problem("EPB245", message, toolchain.where, f"Run `epbuild lock` here{elsewhere}." if strict else _WITHOUT)
+            )
+    if missing and strict:
+        raise PlanError(*missing)
+    warnings = [replace(misfit.problem, hint=_WITHOUT) if misfit.toolchain else misfit.problem for misfit in unfit]
+    return HeldLock(path, True, strict, lock, platform, environments, (*warnings, *missing))
+
+
+def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]:
+    """Where the lock does not fit the recipe; raises PlanError for it, and where there is no lock, if `strict`."""
+    path = lock_path(recipe.file)
+    if lock is None:
+        if strict:
+            message = f"there is no {path.name} beside the recipe, and --locked builds only what it says"
+            raise PlanError(Problem("EPB241", message, Position(str(recipe.file), 1, 1), "Write it with `epbuild lock`."))
+        return []
+    from epbuild.commands.lock_fit import misfits
+
+    found = misfits(recipe, lock, path)
+    if found and strict:
+        raise PlanError(*(misfit.problem for misfit in found))
+    return found
+
+
+def _read(recipe: Recipe) -> Lock | None:
+    """The recipe's lock; None where there is none. Raises PlanError (EPB242) for one that cannot be read."""
+    path = lock_path(recipe.file)
+    try:
+        content = read_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        message = f"the lock cannot be read: {error.strerror}"
+        raise PlanError(
+            Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
+        ) from error
+    from epbuild.toolchain.lock_file import decoded, read_lock
+
+    return read_lock(decoded(content), str(path))
+
+
+def _folder(environment: Environment) -> Path:
+    """The folder of an environment that epbuild made."""
+    return environment.memory.parent

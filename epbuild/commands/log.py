@@ -1,0 +1,69 @@
+"""The logs of compile steps: the file that the last compile here left, or the one that the store kept with a result made elsewhere."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.location import cache_directory
+from epbuild.cache.memory import Configuration, StepRecord
+from epbuild.cache.workspace import Workspace
+from epbuild.core.errors import BuildError, Problem
+from epbuild.plan.steps import Plan
+from epbuild.survey.snapshot import DEFAULT_RECIPE
+
+_CHUNK = 1 << 16
+
+
+def named(action: str, recipe: str) -> str:
+    """What an action of a recipe file is called among those of all recipes in its folder."""
+    # No name in a recipe has a '+', so that no two actions have one name.
+    return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
+
+
+def log_file(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
+    """Where the log of the last compile here of an action of a recipe file is kept."""
+    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', named(action, recipe))}.log"
+
+
+def logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
+    """The steps of a plan whose last compile has a log, in order."""
+    return [step.id for step in plan.steps if step.kind != "emit" and _has_log(workspace, recipe, step.action)]
+
+
+def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path) -> Iterator[str]:
+    """The log of a step's last compile, piece by piece. Raises BuildError when there is none, StoreError when the store lost it."""
+    action = next((found.action for found in plan.steps if found.id == step), step)
+    if not _has_log(workspace, recipe, action):
+        raise BuildError(Problem("EPB430", f"there is no log of {step}", None, "`epbuild log` lists the steps that have one."))
+    path = log_file(workspace.directory, action, recipe.name)
+    if path.is_file():
+        return _decoded(path)
+    record = _record(workspace, recipe, action)
+    return iter([_stored(record)] if record else [])
+
+
+def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
+    record = _record(workspace, recipe, action)
+    is_there = log_file(workspace.directory, action, recipe.name).is_file()
+    return is_there or (record is not None and "log" in record.result)
+
+
+def _record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | None:
+    """How the action last ended, whatever settings the recipe was built with: as its log is that of the last compile."""
+    return workspace.memory(Configuration.of(recipe, (), {})).previous(action)
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield decoder.decode(chunk)
+    yield decoder.decode(b"", final=True)
+
+
+def _stored(record: StepRecord) -> str:
+    return BlobStore(cache_directory()).read_bytes(record.result["log"]["digest"]).decode("utf-8", "replace")

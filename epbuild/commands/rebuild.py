@@ -1,0 +1,305 @@
+"""Makes what the store keeps of actions again, in a fresh place and a fresh process, and compares them with what was made before.
+
+Where they differ, both are kept, beside the workspace's logs. Nothing of what is made again goes into the store or the records.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.errors import DamagedBlob, MissingBlob
+from epbuild.cache.workspace import Workspace
+from epbuild.catalog.entries import KnownDifference
+from epbuild.commands.actions import Actions
+from epbuild.commands.kinds import kind_of
+from epbuild.compile.executor import Execution
+from epbuild.core.differences import shown
+from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
+from epbuild.diff.bytes_differ import FileDifference, compare_bytes
+from epbuild.diff.difference import compare
+from epbuild.engine.events import (
+    ComparisonFinished,
+    ComparisonStarted,
+    Event,
+    Listener,
+    StepCompared,
+    StepFailed,
+    StepOutput,
+    StepStarted,
+    Verdict,
+    shown_path,
+)
+from epbuild.engine.scheduler import Scheduler, drive
+from epbuild.engine.tally import Tally
+from epbuild.plan.made import Made
+from epbuild.verify.payload import Payload
+
+_FOLDER = "rebuilt"
+_OLD, _NEW = "stored", "rebuilt"
+
+
+def rebuild_and_compare(
+    actions: Actions,
+    workspace: Workspace,
+    store: BlobStore,
+    tell: Listener,
+    *,
+    jobs: int,
+    keep_going: bool,
+    memory: int | None,
+) -> int:
+    """Make everything that `actions` has made for the store, or found there, again, and compare; returns the exit code.
+
+    What comes of each is told as an event. Raises KeyboardInterrupt when the user stopped it, StoreError where there is no room to work.
+    """
+    begin = time.monotonic()
+    made = {ident: item for ident, item in actions.made.items() if kind_of(item.action).compares(item.action)}
+    costs = {ident: actions.cost(ident) for ident in made}
+    tally = Tally({ident: [ident] for ident in made}, costs, jobs)
+    rebuilding = _Rebuilding(actions, made, workspace, store, tell, tally)
+    tell(ComparisonStarted(len(made), tally.seconds_left()))
+    scheduler = Scheduler(
+        dict.fromkeys(made, ()),
+        {ident: cost.seconds for ident, cost in costs.items()},
+        {ident: actions.memory(ident) for ident in made},
+        memory,
+    )
+    drive(
+        scheduler,
+        rebuilding.perform,
+        jobs=jobs,
+        keep_going=keep_going,
+        cancelled=actions.cancelled,
+        failed=rebuilding.failed,
+        skipped=rebuilding.skipped,
+        idle=actions.idle,
+    )
+    tell(rebuilding.finished(time.monotonic() - begin))
+    return rebuilding.exit_code
+
+
+def kept_place(workspace: Path, action: str) -> Path:
+    """Where both trees of an action that came out different are kept."""
+    # As with logs, no name in a recipe has a '+', so that no two actions have one place.
+    return workspace / _FOLDER / re.sub(r"[^A-Za-z0-9._-]", "+", action)
+
+
+def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDifference]) -> Verdict:
+    """What differences come to, where a target is known for some: these are `known` if they are nothing but what it is known for."""
+    if not differences:
+        return "same"
+    if any(row.by is None for row in known):
+        return "known"
+    allowed = {row.by for row in known}
+    return "known" if all(item.found and item.meanings <= allowed for item in differences) else "different"
+
+
+class _Rebuilding:
+    """The comparisons of one run; `perform` may be called from several threads."""
+
+    def __init__(
+        self,
+        actions: Actions,
+        made: Mapping[str, Made],
+        workspace: Workspace,
+        store: BlobStore,
+        tell: Listener,
+        tally: Tally,
+    ) -> None:
+        self.exit_code = 0
+        self._actions = actions
+        self._made = made
+        self._workspace = workspace
+        self._store = store
+        self._tell = tell
+        self._tally = tally
+        self._lock = threading.Lock()
+        self._ending = threading.Lock()  # held while an end is counted and told, so that the counts are told in order
+        self._counts = Counter[str]()
+
+    def perform(self, ident: str) -> None:
+        """Make one session group again and compare it. Raises EpbuildError when that fails, Cancelled when it is being stopped."""
+        begin = time.monotonic()
+        self._tally.begin(ident)
+        made = self._made[ident]
+        kind = kind_of(made.action)
+        place = kept_place(self._workspace.directory, ident)
+        self._tell(StepStarted(ident, kind.doing_again))
+        with self._actions.alone(ident, ident, self._workspace.directory, _lease_name(ident)):
+            with _explained(ident):
+                _remove(place)
+            # No member is called by an empty name: the log is nobody's else.
+            with self._actions.execution(made.action, made.needed, made.document, f"{ident}//{_NEW}") as execution:
+                files = self._remake(made, execution)
+                with _explained(ident):
+                    differences = self._compare(made, files, execution.staging / _FOLDER)
+                    meant = _differences_in_meaning(
+                        kind.compares_in_meaning(made.action), differences, execution.staging / _FOLDER
+                    )
+                    if differences:
+                        _swap_in(execution.staging / _FOLDER, place)
+                    execution.log.unlink(missing_ok=True)  # it is there for a compile that fails
+                size = sum(artifact["size"] for artifact in made.result["artifacts"].values())
+        known = kind.known_differences(made.action)
+        verdict = verdict_on(differences, known)
+        if meant is not None and verdict == "different":
+            verdict = "different" if meant else "known"
+        problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
+        if problems and meant:
+            problems = (_other_meaning(meant, made, place),)
+        self._count(verdict, 1 if problems else 0)
+        compared = StepCompared(
+            step=ident,
+            verdict=verdict,
+            seconds=time.monotonic() - begin,
+            files=len(made.result["artifacts"]),
+            size=size,
+            differences=tuple(differences),
+            known=kind.known_to_differ(made.action),
+            kept=shown_path(place) if differences else None,
+            problems=problems,
+        )
+        with self._ending:
+            self._tell(replace(compared, progress=self._tally.end(ident, compiled=True)))
+
+    def failed(self, ident: str, error: EpbuildError) -> bool:
+        """Take note that a session group could not be made again, or not compared; that is never allowed."""
+        self._count("failed", error.exit_code)
+        with self._ending:
+            self._tell(StepFailed(ident, error.problems, self._tally.end(ident, compiled=False)))
+        return False
+
+    def skipped(self, ident: str) -> None:
+        """Take note that a session group was not tried, since another failed."""
+        self._count("skipped", 0)
+        self._tally.end(ident, compiled=False)
+
+    def finished(self, seconds: float) -> ComparisonFinished:
+        """The sum of it all."""
+        names = ("same", "known", "different", "failed", "skipped")
+        return ComparisonFinished(seconds, *(self._counts[name] for name in names))
+
+    def _count(self, outcome: str, exit_code: int) -> None:
+        with self._lock:
+            self._counts[outcome] += 1
+            self.exit_code = max(self.exit_code, exit_code)
+
+    def _remake(self, made: Made, execution: Execution) -> Mapping[str, Path]:
+        ident = made.action.id
+
+        def heard(event: Event) -> None:
+            if isinstance(event, StepOutput):
+                self._tell(replace(event, step=ident))
+
+        try:
+            return kind_of(made.action).remake(made.action, replace(execution, tell=heard))
+        except EnvironmentFailure:
+            raise
+        except EpbuildError as error:
+            hint = f"The whole log: {execution.shown_log}."
+            problem = Problem("EPB431", "it was made before, and making it again failed", StepId(ident), hint)
+            raise BuildError(problem, *error.problems) from error
+
+    def _compare(self, made: Made, files: Mapping[str, Path], trees: Path) -> list[FileDifference]:
+        """How what was made again differs from what was made before; where it does, both are in `trees` afterwards."""
+        artifacts = made.result["artifacts"]
+        digests = {name: Payload.whole(path).sha256() for name, path in files.items()}
+        if digests == {name: artifact["digest"] for name, artifact in artifacts.items()}:
+            return []
+        lost = set[str]()
+        for name, artifact in artifacts.items():
+            try:
+                self._store.materialise(artifact["digest"], trees / _OLD / name)
+            except (MissingBlob, DamagedBlob):
+                lost.add(name)
+        for name, path in files.items():
+            _move(path, trees / _NEW / name)
+        found: list[FileDifference] = []
+        for name in dict.fromkeys((*artifacts, *files)):
+            old, new = trees / _OLD / name, trees / _NEW / name
+            sizes = artifacts[name]["size"] if name in artifacts else None, new.stat().st_size if name in files else None
+            if None in sizes:
+                found.append(FileDifference(name, *sizes))
+            elif digests[name] != artifacts[name]["digest"]:
+                looked_at = None if name in lost else compare_bytes(name, old, new)
+                found.append(looked_at or FileDifference(name, *sizes))
+        return found
+
+
+def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference], trees: Path) -> tuple[str, ...] | None:
+    """In what two trees differ beside the bytes of their contexts, in words; None where these are not `accepted`, or were lost."""
+    if not accepted or any(item.old_size is not None and item.new_size is not None and not item.found for item in differences):
+        return None
+    if not differences:
+        return ()
+    try:
+        found = compare(trees / _OLD, trees / _NEW)
+    except EpbuildError as error:
+        return tuple(problem.message for problem in error.problems)
+    return tuple(f"{item.what}: {shown(item.old)}, then {shown(item.new)}" for item in found.differences if not item.of_bytes)
+
+
+def _other_meaning(meant: Sequence[str], made: Made, place: Path) -> Problem:
+    message = f"made again, it differs in more than the bytes of its contexts, which the recipe accepts: {'; '.join(meant)}"
+    return Problem("EPB652", message, StepId(made.action.id), f"Both are kept in {shown_path(place)}.")
+
+
+def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
+    ident, why = StepId(made.action.id), kind_of(made.action).known_to_differ(made.action)
+    hint = f"Both are kept in {shown_path(place)}."
+    if item.new_size is None:
+        return Problem("EPB651", f"made again, there is no {item.file}", ident, hint)
+    if item.old_size is None:
+        return Problem("EPB651", f"made again, there is {item.file}, which was not there before", ident, hint)
+    if not item.found:
+        message = f"made again, {item.file} has another SHA-256, and the store has lost the one to compare it with"
+        return Problem("EPB653", message, ident, f"What was made again is kept in {shown_path(place)}.")
+    size = f"{item.old_size:,}" if item.old_size == item.new_size else f"{item.old_size:,} and {item.new_size:,}"
+    extent = f"{item.count:,} of {size} bytes differ, the first at byte {item.offset:,}"
+    if why is None:
+        return Problem("EPB650", f"made again, {item.file} is not the same: {extent}", ident, hint)
+    message = f"made again, {item.file} differs in more than the target is known for ({why}): {extent}"
+    return Problem("EPB652", message, ident, hint)
+
+
+def _lease_name(ident: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", ".", f"{_FOLDER}-{ident}")
+
+
+def _move(path: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(path, place)
+
+
+def _swap_in(trees: Path, place: Path) -> None:
+    _remove(place)
+    _move(trees, place)
+
+
+def _remove(place: Path) -> None:
+    """Remove what the last comparison kept, and the folder for all of them if it is empty then."""
+    if place.exists():
+        shutil.rmtree(place)
+    with suppress(OSError):
+        place.parent.rmdir()
+
+
+@contextmanager
+def _explained(ident: str) -> Iterator[None]:
+    """An OSError of the block as a sentence."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        message = f"what was made again could not be compared: {where}{error.strerror or error}"
+        hint = "Check the space and the permissions of .epbuild."
+        raise EnvironmentFailure(Problem("EPB432", message, StepId(ident), hint)) from error

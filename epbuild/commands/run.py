@@ -1,0 +1,360 @@
+"""One build from start to end: read the recipe, plan it, see what is out of date, make that, and say what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled
+from epbuild.cache.location import cache_directory, tag_cache, toolchain_directory
+from epbuild.cache.memory import Configuration
+from epbuild.cache.roots import Roots
+from epbuild.cache.workspace import Workspace
+from epbuild.commands.actions import Actions
+from epbuild.commands.kinds import is_stored
+from epbuild.commands.locked import HeldLock, check_lock, hold_lock, locked_wheels
+from epbuild.commands.remote import RemoteModels
+from epbuild.compile.result_shape import action_records
+from epbuild.core.errors import EnvironmentFailure, Problem, RecipeError, StoreError
+from epbuild.engine.capacity import memory_here
+from epbuild.engine.events import Event, Listener, OutputRemoved, RunStarted, ToolchainReady, ToolchainStarted, Warned, shown_path
+from epbuild.engine.scheduler import Scheduler, drive
+from epbuild.plan.planner import make_plan, problems_of_the_rest
+from epbuild.plan.possible import obstacles
+from epbuild.plan.preparing import Preparation
+from epbuild.plan.steps import Plan
+from epbuild.recipe.load import BrokenRecipe, load
+from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.survey.orphans import Outputs
+from epbuild.survey.snapshot import WORKSPACE, clock, forget, own_files, take
+from epbuild.survey.status import Survey, Surveyor
+from epbuild.toolchain.environment import Environment, prepare, ready
+
+_VALID = "valid recipe"
+_PUBLISHING = frozenset({"emit", "merge"})
+
+
+Fetch = Callable[[RemoteModels, ModelSource], Path]
+"""Brings a remote model here."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for: a recipe, the steps of it (globs over ids; none: all), and how to go about it."""
+
+    recipe: Path
+    selection: tuple[str, ...] = ()
+    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+    keep_going: bool = False
+    settings: tuple[str, ...] = ()
+    """Variables of the recipe to set, as `vars.name=value`."""
+    memory: int | None = None
+    """Bytes of memory for all that runs at once; None: what there is."""
+    locked: bool = False
+    """Whether only what the recipe's lock says may be built with."""
+    rebuild_and_compare: bool = False
+    """Whether to make everything again afterwards, and compare."""
+    every_model: bool = False
+    """Whether to tell of every model how far it is compiled, and not only of those that were to do."""
+    retry: bool = False
+    """Whether to try again what failed before, although nothing that it depends on has changed."""
+
+
+class ReadVariables(Mapping[str, str]):
+    """The environment of this process, with a note of every variable that somebody looked at."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str | None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        self.seen[name] = os.environ.get(name)
+        return os.environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(os.environ)
+
+    def __len__(self) -> int:
+        return len(os.environ)
+
+
+def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping[str, str] | None = None) -> tuple[Recipe, Plan]:
+    """The recipe and its plan; writes nothing but the memory, in a workspace that is there, that the recipe fits its schema.
+
+    A remote model that is needed and not here goes through `fetch`; without it, its steps are planned with its files unknown. The recipe
+    reads its variables in `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetch` raises.
+    """
+    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+        remote = RemoteModels(workspace, BlobStore(cache_directory()))
+        valid = f"{_VALID} {request.recipe.name!a}"
+        try:
+            recipe = load(
+                request.recipe,
+                is_known_valid=lambda digest: workspace.fact(valid) == digest,
+                environment=environment,
+                settings=request.settings,
+            )
+        except BrokenRecipe as error:
+            # Told together, so that one run shows all that there is to mend.
+            raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
+        if request.locked:
+            check_lock(recipe)  # before anything is fetched
+        if fetch is not None:
+            remote = replace(remote, wheels=locked_wheels(recipe))
+        plan = make_plan(recipe, request.selection, remote.known if fetch is None else lambda model: fetch(remote, model))
+        if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
+            from epbuild.output.pipelines import check_pipelines  # few recipes have any
+
+            check_pipelines(plan)
+        if recipe.digest and workspace.fact(valid) != recipe.digest:
+            workspace.record_fact(valid, recipe.digest)
+    return recipe, plan
+
+
+def survey(request: Request) -> Survey:
+    """What is out of date, without making anything: not even a toolchain that is missing. Raises EpbuildError."""
+    variables = ReadVariables()
+    recipe, plan = read_plan(request, environment=variables)
+    lock = hold_lock(recipe, plan, strict=request.locked)
+    cache, home = cache_directory(), toolchain_directory()
+    environments = {
+        name: prepare(toolchain, recipe.directory, home, entries, lock.environments.get(name), packages)
+        for name, (toolchain, entries, packages) in plan.toolchains().items()
+        if ready(toolchain, recipe.directory, home, lock.environments.get(name))
+    }
+    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+        configuration = Configuration.of(recipe.file, request.settings, variables.seen)
+        surveyor = Surveyor(workspace, BlobStore(cache), action_records(cache), recipe, configuration)
+        doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
+        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments)
+        return _with_orphans(found, surveyor.outputs, request)
+
+
+def run(request: Request, listener: Listener, cancelled: threading.Event | None = None) -> int:
+    """Build what is out of date, telling `listener` of every event; returns the exit code.
+
+    Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are told as events.
+    """
+    begin = time.monotonic()
+    tell = _serialised(listener)
+    stop = cancelled or threading.Event()
+
+    def fetch(remote: RemoteModels, model: ModelSource) -> Path:
+        known = remote.known(model)
+        if known is not None:
+            return known
+        # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
+        with lasting_workspace(request.recipe) as workspace:
+            return replace(remote, workspace=workspace).fetched(model, tell, stop)
+
+    began, variables = clock(request.recipe), ReadVariables()
+    recipe, plan = read_plan(request, fetch, variables)
+    lock = hold_lock(recipe, plan, strict=request.locked)
+    for warning in (*plan.warnings, *lock.warnings):
+        tell(Warned(warning))
+    impossible = obstacles([group for group in plan.session_groups.values() if not group.may_fail], sys.platform)
+    if impossible and not request.keep_going:
+        raise EnvironmentFailure(*impossible)  # before anything is installed
+    cache = cache_directory()
+    environments = _environments(recipe, plan, lock, tell)
+    with lasting_workspace(request.recipe) as workspace:
+        workspace.sweep()
+        configuration = Configuration.of(recipe.file, request.settings, variables.seen)
+        surveyor = Surveyor(workspace, BlobStore(cache), action_records(cache), recipe, configuration)
+        doubts = lock.deviations(plan, environments, surveyor.digests)
+        for warning in doubts:
+            tell(Warned(warning))
+        lock = replace(lock, warnings=(*lock.warnings, *doubts))
+        plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
+        found = _with_orphans(surveyor.survey(plan, environments), surveyor.outputs, request)
+        todo = set(found.todo)
+        if todo:
+            forget(request.recipe)  # should this build be killed, the next one has to clean up
+            # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
+            surveyor.store.sweep()
+            surveyor.records.sweep()
+        actions = Actions(recipe, found, environments, surveyor, tell, stop, retry=request.retry)
+        steps = sum(step.action in todo for step in plan.steps)
+        tell(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
+        actions.take_over()
+        # Held as long as there is work: whoever wants to remove the workspace can tell.
+        with workspace.staging("run") if todo else nullcontext():
+            _drive(actions, found, request)
+        ended = actions.finished(time.monotonic() - begin, every_model=request.every_model)
+        if todo:
+            surveyor.memory.forget_superseded()
+        if ended.exit_code == 0 and not request.selection:
+            _remove_orphans(found, surveyor, tell, stop)
+        if request.rebuild_and_compare and (ended.exit_code == 0 or request.keep_going):
+            code = _rebuild_and_compare(request, actions, surveyor, tell)
+            ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
+        tell(ended)
+        if began is not None and found.up_to_date:
+            _leave_snapshot(request, recipe, found, environments, surveyor.outputs, variables.seen, began, lock)
+        return ended.exit_code
+
+
+def cover(request: Request, listener: Listener) -> None:
+    """Compile what is asked for and not compiled yet, publish nothing, and tell `listener` of every model how far it is compiled.
+
+    What fails, or stays outside an EP against the recipe's word, keeps nothing else from being tried. Raises what `run` does.
+    """
+    _, plan = read_plan(request)
+    steps = tuple(step.id for step in plan.steps if step.kind not in _PUBLISHING)
+    if steps:
+        run(replace(request, selection=steps, keep_going=True, every_model=True), listener)
+
+
+@contextmanager
+def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
+    """The workspace beside a recipe, made where it is not, and known to the store as one that builds with it."""
+    with Workspace.open(workspace_of(recipe)) as workspace:
+        with suppress(StoreError):  # where nothing can be written, whoever has to will say so
+            tag_cache(cache_directory())
+            Roots(cache_directory()).register(workspace.directory)
+        yield workspace
+
+
+def workspace_of(recipe: Path) -> Path:
+    """The folder beside a recipe in which epbuild keeps what it remembers."""
+    return recipe.absolute().parent / WORKSPACE
+
+
+def _leave_snapshot(
+    request: Request,
+    recipe: Recipe,
+    found: Survey,
+    environments: Mapping[str, Environment],
+    outputs: Outputs,
+    variables: Mapping[str, str | None],
+    began: tuple[int, int],
+    lock: HeldLock,
+) -> None:
+    """Have the next run recognise by stats alone that there is nothing to do; not where a result lives in the store only."""
+    plan = found.plan
+    needed = {ident for action in plan.actions.values() for ident in action.needs}
+    if any(is_stored(action) and ident not in needed for ident, action in plan.actions.items()):
+        return
+    files = [
+        *map(Path, own_files()),
+        *recipe.names,
+        *([lock.path] if lock.exists else ()),
+        *(recipe.directory / catalog.name for catalog in recipe.catalogs),
+        *(path for environment in environments.values() for path in environment.watched()),
+        *(path for action in plan.actions.values() for path in action.files),
+        *(folder for preparation in plan.of(Preparation).values() for folder in preparation.folders),
+        *(
+            emission.root / name
+            for emission in plan.emissions.values()
+            if (output := outputs.last(emission.path)) is not None
+            for name in output.files
+        ),
+    ]
+    take(
+        request.recipe,
+        request.selection,
+        request.settings,
+        steps=len(plan.steps),
+        files=files,
+        environment=variables,
+        began=began,
+        absent=() if lock.exists else (lock.path,),
+        locked=lock.exists and not lock.warnings,
+        warnings=[warning.plain for warning in plan.warnings],
+    )
+
+
+def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, tell: Listener) -> int:
+    """What is made again, and compared, comes to: an exit code."""
+    from epbuild.commands.rebuild import rebuild_and_compare
+
+    forget(request.recipe)  # should it be killed, the next build has to clean up
+    memory = request.memory or memory_here()
+    with surveyor.workspace.staging("run"):
+        return rebuild_and_compare(
+            actions, surveyor.workspace, surveyor.store, tell, jobs=request.jobs, keep_going=request.keep_going, memory=memory
+        )
+
+
+def _drive(actions: Actions, found: Survey, request: Request) -> None:
+    scheduler = Scheduler(
+        {action: found.plan.actions[action].needs for action in found.todo},
+        {action: actions.cost(action).seconds for action in found.todo},
+        {action: actions.memory(action) for action in found.todo},
+        request.memory or memory_here(),
+    )
+    drive(
+        scheduler,
+        actions.perform,
+        jobs=request.jobs,
+        keep_going=request.keep_going,
+        cancelled=actions.cancelled,
+        failed=actions.failed,
+        skipped=actions.skipped,
+        idle=actions.idle,
+    )
+
+
+def _with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
+    """`found` with the outputs that nobody asks for any more; some steps alone do not tell what the whole recipe asks for."""
+    if request.selection:
+        return found
+    return replace(found, orphans=outputs.orphans(emission.path for emission in found.plan.emissions.values()))
+
+
+def _remove_orphans(found: Survey, surveyor: Surveyor, tell: Listener, cancelled: threading.Event) -> None:
+    outputs = surveyor.outputs
+    for left in outputs.release(emission.path for emission in found.plan.emissions.values()):
+        place = shown_path(surveyor.workspace.base / left.place)
+        message = f"the recipe no longer asks for {place}; it stays, as {outputs.writer(left)} has it too"
+        tell(Warned(Problem("EPB514", message, None, "A build of that removes it, if it is not asked for there either.")))
+    claimed = outputs.claimed(orphan.directory for orphan in found.orphans) if found.orphans else ()
+    for orphan in found.orphans:
+        try:
+            gone = outputs.remove(orphan, surveyor.digests, claimed, cancelled=cancelled)
+        except Cancelled as error:
+            raise KeyboardInterrupt from error
+        if gone is not None:
+            changed, foreign = (tuple(map(shown_path, gone.kept_as(why))) for why in ("changed since", "not made by epbuild"))
+            tell(OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size))
+
+
+def _unreadable(workspace: Workspace) -> Iterator[Problem]:
+    """That this user may not know what was built here, where it is so."""
+    if workspace.unreadable:
+        message = f"what was built here is not known: this user may not read {shown_path(workspace.state)}"
+        yield Problem("EPB513", message, None, "Do this as the user whose workspace it is, or get permission to read it.")
+
+
+def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, tell: Listener) -> dict[str, Environment]:
+    home = toolchain_directory()
+    environments = {}
+    for name, (toolchain, entries, packages) in plan.toolchains().items():
+        begin = time.monotonic()
+        locked = lock.environments.get(name)
+        there = ready(toolchain, recipe.directory, home, locked)
+        if not there:
+            tag_cache(cache_directory())
+            tell(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
+        environment = prepare(toolchain, recipe.directory, home, entries, locked, packages)
+        if not there:
+            tell(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
+        environments[name] = environment
+    return environments
+
+
+def _serialised(listener: Listener) -> Listener:
+    """`listener`, which then hears one event at a time, whatever thread they come from."""
+    lock = threading.Lock()
+
+    def tell(event: Event) -> None:
+        with lock:
+            listener(event)
+
+    return tell

@@ -1,0 +1,205 @@
+"""The JSON Schemas as editors want them: the recipe's knows every option of every EP, so that hovering explains and typing completes.
+
+What it adds never refuses more than the catalog does, and leaves room for options that the catalog lacks: `epbuild validate` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from epbuild.catalog.catalog import entries_for, known_eps, session_keys
+from epbuild.catalog.entries import Entry, Option
+from epbuild.core.schemas import schema
+
+SCHEMAS: Final = ("recipe", "manifest", "catalog")
+
+_Schema = dict[str, Any]
+_SCALAR: Final = ["string", "number", "boolean"]
+_SUBSTITUTION: Final = r"\$\{"
+_SWITCHES: Final = ("true", "false", "yes", "no", "on", "off", "1", "0")
+
+
+def editor_schema(name: str) -> _Schema:
+    """One of SCHEMAS; that of the recipe with what the catalog knows. Raises FileNotFoundError for another name."""
+    document = schema(name)
+    if name == "recipe":
+        _enrich(document)
+    return document
+
+
+def _enrich(document: _Schema) -> None:
+    definitions = document.setdefault("$defs", {})
+    definitions["session-options"] = {"properties": _session_properties()}
+    conditions = []
+    for ep in known_eps():
+        ident = f"provider-options-{ep}"
+        definitions[ident] = {"properties": _option_properties(entries_for(ep))}
+        conditions.append((ep, {"properties": {"provider_options": {"$ref": f"#/$defs/{ident}"}}}))
+    for found in definitions.values():
+        _let_variables_stand_for(found)
+    for found in list(_objects(document)):
+        properties = found["properties"]
+        if "session_options" in properties:
+            properties["session_options"].setdefault("allOf", []).append({"$ref": "#/$defs/session-options"})
+        if "provider_options" in properties and "ep" in properties:
+            properties["ep"].setdefault("anyOf", [{"enum": list(known_eps())}, {"type": "string"}])
+            rules = [{"if": _is_strictly(ep, properties), "then": then} for ep, then in conditions]
+            found.setdefault("allOf", []).extend(rules)
+
+
+_JUDGING = frozenset(
+    {
+        "type",
+        "enum",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "pattern",
+        "patternErrorMessage",
+        "errorMessage",
+    }
+)
+"""What a subschema says of a value, beside what it says of what the value means."""
+
+
+def _let_variables_stand_for(definition: _Schema) -> None:
+    """Let every value of a definition that must be more than a text be a `${...}` too: it is judged when it is substituted."""
+    values = [*definition.get("properties", {}).values(), definition.get("additionalProperties"), definition]
+    for value in values:
+        if not isinstance(value, dict):
+            continue
+        if value is not definition:
+            _let_variables_stand_for(value)
+        if value.get("type") in ("boolean", "integer", "number") or (
+            "title" in value and ("enum" in value or "pattern" in value)
+        ):
+            judged = {key: value.pop(key) for key in list(value) if key in _JUDGING}
+            value["anyOf"] = [judged, {"type": "string", "pattern": _SUBSTITUTION}]
+
+
+def _is_strictly(ep: str, properties: Mapping[str, Any]) -> _Schema:
+    """A target of this EP, unless it asks that options are passed on unchecked."""
+    condition: _Schema = {"properties": {"ep": {"const": ep}}, "required": ["ep"]}
+    if "allow_unknown_options" in properties:
+        condition["not"] = {"properties": {"allow_unknown_options": {"const": True}}, "required": ["allow_unknown_options"]}
+    return condition
+
+
+def _objects(node: Any) -> Iterator[_Schema]:
+    """Every schema in a document that describes the keys of a mapping."""
+    if isinstance(node, dict):
+        if isinstance(node.get("properties"), dict):
+            yield node
+        for child in node.values():
+            yield from _objects(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from _objects(child)
+
+
+def _option_properties(entries: Iterable[Entry]) -> dict[str, _Schema]:
+    """The options of an EP in all of its packagings, by name."""
+    found: dict[str, list[_Schema]] = {}
+    for entry in entries:
+        for name, option in entry.options.items():
+            described = _described(option, tuple(dict.fromkeys(entry.names.get(name, {}).values())))
+            if described not in found.setdefault(name, []):
+                found[name].append(described)
+    return {name: _either(schemas) for name, schemas in sorted(found.items())}
+
+
+def _either(schemas: list[_Schema]) -> _Schema:
+    if len(schemas) == 1:
+        return schemas[0]
+    meanings = dict.fromkeys(one["description"] for one in schemas)
+    values = [{key: value for key, value in one.items() if key != "description"} for one in schemas]
+    return {"description": "\n\n".join(meanings), "anyOf": values}
+
+
+def _session_properties() -> dict[str, _Schema]:
+    keys = session_keys()
+    free = {name: _described(option, ()) for name, option in keys.options.items()}
+    reserved = {
+        name: {
+            "description": f"epbuild sets it: {instead}.",
+            "not": {},
+            "errorMessage": f"epbuild sets it: {instead}.",
+            "doNotSuggest": True,
+        }
+        for name, instead in keys.reserved.items()
+    }
+    return dict(sorted({**reserved, **free}.items()))
+
+
+def _described(option: Option, names: tuple[str, ...]) -> _Schema:
+    return {"description": " ".join(_sentences(option)), **_values(option, names)}
+
+
+def _sentences(option: Option) -> Iterator[str]:
+    yield option.meaning if option.meaning.endswith(".") else f"{option.meaning}."
+    if option.values and option.type == "list":
+        yield f"A list of: {', '.join(option.values)}."
+    if option.default is not None:
+        yield f"Default: {plain_default(option)}."
+    if option.example is not None:
+        yield f"Example: {option.example}."
+    if option.since is not None:
+        yield f"Since {option.since}."
+    if option.until is not None:
+        yield f"Until {option.until}."
+
+
+def plain_default(option: Option) -> str:
+    """An option's default as a recipe would write it."""
+    text = option.default or ""
+    if option.type == "boolean":
+        return "true" if text.lower() in {"1", "true"} else "false"
+    return text or '""'
+
+
+def _values(option: Option, names: tuple[str, ...]) -> _Schema:
+    """What the catalog takes for an option, and what an editor should propose; every value may be a `${...}` that stands for one."""
+    match option.type:
+        case "boolean":
+            return {"anyOf": [{"type": "boolean"}, {"enum": [0, 1]}, _words(_SWITCHES)]}
+        case "choice":
+            return {"anyOf": [{"enum": [_natural(value) for value in option.values]}, _words(option.values)]}
+        case "integer" | "number" | "size":
+            number: _Schema = {"type": "number" if option.type == "number" else "integer"}
+            if option.minimum is not None:
+                number["minimum"] = _whole(option.minimum)
+            if option.maximum is not None:
+                number["maximum"] = _whole(option.maximum)
+            return {"anyOf": [number, {"type": "string"}]}
+        case _:
+            proposed = [_natural(value) for value in (names or option.values)]
+            return {"anyOf": [{"enum": proposed}, {"type": _SCALAR}]} if proposed else {"type": _SCALAR}
+
+
+def _words(words: Iterable[str]) -> _Schema:
+    """A text that is one of these words in any capitals, or that holds a reference."""
+    return {"type": "string", "pattern": f"^\\s*({'|'.join(map(_any_case, words))})\\s*$|{_SUBSTITUTION}"}
+
+
+def _any_case(word: str) -> str:
+    # JSON Schema's patterns have no flags.
+    return "".join(_letter(character) for character in word)
+
+
+def _letter(character: str) -> str:
+    if character.upper() != character.lower():
+        return f"[{character.upper()}{character.lower()}]"
+    return f"\\{character}" if character in r".^$*+?()[]{}|\/" else character
+
+
+def _natural(value: str) -> str | int | bool:
+    """A value as it is written in YAML without quotes."""
+    if value in {"true", "false"}:
+        return value == "true"
+    return int(value) if value.isdecimal() and str(int(value)) == value else value
+
+
+def _whole(number: float) -> float | int:
+    return int(number) if float(number).is_integer() else number

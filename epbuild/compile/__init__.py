@@ -1,0 +1,1 @@
+"""Session groups and preparations, compiled in a fresh process each."""

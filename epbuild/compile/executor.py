@@ -1,0 +1,507 @@
+"""Makes one session group's artifacts: stage, compile in a fresh process, verify, store. Nothing of a group that fails is kept.
+
+`execute` takes an action that is complete in itself and returns digests, so that another machine could do the same.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import posixpath
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled
+from epbuild.compile.diagnosis import FREE_SPACE, diagnose, last_words, readable, tells_progress
+from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
+from epbuild.compile.node_names import prefix_nodes
+from epbuild.core.clone import copy_file
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
+from epbuild.core.portable import real_path
+from epbuild.engine.events import Listener, StepOutput, StepStarted
+from epbuild.onnxfile.epcontext import EPContextNode
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
+from epbuild.onnxfile.sizes import fix_sizes, sized_header
+from epbuild.onnxfile.weights import count_weights, read_weights
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.steps import Member, PlannedEp, SessionGroup
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.process import Ending, supervise
+from epbuild.toolchain.reports import BadReport
+from epbuild.verify.checks import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled
+from epbuild.verify.signature import source_signature
+
+REQUEST_FORMAT = 3
+_WORKER = Path(__file__).parent / "worker" / "compile.py"
+_INPUT = "in"
+_OUTPUT = "out"
+COMPATIBILITY = "ep_compatibility_info."
+
+# Compilers of EPs take and give back hundreds of megabytes at a time, and half of a compile went by in the kernel's clearing their pages.
+# Large pages, and memory that is kept for the next time, save a quarter of it (docs/performance.md). Another C library reads none of this:
+# https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html, `hugetlb` since glibc 2.35. What only loads models
+# has none of it: it shows what an application will meet.
+ALLOCATION = {
+    "GLIBC_TUNABLES": ":".join(
+        f"glibc.malloc.{name}={value}"
+        for name, value in {"hugetlb": 1, "mmap_threshold": 1 << 30, "trim_threshold": 2 << 30, "top_pad": 64 << 20}.items()
+    )
+}
+"""Environment variables of a compile, for its speed alone; a target's own come before them."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What `execute` needs beside the group: where it works, what it compiles with, and where results and words go."""
+
+    environment: Environment
+    staging: Path
+    log: Path
+    shown_log: str
+    store: BlobStore
+    tell: Listener
+    cancelled: threading.Event
+    recheck: Callable[[], None]
+    """Raises an error if an input of the group is not what its key says any more."""
+    compiled: Callable[[], None]
+    """Called when the worker has ended, and what is left is to read and write files."""
+    relinking: Callable[[Sequence[Path]], AbstractContextManager[None]]
+    """Surrounds what makes or removes a link to files, so that this is not taken for a change of them; the shorter, the better."""
+
+
+def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
+    """Compile, check and store a session group; returns its result as plain data, which names every artifact by digest.
+
+    Raises BuildError or EnvironmentFailure when the worker fails, VerifyError when what it made is not what was asked for, StoreError when
+    it cannot be stored, Cancelled when the build is being stopped.
+    """
+    begin = time.monotonic()
+    compiled = _make(group, execution)
+    models, shared = compiled.models, compiled.shared
+    # What the sources take and give: whoever has only the artifacts can then tell that it is still so.
+    outputs = {model.member: model.outputs for model in models}
+    signatures = {
+        member.name: source_signature(header, outputs[member.name])
+        for member in group.members
+        for header in [sized_header(read_header(member.graph), member.inputs)]
+    }
+    result = _result(compiled, signatures, execution, time.monotonic() - begin)
+    result = result if shared is None else _with_shared(result, group, shared)
+    return _with_weights(result, group, execution)
+
+
+def measure(group: SessionGroup, execution: Execution) -> int:
+    """Compile and check a session group, and keep nothing of it; returns the bytes of its context binaries and data.
+
+    Raises what `execute` does.
+    """
+    models = _make(group, execution).models
+    names = {name for model in models for name in (*model.binaries, *model.data)}
+    return sum((execution.staging / _OUTPUT / name).stat().st_size for name in names)
+
+
+def remake(group: SessionGroup, execution: Execution) -> dict[str, Path]:
+    """Compile and check a session group, and store nothing of it; returns its artifacts in the staging directory, by their names.
+
+    Raises what `execute` does.
+    """
+    models = _make(group, execution).models
+    return {name: execution.staging / _OUTPUT / name for name in _artifacts(models)}
+
+
+def _artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
+    """The names of all files that compiled models consist of."""
+    return tuple(dict.fromkeys(name for model in models for name in (model.file, *model.binaries, *model.data)))
+
+
+class _Compiled(NamedTuple):
+    """What a worker compiled, checked; the initializers that the sources share, how the worker ended, and what its log says of nodes."""
+
+    models: tuple[CompiledModel, ...]
+    shared: SharedInitializers | None
+    ending: Ending
+    node_log: NodeLog
+
+
+def _make(group: SessionGroup, execution: Execution) -> _Compiled:
+    """Leave the group's artifacts, checked, in the staging directory."""
+    shared = _stage(group, execution)
+    node_log = node_log_of(group)
+    ending = _compile(group, execution, node_log)
+    if ending.how == "cancelled":
+        raise Cancelled(group.id)
+    error = diagnose(group, ending, execution.shown_log, node_log.refused())
+    if error is not None:
+        raise error
+    execution.compiled()
+    try:
+        for member in group.members:
+            prefix_nodes(group, member, execution.staging / member.output)
+        needed = {member.name: _source_data(group, member, execution.staging) for member in group.members}
+    except OSError as failure:
+        message = f"what was compiled could not be written as it is to be: {failure.strerror or failure}"
+        raise EnvironmentFailure(Problem("EPB405", message, StepId(group.id), FREE_SPACE)) from failure
+    models = tuple(
+        replace(model, data=tuple(dict.fromkeys((*model.data, *needed[model.member]))))
+        for model in _verify(group, execution.staging / _OUTPUT, ending)
+    )
+    execution.recheck()
+    _unstage(group, execution)
+    return _Compiled(models, shared, ending, node_log)
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """A file that a session group reads as it is; `apart`: it must not be another name of the user's file."""
+
+    path: Path
+    name: str
+    """Its path in the staging directory."""
+    apart: bool = False
+
+
+def _staged(group: SessionGroup) -> Iterator[_Staged]:
+    """Every file that a session group reads as it is."""
+    for member in group.members if group.weights_file is None else ():
+        if not member.inputs:
+            yield _Staged(member.graph, member.source)
+        folder = member.source.rpartition("/")[0]
+        # Two locations can be spellings of one file: what one of them needs is then so for both.
+        apart = {posixpath.normpath(location).casefold() for location in member.subgraph_data}
+        for location, path in member.external.items():
+            yield _Staged(path, f"{folder}/{location}", posixpath.normpath(location).casefold() in apart)
+    for file in group.target.option_files:
+        yield _Staged(file.path, file.staged)
+
+
+def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | None:
+    """Lay the inputs out under their stable names: ORT refuses files reached through symlinks.
+
+    They are hard links where the file system can, but for the data of subgraphs, which ORT reads in a way that refuses these as well.
+
+    Returns what it came to where the sources were given one weights file.
+    """
+    (execution.staging / _OUTPUT).mkdir()
+    try:
+        for file in _staged(group):
+            _stage_file(file, execution)
+        _stage_sized(group, execution.staging)
+        shared = _share_initializers(group, execution.staging)
+        request = json.dumps(_request(group), indent=1, sort_keys=True)
+        (execution.staging / "request.json").write_text(request, encoding="utf-8")
+    except OSError as error:
+        message = f"the sources could not be staged: {error.strerror or error}"
+        raise EnvironmentFailure(
+            Problem("EPB412", message, StepId(group.id), "Check the space and the permissions of the recipe's folder.")
+        ) from error
+    return shared
+
+
+def _stage_sized(group: SessionGroup, staging: Path) -> None:
+    """Write the graphs of the members whose inputs are given sizes, with these, to the places that they are compiled from."""
+    for member in group.members:
+        if not member.inputs:
+            continue
+        graph = staging / _sized(group, member)
+        graph.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fix_sizes(member.graph, graph, member.inputs)
+        except MalformedModel as error:
+            message = f"the inputs of the model '{member.name}' cannot be given their sizes: {error}"
+            raise BuildError(Problem("EPB265", message, StepId(group.id), "Export the model again.")) from error
+
+
+def _sized(group: SessionGroup, member: Member) -> str:
+    """Where the graph of a member is written with its sizes: its place, unless it is read once more on its way there."""
+    return member.source if group.weights_file is None else f"{_INPUT}/{member.name}.sized.onnx"
+
+
+def _share_initializers(group: SessionGroup, staging: Path) -> SharedInitializers | None:
+    """Write the sources with one weights file beside each of them, where the group asks for it."""
+    if group.weights_file is None or group.initializer_threshold is None:
+        return None
+    try:
+        models = {
+            staging / member.source: staging / _sized(group, member) if member.inputs else member.graph
+            for member in group.members
+        }
+        data = {staging / member.source: member.external for member in group.members}
+        return share_initializers(models, group.weights_file, group.initializer_threshold, data)
+    except MalformedModel as error:
+        message = f"the initializers cannot be written into one file: {error}"
+        raise BuildError(Problem("EPB418", message, StepId(group.id), "Export or copy the model again.")) from error
+
+
+def _unstage(group: SessionGroup, execution: Execution) -> None:
+    """Remove the links to the inputs again."""
+    for file in _staged(group):
+        with execution.relinking([file.path]):
+            (execution.staging / file.name).unlink(missing_ok=True)
+    shutil.rmtree(execution.staging / _INPUT)
+
+
+def _stage_file(file: _Staged, execution: Execution) -> None:
+    staged = execution.staging / file.name
+    staged.parent.mkdir(parents=True, exist_ok=True)
+    real = real_path(file.path)
+    if staged.exists() and staged.samefile(real):
+        return  # one file under two spellings of its name
+    staged.unlink(missing_ok=True)  # the same under another spelling; never written through, as it may be a link
+    if file.apart:
+        copy_file(real, staged)
+        return
+    try:
+        if sys.platform == "win32" and not os.access(real, os.W_OK):
+            raise PermissionError  # a link to a read-only file could not be removed again
+        with execution.relinking([file.path]):
+            os.link(real, staged)
+    except OSError:
+        copy_file(real, staged)
+
+
+def _request(group: SessionGroup) -> dict[str, Any]:
+    return {
+        "format": REQUEST_FORMAT,
+        "eps": [ep_request(ep) for ep in group.target.eps],
+        "session_options": dict(group.target.session_options),
+        "custom_ops": custom_ops_request(group.custom_ops),
+        "share": group.share,
+        # Their log at this level has why they leave nodes outside, and where each model begins in it.
+        "node_log": {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None,
+        "members": [_member_request(member) for member in group.members],
+    }
+
+
+def ep_request(ep: PlannedEp) -> dict[str, Any]:
+    return {
+        "name": ep.entry.ep,
+        "kind": ep.entry.kind,
+        "module": ep.entry.module,
+        "library": str(real_path(ep.library)) if ep.library else None,
+        "registration": f"{ep.entry.ep}.virtual" if ep.device.virtual else ep.entry.ep,
+        "device": {
+            "type": ep.device.type,
+            "vendor": ep.device.vendor,
+            "metadata": dict(ep.device.metadata),
+            "virtual": ep.device.virtual,
+            "prefer": list(ep.entry.devices),
+        },
+        "provider_options": dict(ep.provider_options),
+    }
+
+
+def custom_ops_request(custom_ops: Iterable[CustomOps]) -> list[dict[str, Any]]:
+    """Custom operators as the worker is asked to register them."""
+    return [
+        {"name": ops.name, "module": ops.name, "library": str(real_path(ops.library)) if ops.library else None}
+        for ops in custom_ops
+    ]
+
+
+def _member_request(member: Member) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "source": member.source,
+        "output": member.output,
+        "read": member.model.read,
+        "free_dimensions": dict(member.model.free_dimensions),
+        "denoted_dimensions": dict(member.model.denoted_dimensions),
+        "embed": member.compile.embed,
+        "graph_optimization_level": member.compile.graph_optimization_level,
+        "initializers": member.compile.initializers,
+        "external_file": member.external_file,
+        "external_threshold": member.compile.external_threshold,
+        "node_name_prefix": member.compile.node_name_prefix,
+    }
+
+
+def _compile(group: SessionGroup, execution: Execution, node_log: NodeLog) -> Ending:
+    steps = dict(zip((member.name for member in group.members), group.steps, strict=False))
+    current = [group.steps[0]]
+
+    def reported(report: Mapping[str, Any]) -> None:
+        if report["event"] == "member_started":
+            if report["member"] not in steps:
+                raise BadReport(f"the start of '{printable(report['member'])}'")
+            current[0] = steps[report["member"]]
+            execution.tell(StepStarted(current[0], "compiling"))
+        elif report["event"] == "member_finished" and group.share:
+            execution.tell(StepOutput(current[0], "compiled; the rest of its group goes on"))
+
+    def said(line: str) -> None:
+        words = readable(line)
+        if words:
+            execution.tell(StepOutput(current[0], words, status=tells_progress(line)))
+
+    command = [str(execution.environment.interpreter), "-I", str(_WORKER), "request.json"]
+    with process_failures("worker", StepId(group.id), execution.shown_log):
+        return supervise(
+            command,
+            execution.staging,
+            execution.log,
+            timeout=group.timeout,
+            environment={**ALLOCATION, **group.target.environment},
+            cancelled=execution.cancelled,
+            reported=reported,
+            said=said,
+            worth=node_log.read,
+        )
+
+
+@contextmanager
+def process_failures(process: str, step: StepId, shown_log: str) -> Iterator[None]:
+    """Raises EnvironmentFailure where a supervised process, called `process`, cannot be run, BuildError where it reports what none does."""
+    try:
+        yield
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        message = f"the {process} could not be run: {place}{error.strerror or error}"
+        hint = "Check the toolchain's interpreter, and the space for the log."
+        raise EnvironmentFailure(Problem("EPB413", message, step, hint)) from error
+    except BadReport as error:
+        message = f"the {process} reported what no {process} does, and was stopped: {error}"
+        hint = f"Something in the toolchain writes where the {process} reports. The whole log: {shown_log}."
+        raise BuildError(Problem("EPB311", message, step, hint)) from error
+
+
+def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:
+    """Put the source's external data beside a compiled model that goes on using it: ONNX Runtime does not copy it.
+
+    That is what a model does whose initializers were left in the source, and one whose EP shares weights through the source's data.
+    """
+    shared = group.share and any(ep.entry.sharing.weights == "source" for ep in group.target.eps)
+    if not shared and member.compile.initializers != "source":
+        return ()
+    external = member.external
+    if group.weights_file is not None:
+        weights = (staging / member.source).parent / group.weights_file
+        external = {group.weights_file: weights} if weights.exists() else {}
+    for location, path in external.items():
+        target = (staging / member.output).parent / location
+        if target.exists() and not filecmp.cmp(path, target, shallow=False):
+            message = f"the external data {location} of '{member.name}' has the name of something that the EP wrote"
+            raise BuildError(Problem("EPB417", message, StepId(group.id), "Give the data, or the model, another name."))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy_file(real_path(path), target)
+    return tuple(external) if shared else ()
+
+
+def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[CompiledModel, ...]:
+    expected = Expected(
+        step=group.id,
+        eps=tuple(
+            ExpectedEp(ep.entry.ep, ep.entry.sources, ep.entry.target_pattern, ep.binary_target) for ep in group.target.eps
+        ),
+        models=tuple(
+            ExpectedModel(
+                member=member.name,
+                file=member.output.removeprefix(f"{_OUTPUT}/"),
+                embed=member.compile.embed,
+            )
+            for member in group.members
+        ),
+        one_binary=group.share and group.target.one_binary,
+    )
+    try:
+        return check_compiled(folder, expected)
+    except VerifyError as error:
+        words = last_words(ending.tail)
+        if not words:
+            raise
+        said = Problem("EPB610", f"while it compiled, the EP said: {words}", StepId(group.id))
+        raise VerifyError(*error.problems, said) from error
+
+
+def node_log_of(group: SessionGroup) -> NodeLog:
+    """What reads the log of a group's worker."""
+    return NodeLog(ep.entry.node_log for ep in group.target.eps if ep.entry.node_log is not None)
+
+
+def _result(compiled: _Compiled, signatures: Mapping[str, Any], execution: Execution, seconds: float) -> dict[str, Any]:
+    models, ending, node_log = compiled.models, compiled.ending, compiled.node_log
+    folder, store = real_path(execution.staging / _OUTPUT), execution.store
+    # Several names may lead to one file, which can be taken once; and what a link leads to elsewhere is not ours to take.
+    files = {name: real_path(folder / name) for name in _artifacts(models)}
+    blobs = {file: store.take(file) if file.is_relative_to(folder) else store.add(file) for file in dict.fromkeys(files.values())}
+    log = store.add(execution.log)
+    members = {report["member"]: report["seconds"] for report in ending.reports if report.get("event") == "member_finished"}
+    return {
+        "artifacts": {name: {"digest": blobs[file].digest, "size": blobs[file].size} for name, file in files.items()},
+        "models": [
+            {
+                "member": model.member,
+                "source": signatures[model.member],
+                "file": model.file,
+                "binaries": dict(model.binaries),
+                "data": list(model.data),
+                "nodes": [node_document(node) for node in model.nodes],
+                "fallback_nodes": len(model.outside),
+                "left": [asdict(left) for left in node_log.left(model.member, model.outside)],
+                "compatibility": {
+                    name.removeprefix(COMPATIBILITY): value
+                    for name, value in model.metadata.items()
+                    if name.startswith(COMPATIBILITY)
+                },
+            }
+            for model in models
+        ],
+        "log": {"digest": log.digest, "size": log.size},
+        "measured": {
+            "seconds": round(seconds, 3),
+            "members": members,
+            "peak_memory": ending.reports[-1].get("peak_memory"),
+        },
+    }
+
+
+def _with_shared(result: dict[str, Any], group: SessionGroup, shared: SharedInitializers) -> dict[str, Any]:
+    """The result of a group whose members were compiled with one weights file: what that saved, and its name with each source."""
+    if shared.stored_bytes:
+        models = [{**model, "source": {**model["source"], "weights_file": group.weights_file}} for model in result["models"]]
+        result = {**result, "models": models}
+    return {**result, "shared_initializers": asdict(shared)}
+
+
+def _with_weights(result: dict[str, Any], group: SessionGroup, execution: Execution) -> dict[str, Any]:
+    """The result of a group that shares, with what the weights of its sources come to by content; without it where that cannot be read."""
+    if not group.share or len(group.members) < 2:
+        return result
+    try:
+        weights = count_weights([read_weights(member.graph, member.external) for member in group.members])
+    except (OSError, MalformedModel):
+        return result  # what is compiled does not depend on it
+    execution.recheck()
+    return {**result, "source_weights": asdict(weights)}
+
+
+def node_document(node: EPContextNode) -> dict[str, Any]:
+    """An EPContext node as records and manifests hold it: attributes that are absent, or at the schema's default, are left out."""
+    attributes = {
+        "partition_name": node.partition_name,
+        "ep_sdk_version": node.ep_sdk_version,
+        "onnx_model_filename": node.onnx_model_filename,
+        "hardware_architecture": node.hardware_architecture,
+        "notes": node.notes,
+        "max_size": node.max_size or None,
+        "reference": node.reference,
+        "payload_bytes": node.payload[1] if node.payload else None,
+        "others": dict(node.others) or None,
+    }
+    return {
+        "name": node.name,
+        "source": node.source,
+        "main_context": node.main_context,
+        "embed_mode": node.embed_mode,
+        **{name: value for name, value in attributes.items() if value is not None},
+    }

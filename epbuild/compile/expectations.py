@@ -1,0 +1,59 @@
+"""What a recipe asks of a compiled model beside that it is whole: its EPContext nodes, and how many nodes stayed outside its EPs.
+
+None of it is part of a key: any result may be asked again, so that a model that stayed outside in part is compiled once, whatever the
+recipe comes to say of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from epbuild.catalog.entries import Limitation
+from epbuild.core.errors import Problem, StepId
+from epbuild.core.units import counted
+from epbuild.plan.steps import Member, PlannedTarget, SessionGroup
+from epbuild.verify.fallback import Outside
+
+_MOST_HINTS = 2
+_FEW = 0.1
+"""A hint that concerns no more than this part of the nodes outside is left out: these often go when the others do."""
+_ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}}}`, or end the target's `eps` with CPUExecutionProvider."
+
+
+def unmet_expectations(group: SessionGroup, result: Mapping[str, Any]) -> list[Problem]:
+    """What is not as the recipe wants it of each model in a session group's result."""
+    members = {member.name: member for member in group.members}
+    return [problem for model in result["models"] for problem in _unmet(group, members[model["member"]], model)]
+
+
+def most_concerned(target: PlannedTarget, outside: Outside) -> list[tuple[str, Limitation]]:
+    """The limitations of the catalog that show in why nodes stayed outside: first that of most of them, and none that concerns few."""
+    concerned: dict[str, tuple[int, tuple[str, Limitation]]] = {}
+    for found in outside.groups:
+        for whose, limitation in target.limitations(f"{found.operator}: {found.reason}", "compile"):
+            nodes, _ = concerned.get(limitation.what, (0, None))
+            concerned[limitation.what] = nodes + len(found.nodes), (whose, limitation)
+    ranked = sorted(concerned.values(), key=lambda item: -item[0])[:_MOST_HINTS]
+    return [item for nodes, item in ranked if nodes > outside.count * _FEW]
+
+
+def _unmet(group: SessionGroup, member: Member, model: Mapping[str, Any]) -> Iterator[Problem]:
+    step = StepId(group.steps[-1])
+    wanted, compiled = member.expect.ep_context_nodes, len(model["nodes"])
+    if wanted is not None and compiled != wanted:
+        message = f"the model '{member.name}' became {compiled} EPContext nodes; the recipe expects {wanted}"
+        yield Problem("EPB609", message, step)
+    most, outside = group.most_left(member), Outside.of(model)
+    if most is None or outside.count <= most:
+        return
+    which = f": {outside.what}" if outside.nodes else ""
+    message = f"{counted(outside.count, 'node')} of the model '{member.name}' stayed outside {group.target.title}{which}"
+    if outside.reasons:
+        message += f". The EP said: {outside.why}"
+    hints = [limitation.hint for _, limitation in most_concerned(group.target, outside) if limitation.hint]
+    hint = " ".join([*hints, _ACCEPT.format(outside.count)])
+    if member.expect.fallback_nodes is None:
+        yield Problem("EPB655", message, step, hint)
+    else:
+        yield Problem("EPB609", f"{message}. The recipe expects {most} at most", step, hint)

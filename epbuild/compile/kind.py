@@ -1,0 +1,128 @@
+"""What a survey and a build ask of one kind of action whose result the store keeps: how it is keyed, judged, made, and told of.
+
+The engine knows no kind but through this. A new one is a class of `Action`, a subclass of `Kind` for it, and an entry in `build.kinds`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.catalog.entries import KnownDifference
+from epbuild.core.errors import Problem
+from epbuild.engine.capacity import estimated_memory
+from epbuild.plan.made import Made
+from epbuild.plan.steps import Action
+from epbuild.toolchain.environment import Environment
+
+if TYPE_CHECKING:
+    from epbuild.compile.executor import Execution
+
+A = TypeVar("A", bound=Action)
+
+Work = Callable[[str], AbstractContextManager["Execution"]]
+"""Opens a staging directory and a log of that name, in which more can be run for an action."""
+
+
+@dataclass(frozen=True)
+class KeyInputs:
+    """What the key of an action is made of, beside the action: the SHA-256 of its files, its toolchain's identity, and what it needs."""
+
+    digests: Mapping[Path, str]
+    toolchain: Mapping[str, Any]
+    needed: Sequence[Made] = ()
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """How one step of an action ended; `seconds` is None where it took what the action took."""
+
+    step: str
+    seconds: float | None
+    note: str = ""
+    size: int | None = None
+
+
+class Kind(ABC, Generic[A]):
+    """One kind of action, with what is said of it: when it begins, when it begins again, and when an input of it changed meanwhile."""
+
+    doing: str
+    doing_again: str
+    done: str
+
+    def unknown(self, action: A) -> Sequence[str]:
+        """Why its key cannot be known yet, whatever it needs, as reasons for work."""
+        return ()
+
+    def resolved(self, action: A, needed: Sequence[Made], store: BlobStore) -> A:
+        """The action with the files that come from what it needs, whose results are known; they may be gone from the store."""
+        return action
+
+    @abstractmethod
+    def document(self, action: A, inputs: KeyInputs) -> dict[str, Any]:
+        """The document that its key is the digest of."""
+
+    def identity(self, action: A, environment: Environment) -> dict[str, Any]:
+        """What its toolchain is to it, as the document holds it."""
+        return environment.identity(())
+
+    def unmet(self, action: A, result: Mapping[str, Any]) -> Sequence[Problem]:
+        """What is asked of any result and is no part of the key, and this result does not meet."""
+        return ()
+
+    def unfinished(self, action: A, result: Mapping[str, Any]) -> Sequence[str]:
+        """What `finish` has to add to a result, as reasons for work."""
+        return ()
+
+    def check(self, action: A) -> None:
+        """Raises EpbuildError where it cannot be made, which nobody could know before it was resolved, or before it was this machine."""
+
+    @abstractmethod
+    def make(self, action: A, execution: Execution) -> dict[str, Any]:
+        """Do it; returns its result as JSON, with `artifacts`, `log` and `measured`. Raises EpbuildError, and Cancelled."""
+
+    def finish(self, action: A, result: Mapping[str, Any], work: Work) -> Iterator[Mapping[str, Any]]:
+        """The result with one more of what was unfinished each time. Raises what `make` does."""
+        return iter(())
+
+    def compares(self, action: A) -> bool:
+        """Whether it leaves files that can be compared with those of another time."""
+        return True
+
+    @abstractmethod
+    def remake(self, action: A, execution: Execution) -> Mapping[str, Path]:
+        """Do it again and store nothing; returns its artifacts in the staging directory, by name. Raises what `make` does."""
+
+    def known_differences(self, action: A) -> Sequence[KnownDifference]:
+        """In what it is known to come out different when it is done again."""
+        return ()
+
+    def known_to_differ(self, action: A) -> str | None:
+        """Why that is, as clauses."""
+        return None
+
+    def compares_in_meaning(self, action: A) -> bool:
+        """Whether it may come out with other bytes, if nothing but the compiled contexts has them and these have their sizes."""
+        return False
+
+    def keeps_its_place(self, action: A) -> bool:
+        """Whether another process of the same action follows, so that no other action may begin meanwhile."""
+        return False
+
+    def size(self, action: A) -> int:
+        """The bytes that it works on, which say how long it is likely to take as long as nobody has measured it."""
+        return sum(path.stat().st_size for path in action.files)
+
+    def memory(self, action: A, measured: int | None) -> int:
+        """The bytes of memory that it takes: as the recipe says, else as `measured` last time, else by its size."""
+        return measured or estimated_memory(self.size(action))
+
+    def ends(self, action: A, result: Mapping[str, Any]) -> Iterator[StepEnd]:
+        """How each of its steps ended."""
+        for step in action.steps:
+            yield StepEnd(step, None if step == action.id else 0.0)

@@ -1,0 +1,89 @@
+"""The names of EPContext nodes begin with `compile.node_name_prefix`, also where the EP takes no notice of that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from epbuild.core.atomic import rename
+from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
+from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.nodenames import rename_nodes
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.steps import Member, PlannedEp, SessionGroup
+
+
+def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
+    """Rename the EPContext nodes of a compiled model whose names do not begin as its member's settings have it.
+
+    What is not as it should be in other ways is left for the verifier. Raises BuildError (EPB440) where the EP does not find its contexts
+    under other names, VerifyError (EPB441) where the result is not the same model, and OSError.
+    """
+    prefix = member.compile.node_name_prefix
+    if not prefix:
+        return
+    try:
+        header = read_header(model)
+    except (MalformedModel, FileNotFoundError):
+        return
+    names = dict(_names(group, member, header, prefix))
+    if not names:
+        return
+    draft = model.with_name(f".{model.name}.renamed")
+    rename_nodes(model, draft, names)
+    _check(group, member, header, read_header(draft), prefix)
+    rename(draft, model)
+
+
+def _names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:
+    """What each node is to be called, by its place in the header, where that is not what it is called."""
+    nodes = header.ep_context_nodes
+    eps = [_ep_of(group, node.source) for node in nodes]
+    counts = Counter(ep.entry.ep for ep in eps if ep is not None)
+    for place, (node, ep) in enumerate(zip(nodes, eps, strict=True)):
+        if node.name.startswith(prefix) or ep is None:
+            continue
+        rule, name = ep.entry.node_names, prefix + node.name
+        if rule is None:
+            raise _refused(
+                group, member, f"{ep.entry.ep} takes no notice of it, and the catalog does not say how its nodes can be renamed"
+            )
+        if rule.found_by == "partition_name":
+            yield place, name
+            continue
+        if counts[ep.entry.ep] > 1 or len(group.members) > 1:
+            count = f"the model became {counts[ep.entry.ep]} nodes" if counts[ep.entry.ep] > 1 else "the models share a context"
+            raise _refused(group, member, f"{count}, and {rule.why}")
+        yield place, name
+
+
+def _ep_of(group: SessionGroup, source: str | None) -> PlannedEp | None:
+    return next((ep for ep in group.target.eps if source in ep.entry.sources), None)
+
+
+def _refused(group: SessionGroup, member: Member, why: str) -> BuildError:
+    message = (
+        f"the EPContext nodes of '{member.name}' cannot be given the node_name_prefix '{member.compile.node_name_prefix}': {why}"
+    )
+    return BuildError(Problem("EPB440", message, StepId(group.id), "Leave compile.node_name_prefix out for this model."))
+
+
+def _check(group: SessionGroup, member: Member, before: ModelHeader, after: ModelHeader, prefix: str) -> None:
+    """Whether the nodes have their names, each another, and all else is as it was."""
+    names = [node.name for node in after.ep_context_nodes]
+    right = all(name.startswith(prefix) for name in names) and len(set(names)) == len(
+        {node.name for node in before.ep_context_nodes}
+    )
+    if not right or _without_names(after) != _without_names(before):
+        message = f"renaming the EPContext nodes of '{member.name}' changed more than their names; nothing was kept"
+        raise VerifyError(Problem("EPB441", message, StepId(group.id), "Report it, with the model."))
+
+
+def _without_names(header: ModelHeader) -> ModelHeader:
+    # Where an embedded context lies in the file has changed, and its size has not.
+    nodes = tuple(
+        replace(node, name="", payload=(0, node.payload[1]) if node.payload else None) for node in header.ep_context_nodes
+    )
+    return replace(header, ep_context_nodes=nodes)

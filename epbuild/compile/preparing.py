@@ -1,0 +1,351 @@
+"""Preparations as a kind of action: a program that makes one model of another, whose result is a source of what follows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled
+from epbuild.compile.diagnosis import (
+    CANNOT_WRITE,
+    FREE_SPACE,
+    FROM_OUTSIDE,
+    MORE_MEMORY,
+    OUT_OF_MEMORY,
+    ended,
+    last_words,
+    readable,
+    shortened,
+    signal_name,
+    tells_progress,
+    tidy,
+)
+from epbuild.compile.executor import Execution, process_failures
+from epbuild.compile.kind import KeyInputs, Kind, StepEnd
+from epbuild.core.clone import copy_file
+from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
+from epbuild.core.portable import real_path
+from epbuild.engine.events import StepOutput, StepStarted
+from epbuild.onnxfile.epcontext import BadReference, check_reference
+from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.sizes import fix_sizes
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.made import Made
+from epbuild.plan.preparing import PYTHON, Preparation, preparation_document
+from epbuild.plan.steps import ModelFiles
+from epbuild.toolchain.process import Ending, supervise
+
+REQUEST_FORMAT = 1
+_RUN = Path(__file__).parent / "worker" / "run.py"
+_REQUEST = "request.json"
+_QUOTED = 2
+_LONGEST_QUOTE = 400
+_OF_A_SHELL = range(128 + 1, 128 + 65)  # 128 and the signal that ended the last command
+_OF_WINDOWS = 0xC0000000  # where the codes of its errors begin
+_TRACEBACK = "Traceback (most recent call last)"
+
+# So that what is made does not change from run to run: sets of Python are ordered by hashes, which are salted otherwise.
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class Preparing(Kind[Preparation]):
+    """What is done to a model before it is compiled."""
+
+    doing = "staging"
+    doing_again = "preparing again"
+    done = "prepared"
+
+    def unknown(self, action: Preparation) -> Sequence[str]:
+        if action.after is None and action.source is None:
+            return [f"the model '{action.model.name}' is not fetched yet"]
+        return []
+
+    def resolved(self, action: Preparation, needed: Sequence[Made], store: BlobStore) -> Preparation:
+        return replace(action, source=prepared_files(needed[0], store)) if needed else action
+
+    def document(self, action: Preparation, inputs: KeyInputs) -> dict[str, Any]:
+        return preparation_document(action, inputs.digests, inputs.toolchain)
+
+    def make(self, action: Preparation, execution: Execution) -> dict[str, Any]:
+        begin = time.monotonic()
+        header, ending = _prepare(action, execution)
+        folder = execution.staging / "out"
+        names = [_name(action), *header.external_locations]
+        # Several names may lead to one file, which can be taken once.
+        files = {name: real_path(folder / name) for name in names}
+        blobs = {file: execution.store.take(file) for file in dict.fromkeys(files.values())}
+        log = execution.store.add(execution.log)
+        return {
+            "artifacts": {name: {"digest": blobs[file].digest, "size": blobs[file].size} for name, file in files.items()},
+            "model": {
+                "file": _name(action),
+                "external": list(header.external_locations),
+                "subgraph_data": sorted(header.subgraph_data),
+            },
+            "log": {"digest": log.digest, "size": log.size},
+            "measured": {
+                "seconds": round(time.monotonic() - begin, 3),
+                "members": {},
+                "peak_memory": ending.reports[-1].get("peak_memory"),
+            },
+        }
+
+    def remake(self, action: Preparation, execution: Execution) -> Mapping[str, Path]:
+        header, _ = _prepare(action, execution)
+        return {name: execution.staging / "out" / name for name in (_name(action), *header.external_locations)}
+
+    def memory(self, action: Preparation, measured: int | None) -> int:
+        return action.memory or super().memory(action, measured)
+
+    def ends(self, action: Preparation, result: Mapping[str, Any]) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, "", sum(blob["size"] for blob in result["artifacts"].values()))
+
+
+def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
+    """The files of the model that a preparation made, in the store; they may be gone from there."""
+    model, artifacts = made.result["model"], made.result["artifacts"]
+    places = {name: store.place(artifacts[name]["digest"]) for name in (model["file"], *model["external"])}
+    external = {location: places[location] for location in model["external"]}
+    return ModelFiles(places[model["file"]], external, frozenset(model["subgraph_data"]))
+
+
+def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
+    """What manifests say of preparations, in their order: what they began with, and what each did, which is the same for the same work."""
+    if not made:
+        return {}
+    begins: Mapping[str, Any]
+    [begins] = made[0].document["source"].values()
+    sizes = {"sizes": begins["inputs"]} if "inputs" in begins else {}
+    return {
+        "prepared": {
+            "from": {"sha256": begins["graph"], "external_data": begins["external"], **sizes},
+            "by": [_told(item.document["prepare"]) for item in made],
+        }
+    }
+
+
+def _told(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: document[name] for name in ("kind", "command", "options") if name in document}
+
+
+def _name(preparation: Preparation) -> str:
+    return preparation.output.rpartition("/")[2]
+
+
+def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeader, Ending]:
+    """Leave the prepared model, checked, in the staging directory; returns its header."""
+    _check_packages(preparation, execution)
+    _stage(preparation, execution)
+    ending = _run(preparation, execution)
+    if ending.how == "cancelled":
+        raise Cancelled(preparation.id)
+    error = _diagnosed(preparation, ending, execution.shown_log)
+    if error is not None:
+        raise error
+    execution.compiled()
+    header = _checked(preparation, execution, ending)
+    execution.recheck()
+    shutil.rmtree(execution.staging / "in")
+    return header, ending
+
+
+def _check_packages(preparation: Preparation, execution: Execution) -> None:
+    """Raises EnvironmentFailure where the toolchain lacks a package that a kind of epbuild's needs."""
+    there = execution.environment.fingerprint.distributions
+    lacking = [name for name, bringing in preparation.packages.items() if bringing.isdisjoint(there)]
+    if lacking:
+        message = (
+            f"the toolchain '{preparation.toolchain.name}' has no package {', '.join(lacking)}, which '{preparation.kind}' needs"
+        )
+        raise EnvironmentFailure(Problem("EPB450", message, StepId(preparation.id), "Add it to the toolchain's packages."))
+
+
+def _stage(preparation: Preparation, execution: Execution) -> None:
+    """Copy all that the preparation may see: what it writes to is then never the user's."""
+    staging, source = execution.staging, preparation.source
+    if source is None:
+        raise TypeError(preparation.id)
+    folder = preparation.input.rpartition("/")[0]
+    files = {
+        preparation.input: source.graph,
+        **{f"{folder}/{location}": path for location, path in source.external.items()},
+        **preparation.staged,
+    }
+    try:
+        (staging / "out").mkdir()
+        for name, path in files.items():
+            staged = staging / name
+            staged.parent.mkdir(parents=True, exist_ok=True)
+            if staged.exists():
+                continue  # one file under two spellings of its name
+            if name == preparation.input and preparation.inputs:
+                fix_sizes(path, staged, preparation.inputs)
+            else:
+                copy_file(real_path(path), staged)
+                staged.chmod(0o644 | (path.stat().st_mode & 0o111))
+        (staging / _REQUEST).write_text(json.dumps(_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8")
+    except MalformedModel as error:
+        message = f"the inputs of the model '{preparation.model.name}' cannot be given their sizes: {error}"
+        raise BuildError(Problem("EPB265", message, StepId(preparation.id), "Export the model again.")) from error
+    except OSError as error:
+        message = f"the files of the preparation could not be staged: {error.strerror or error}"
+        hint = "Check the space and the permissions of the recipe's folder."
+        raise EnvironmentFailure(Problem("EPB451", message, StepId(preparation.id), hint)) from error
+
+
+def _request(preparation: Preparation, execution: Execution) -> dict[str, Any]:
+    if preparation.script is None:
+        return {"format": REQUEST_FORMAT, "command": [_program(preparation, execution), *preparation.command[1:]]}
+    return {
+        "format": REQUEST_FORMAT,
+        "kind": preparation.kind,
+        "source": preparation.input,
+        "output": preparation.output,
+        "options": dict(preparation.options),
+        "files": {name: list(files) for name, files in preparation.option_files.items()},
+    }
+
+
+def _program(preparation: Preparation, execution: Execution) -> str:
+    """The program of a command: the toolchain's interpreter, or what one of its packages has installed beside that."""
+    name, interpreter = preparation.command[0], execution.environment.interpreter
+    if name == PYTHON:
+        return str(interpreter)
+    found = shutil.which(name, path=str(interpreter.parent)) if Path(name).name == name else None
+    if found is None:
+        message = f"the toolchain '{preparation.toolchain.name}' has no program '{name}'"
+        hint = f"Write 'python' for its interpreter, or add the package that installs '{name}' to its packages."
+        raise EnvironmentFailure(Problem("EPB452", message, StepId(preparation.id), hint))
+    return found
+
+
+def _run(preparation: Preparation, execution: Execution) -> Ending:
+    step = preparation.id
+    execution.tell(StepStarted(step, "preparing"))
+
+    def said(line: str) -> None:
+        words = readable(line)
+        if words:
+            execution.tell(StepOutput(step, words, status=tells_progress(line)))
+
+    script = preparation.script or _RUN
+    with process_failures("preparation", StepId(step), execution.shown_log):
+        return supervise(
+            [str(execution.environment.interpreter), "-I", str(script), _REQUEST],
+            execution.staging,
+            execution.log,
+            timeout=preparation.timeout,
+            environment={**_ENVIRONMENT, **preparation.environment},
+            cancelled=execution.cancelled,
+            reported=lambda report: None,
+            said=said,
+        )
+
+
+def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildError | None:
+    """The error that an ending amounts to; None when it ended well."""
+    last = ending.reports[-1] if ending.reports else {}
+    if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
+        return None
+    step, hint, printed = StepId(preparation.id), f"The whole log: {log}.", _printed(ending.tail)
+    if ending.how == "timed out":
+        message = f"'{preparation.title}' did not end within {preparation.timeout:g} s and was stopped.{printed}"
+        return BuildError(Problem("EPB453", message, step, f"Give it more time with 'timeout'. {hint}"))
+    if last.get("event") != "failed":
+        if -ending.status in FROM_OUTSIDE:
+            by_whom = "by the kernel for lack of memory" if ending.out_of_memory else "from outside"
+            message = f"'{preparation.title}' was ended {by_whom} ({signal_name(-ending.status)}).{printed}"
+            return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
+        # It said nothing of why: a crash, or something in it that ended the process.
+        return BuildError(Problem("EPB458", f"'{preparation.title}' {ended(ending.status)}.{printed}", step, hint))
+    why = str(last["message"])
+    if last["kind"] == "unfit":
+        return EnvironmentFailure(Problem("EPB456", f"{tidy(why)}.", step, f"{last.get('hint') or ''} {hint}".strip()))
+    if preparation.script is None:
+        return _of_a_program(preparation, int(why), ending, printed, hint)
+    if OUT_OF_MEMORY.search(f"{last['type']}: {why}"):
+        message = f"'{preparation.title}' ran out of memory: {shortened(tidy(why), _LONGEST_QUOTE)}."
+        return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
+    message = f"'{preparation.title}' failed: {shortened(tidy(why), _LONGEST_QUOTE)}."
+    if CANNOT_WRITE.search(why):
+        return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
+    return BuildError(Problem("EPB455", message, step, f"{last.get('hint') or ''} {hint}".strip()))
+
+
+def _of_a_program(preparation: Preparation, status: int, ending: Ending, printed: str, hint: str) -> EpbuildError:
+    """The error that the status of a program of the user's amounts to."""
+    step = StepId(preparation.id)
+    memory = OUT_OF_MEMORY.search("\n".join(ending.tail[-_QUOTED:]))
+    if memory or -status in FROM_OUTSIDE:
+        what = "ran out of memory" if memory else f"was ended from outside ({signal_name(-status)})"
+        if ending.out_of_memory:
+            what = f"was ended by the kernel for lack of memory ({signal_name(-status)})"
+        more = f"{MORE_MEMORY} {hint}"
+        return EnvironmentFailure(Problem("EPB454", f"'{preparation.title}' {what}.{printed}", step, more))
+    message = f"'{preparation.title}' {ended(status)}.{printed}"
+    if CANNOT_WRITE.search("\n".join(ending.tail[-_QUOTED:])):
+        return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
+    return BuildError(Problem("EPB458" if _is_crash(status) else "EPB455", message, step, hint))
+
+
+def _is_crash(status: int) -> bool:
+    """Whether a program did not end by itself: a signal did it, or a shell says so of what it ran, or Windows did."""
+    return status < 0 or status in _OF_A_SHELL or status >= _OF_WINDOWS
+
+
+def _printed(lines: Sequence[str]) -> str:
+    """What a program printed last, as a sentence to add: of a Python traceback its last line, which has the reason."""
+    told = [line for line in lines if line.strip()]
+    if not told:
+        return ""
+    is_traceback = any(_TRACEBACK in line for line in told)
+    words = told[-1] if is_traceback else last_words(told) if last_words(told) else " | ".join(told[-_QUOTED:])
+    return f" It printed: {shortened(' '.join(words.split()), _LONGEST_QUOTE)}"
+
+
+def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
+    """The header of the prepared model, which is whole, and all of whose data is there. Raises BuildError otherwise."""
+    folder, path = execution.staging / "out", execution.staging / preparation.output
+    printed, log = _printed(ending.tail), f"The whole log: {execution.shown_log}."
+
+    def wrong(message: str, hint: str) -> BuildError:
+        return BuildError(Problem("EPB457", f"{message}.{printed}", StepId(preparation.id), f"{hint} {log}".strip()))
+
+    if not path.is_file():
+        others = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+        instead = f", but {', '.join(others[:3])}" if others else ""
+        hint = "Write the model to the path that ${out} stands for." if preparation.script is None else ""
+        raise wrong(f"'{preparation.title}' ended well and left no {preparation.output}{instead}", hint)
+    if path.is_symlink() or not real_path(path).is_relative_to(real_path(folder)):
+        raise wrong(f"'{preparation.title}' left a link in place of {preparation.output}", "Write the model itself.")
+    try:
+        header = read_header(path)
+    except MalformedModel as error:
+        raise wrong(f"'{preparation.title}' left what is not a whole ONNX file: {error}", "") from error
+    except OSError as error:
+        raise wrong(f"'{preparation.title}' left a model that cannot be read: {error.strerror}", "") from error
+    if header.is_compiled:
+        hint = "Leave compiling to the steps that follow."
+        raise wrong(f"'{preparation.title}' left a model that is already compiled: it holds EPContext nodes", hint)
+    if not header.outputs:
+        raise wrong(f"'{preparation.title}' left a model without outputs", "")
+    for location in header.external_locations:
+        try:
+            check_reference(location)
+        except BadReference as error:
+            raise wrong(f"'{preparation.title}' left a model with data outside its folder. {error}".rstrip("."), _DATA) from error
+        data = folder / location
+        if not data.is_file():
+            raise wrong(f"'{preparation.title}' left a model without its external data {location}", _DATA)
+        if not real_path(data).is_relative_to(real_path(folder)):
+            raise wrong(f"'{preparation.title}' left a link in place of the external data {location}", _DATA)
+    return header
+
+
+_DATA = "Save the model with its weights, in it or in a file beside it."

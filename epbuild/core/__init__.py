@@ -1,0 +1,1 @@
+"""Errors, atomic writes, safe paths, digests, units: what every room needs."""

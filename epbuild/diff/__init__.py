@@ -1,0 +1,1 @@
+"""Two artifacts, compared in sizes, facts and bytes."""

@@ -1,0 +1,124 @@
+"""The parts of an artifact's file that have names: the places of an ONNX model, the members of an archive that a context binary may be."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.onnxfile.places import model_places
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.verify.payload import Payload
+
+_CONTEXT = "attribute ep_cache_context"
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a ZIP member: its signature, and the lengths of its name and its extra field
+_LOCAL_SIGNATURE = b"PK\x03\x04"
+_LEAST_ARCHIVE = 1 << 10  # a shorter text is a file's name, and no archive
+_MOST_MEMBERS = 10_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a file, by what a person would call it; the empty title is for what holds the others together."""
+
+    title: str
+    bytes: Payload
+
+
+def parts(path: Path) -> tuple[Part, ...]:
+    """The parts of a file, in order, which do not overlap; all of it is one part where nothing is known of its form. Raises OSError."""
+    whole = Payload.whole(path)
+    if path.suffix == ".onnx":
+        try:
+            places = model_places(path)
+        except MalformedModel:
+            return (Part("", whole),)
+        found = (Part(place.title, Payload(path, place.start, place.size)) for place in places)
+        return tuple(inner for part in found for inner in (_members(part) if part.title.endswith(_CONTEXT) else (part,)))
+    return tuple(_members(Part("", whole)))
+
+
+def with_rest(path: Path, found: tuple[Part, ...]) -> tuple[Part, ...]:
+    """`found`, and between them what is in none of them: tags, lengths, headers, alignment."""
+    filled: list[Part] = []
+    at = 0
+    for part in (*found, Part("", Payload(path, path.stat().st_size, 0))):
+        if part.bytes.start > at:
+            filled.append(Part("", Payload(path, at, part.bytes.start - at)))
+        filled.append(part)
+        at = part.bytes.start + part.bytes.size
+    return tuple(filled[:-1])
+
+
+def _members(part: Part) -> Iterator[Part]:
+    """The members of the archive that a part is, else the part itself: QNN's context for several SoCs is a ZIP file."""
+    try:
+        members = list(_archive(part.bytes))
+    except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OSError):
+        members = []  # a file that cannot be read is told as that by whoever reads its bytes
+    if not members:
+        yield part
+        return
+    before = f"{part.title}, " if part.title else ""
+    for name, payload in members:
+        yield Part(f"{before}member {name}", payload)
+
+
+def _archive(payload: Payload) -> Iterator[tuple[str, Payload]]:
+    if payload.size < _LEAST_ARCHIVE:
+        return
+    end = payload.start
+    with _Window(payload) as window:
+        if not zipfile.is_zipfile(window):
+            return
+        with zipfile.ZipFile(window) as archive:
+            infos = sorted(archive.infolist(), key=lambda info: info.header_offset)
+        if len(infos) > _MOST_MEMBERS:
+            return
+        for info in infos:
+            window.seek(info.header_offset)
+            signature, name, extra = _LOCAL_HEADER.unpack(window.read(_LOCAL_HEADER.size))
+            start = payload.start + info.header_offset + _LOCAL_HEADER.size + name + extra
+            if signature != _LOCAL_SIGNATURE or start < end or start + info.compress_size > payload.start + payload.size:
+                raise zipfile.BadZipFile("its members overlap")
+            end = start + info.compress_size
+            yield info.filename, Payload(payload.path, start, info.compress_size)
+
+
+class _Window(io.RawIOBase):
+    """A payload as a file of its own."""
+
+    def __init__(self, payload: Payload) -> None:
+        self._file = payload.path.open("rb")
+        self._payload = payload
+        self._at = 0
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._payload.size}[whence]
+        if base + offset < 0:
+            raise OSError(22, "negative seek position")
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._payload.size - self._at)
+        self._file.seek(self._payload.start + self._at)
+        data = self._file.read(left if size < 0 else min(size, left))
+        self._at += len(data)
+        return data

@@ -1,0 +1,290 @@
+"""In which bytes two files differ, and what these are, as far as can be told: times of day, padding that was never set, texts.
+
+What QNN 2.7.0 was seen to do (docs/facts.md) is what is recognised; nothing is guessed from a byte or two.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+from epbuild.diff.anatomy import Part, parts, with_rest
+from epbuild.verify.payload import Payload
+
+if TYPE_CHECKING:
+    from numpy import intp
+    from numpy.typing import NDArray
+
+Meaning = Literal["timestamp", "padding", "text", "size", "missing", "added", "bytes"]
+"""What differs: a date and time of day, as text; 16-bit slots between used ones, as padding that was never set; a short text; the number of
+bytes; a part that only the old or only the new file has; anything else."""
+
+_CHUNK = 1 << 20
+_NEAR = 64  # bytes that differ no further apart are looked at together
+_LONGEST_RUN = 4096
+_MOST_RUNS = 4096  # or a few more are looked at in one file: one that differs all over is not the same with other padding
+_AROUND = 32  # bytes on both sides of a run: a time of day is no longer
+_LONGEST_TEXT = 256
+_SHOWN = 16
+_STAMP = re.compile(rb"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(?![0-9])(?: UTC|Z)?")
+_SLOT = 2  # bytes of a half-precision number
+_LEAST_PADDING = 4  # bytes in one part: fewer may lie in such places by chance
+
+
+@dataclass(frozen=True)
+class DifferingBytes:
+    """Bytes of one meaning in one part of a file: `count` of them, in `runs` runs, the first at `offset` in the old file.
+
+    `part` is empty outside of all that has a name. `old` and `new` are the first of them for people: the texts, the sizes, or a few bytes
+    (in quotes, or in hexadecimal); None where one of the files has no such part.
+    """
+
+    meaning: Meaning
+    part: str
+    offset: int
+    count: int
+    runs: int = 1
+    old: str | None = None
+    new: str | None = None
+
+
+@dataclass(frozen=True)
+class FileDifference:
+    """How a file that was made again differs from the old one. Sizes are in bytes; None where there is no such file.
+
+    `offset` is the first byte that differs; `count` how many do, and bytes that only the larger file has count as differing.
+    """
+
+    file: str
+    old_size: int | None
+    new_size: int | None
+    offset: int = 0
+    count: int = 0
+    found: tuple[DifferingBytes, ...] = ()
+
+    @property
+    def meanings(self) -> frozenset[Meaning]:
+        """What differs; empty where that was not looked at."""
+        return frozenset(item.meaning for item in self.found)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Bytes that differ and lie close together: from `start` on, `positions` relative to it."""
+
+    start: int
+    positions: NDArray[intp]
+
+
+def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
+    """How two files, called `name`, differ; None where they do not. Takes constant memory. Raises OSError."""
+    whole = Payload.whole(old), Payload.whole(new)
+    offset, count = _extent(*whole)
+    if not count:
+        return None
+    sizes = whole[0].size, whole[1].size
+    found = _compare_parts(parts(old), parts(new), old, new)
+    return FileDifference(name, *sizes, offset, count, tuple(found))
+
+
+def _extent(old: Payload, new: Payload) -> tuple[int, int]:
+    """The first byte that differs, and how many do."""
+    first, count = min(old.size, new.size), abs(old.size - new.size)
+    with old.path.open("rb") as before, new.path.open("rb") as after:
+        for at, left, right in _chunks(old, new, before, after):
+            if left != right:
+                positions = _positions(left, right)
+                first = min(first, at + int(positions[0]))
+                count += len(positions)
+    return first, count
+
+
+def _compare_parts(before: tuple[Part, ...], after: tuple[Part, ...], old: Path, new: Path) -> list[DifferingBytes]:
+    if [_place(part) for part in before] == [_place(part) for part in after] and old.stat().st_size == new.stat().st_size:
+        # Whatever they are called: QNN names a member of its archive after what is in it.
+        pairs = list(zip(with_rest(old, before), with_rest(new, after), strict=True))
+    else:
+        pairs = _paired(before, after)
+    sums: dict[tuple[str, Meaning], DifferingBytes] = {}
+    budget = [_MOST_RUNS]
+    with old.open("rb") as left, new.open("rb") as right:
+        inside = (item for one, other in pairs for item in _compare_part(one, other, left, right, budget))
+        for item in itertools.chain(_alone("missing", before, pairs, 0), _alone("added", after, pairs, 1), inside):
+            key = (item.part, item.meaning)
+            first = sums.get(key, replace(item, count=0, runs=0))
+            sums[key] = replace(first, count=first.count + item.count, runs=first.runs + item.runs)
+    found = (
+        replace(item, meaning="bytes") if item.meaning == "padding" and item.count < _LEAST_PADDING else item
+        for item in sums.values()
+    )
+    # Where all parts are equal, what holds them together is not.
+    return sorted(found, key=lambda item: item.offset) or [DifferingBytes("bytes", "", 0, 0)]
+
+
+def _place(part: Part) -> tuple[int, int]:
+    return part.bytes.start, part.bytes.size
+
+
+def _paired(before: tuple[Part, ...], after: tuple[Part, ...]) -> list[tuple[Part, Part]]:
+    """Parts of one title; of several with one title, those in the same order."""
+    theirs = dict(zip(_numbered(after), after, strict=True))
+    return [(part, theirs[key]) for key, part in zip(_numbered(before), before, strict=True) if key in theirs]
+
+
+def _numbered(found: tuple[Part, ...]) -> list[tuple[str, int]]:
+    seen = Counter[str]()
+    keys = []
+    for part in found:
+        seen[part.title] += 1
+        keys.append((part.title, seen[part.title]))
+    return keys
+
+
+def _alone(
+    meaning: Literal["missing", "added"], found: tuple[Part, ...], pairs: Sequence[tuple[Part, Part]], side: int
+) -> Iterator[DifferingBytes]:
+    paired = {id(pair[side]) for pair in pairs}
+    for part in found:
+        if part.title and id(part) not in paired:
+            size = _bytes(part.bytes.size)
+            shown = (size, None) if meaning == "missing" else (None, size)
+            yield DifferingBytes(meaning, part.title, part.bytes.start, part.bytes.size, 1, *shown)
+
+
+def _compare_part(old: Part, new: Part, before: BinaryIO, after: BinaryIO, budget: list[int]) -> Iterator[DifferingBytes]:
+    """What differs in a part that both files have; `budget` is how many runs may still be looked at."""
+    title, start = old.title, old.bytes.start
+    texts = [_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
+    if old.bytes.size != new.bytes.size:
+        extent = abs(old.bytes.size - new.bytes.size)
+        shown = texts if None not in texts else [_bytes(part.bytes.size) for part in (old, new)]
+        yield DifferingBytes("text" if None not in texts else "size", title, start, extent, 1, *shown)
+        return
+    for at, left, right in _chunks(old.bytes, new.bytes, before, after):
+        if left == right:
+            continue
+        positions = _positions(left, right)
+        if budget[0] <= 0:
+            yield DifferingBytes("bytes", title, start + at + int(positions[0]), len(positions))
+            continue
+        for run in _runs(at, positions):
+            budget[0] -= 1
+            for item in _told(run, old, new, before, after):
+                if title and None not in texts and item.meaning == "bytes":
+                    yield replace(item, meaning="text", old=texts[0], new=texts[1])
+                else:
+                    yield item
+
+
+def _runs(at: int, positions: NDArray[intp]) -> Iterator[_Run]:
+    """Where bytes differ in a piece that begins at `at`, by runs of at most 4096."""
+    import numpy
+
+    cuts = numpy.flatnonzero((numpy.diff(positions) > _NEAR) | (numpy.diff(positions // _LONGEST_RUN) > 0)) + 1
+    for found in numpy.split(positions, cuts):
+        if len(found):
+            yield _Run(at + int(found[0]), found - found[0])
+
+
+def _told(run: _Run, old: Part, new: Part, before: BinaryIO, after: BinaryIO) -> Iterator[DifferingBytes]:
+    """What a run's bytes are: those of times of day, and all others together."""
+    around = max(0, run.start - _AROUND)
+    end = min(old.bytes.size, run.start + int(run.positions[-1]) + 1 + _AROUND)
+    left, right = (_read(part.bytes, file, around, end) for part, file in ((old, before), (new, after)))
+    rest = run.positions + (run.start - around)
+    for stamp in _stamps(left, right):
+        inside = (stamp.start() <= rest) & (rest < stamp.end())
+        if inside.any():
+            shown = (text[stamp.start() : stamp.end()].decode("ascii") for text in (left, right))
+            offset = old.bytes.start + around + int(rest[inside][0])
+            yield DifferingBytes("timestamp", old.title, offset, int(inside.sum()), 1, *shown)
+            rest = rest[~inside]
+    if len(rest):
+        meaning: Meaning = "padding" if _is_padding(left, right, rest, around) else "bytes"
+        first = int(rest[0])
+        last = min(int(rest[-1]) + 1, first + _SHOWN)
+        offset = old.bytes.start + around + first
+        yield DifferingBytes(meaning, old.title, offset, len(rest), 1, *_shown(left[first:last], right[first:last]))
+
+
+def _stamps(left: bytes, right: bytes) -> Iterator[re.Match[bytes]]:
+    """Where both have a date and time of day, and not the same one."""
+    theirs = {match.span() for match in _STAMP.finditer(right)}
+    for match in _STAMP.finditer(left):
+        other = right[match.start() : match.end()]
+        if match.span() in theirs and match[0] != other and _is_time(match[0]) and _is_time(other):
+            yield match
+
+
+def _is_time(text: bytes) -> bool:
+    try:
+        datetime.strptime(text[:19].decode("ascii").replace("T", " "), "%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return False
+    return True
+
+
+def _is_padding(left: bytes, right: bytes, positions: NDArray[intp], around: int) -> bool:
+    """Whether the bytes are every second 16-bit slot of a tile, each after one that is used and equal: what QNN leaves unset."""
+    import numpy
+
+    slots = (positions + around) // _SLOT
+    used = (slots - 1) * _SLOT - around
+    # The lower halves of 32-bit numbers are the even slots: where these differ, it is numbers that do.
+    if (slots % 2 == 0).any() or used[0] < 0:
+        return False
+    before, after = (numpy.frombuffer(text, numpy.uint8) for text in (left, right))
+    equal = (before[used] == after[used]) & (before[used + 1] == after[used + 1])
+    return bool((equal & ((before[used] != 0) | (before[used + 1] != 0))).all())
+
+
+def _shown(left: bytes, right: bytes) -> tuple[str, str]:
+    """A few bytes for people: in quotes where all of them are text, else in hexadecimal."""
+    texts = [piece.decode("latin-1") for piece in (left, right)]
+    if all(text.isascii() and text.isprintable() for text in texts):
+        return f"'{texts[0]}'", f"'{texts[1]}'"
+    return left.hex(" "), right.hex(" ")
+
+
+def _short_text(payload: Payload, file: BinaryIO) -> str | None:
+    """What a part says, where that is one short line."""
+    if payload.size > _LONGEST_TEXT:
+        return None
+    try:
+        text = _read(payload, file, 0, payload.size).decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None
+
+
+def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> Iterator[tuple[int, bytes, bytes]]:
+    """The bytes that both payloads have, in pieces of at most 1 MiB, each with where it begins."""
+    size = min(old.size, new.size)
+    for at in range(0, size, _CHUNK):
+        end = min(at + _CHUNK, size)
+        yield at, _read(old, before, at, end), _read(new, after, at, end)
+
+
+def _positions(left: bytes, right: bytes) -> NDArray[intp]:
+    """Where two pieces of one length differ."""
+    import numpy
+
+    return numpy.flatnonzero(numpy.frombuffer(left, numpy.uint8) != numpy.frombuffer(right, numpy.uint8))
+
+
+def _read(payload: Payload, file: BinaryIO, start: int, end: int) -> bytes:
+    file.seek(payload.start + start)
+    data = file.read(end - start)
+    if len(data) < end - start:
+        raise OSError(f"{payload.path} became shorter while it was read")
+    return data
+
+
+def _bytes(size: int) -> str:
+    return f"{size:,} bytes"

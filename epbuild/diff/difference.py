@@ -1,0 +1,308 @@
+"""What differs between two artifacts, and in which sense: names, target, toolchain, settings, weights or graph.
+
+Each artifact becomes facts, sorted by sense (`traits`), and what differs is told from the facts alone. What no file of an artifact says
+(the options, the toolchain and the source models, where there is no manifest) is not compared, and told as that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from epbuild.core.differences import Kind, Place, changed_facts
+from epbuild.diff.pairing import Pair, paired_artifacts, place_of
+from epbuild.diff.sizes import ModelFiles, SizeChange, model_files, size_changes
+from epbuild.diff.traits import Facts, ModelTraits, Sense, Traits, traits
+from epbuild.verify.artifact import Artifact, find_artifacts
+from epbuild.verify.payload import Payload
+
+SENSES: tuple[Sense, ...] = get_args(Sense)
+_FROM_MANIFESTS = frozenset[Sense]({"graph or weights", "weights", "settings", "toolchain"})
+"""The senses in which artifacts cannot be called equal without the manifests of both."""
+_EFFECTS = frozenset[Sense]({"context", "names"})
+"""The senses that explain no context that differs."""
+_KEY = "action key"
+_LONE_ARTIFACT = ("artifact",)
+
+Side = Literal["A", "B"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One fact in which two artifacts differ; `old` is the first's, `new` the second's, and None where one has no such fact.
+
+    `artifact` is the folder below the paths that were compared, where these hold several artifacts.
+    """
+
+    sense: Sense
+    kind: Kind
+    place: Place
+    old: Any
+    new: Any
+    artifact: str = ""
+
+    @property
+    def lone(self) -> bool:
+        """Whether it is a whole model that only one of the two has, or several."""
+        return self.place == _LONE_ARTIFACT or (len(self.place) == 2 and self.place[0] == "models")
+
+    @property
+    def lone_artifact(self) -> bool:
+        """Whether it is a whole artifact that only one of the two has."""
+        return self.place == _LONE_ARTIFACT
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether it is that a context has other bytes, of which nothing else is known: its size is a fact of its own."""
+        return self.sense == "context" and self.place[-1] == "context" and None not in (self.old, self.new)
+
+    @property
+    def what(self) -> str:
+        """The fact in words."""
+        where = self.artifact.rstrip("/")
+        return f"{where}: {_subject(self.place)}" if where else _subject(self.place)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All in which two artifacts differ, the weightiest sense first."""
+
+    differences: tuple[Difference, ...]
+    models: int
+    """How many models both have."""
+    without_manifest: tuple[Side, ...] = ()
+    """Whose options, toolchain and source models are unknown, so that neither's were compared."""
+    explained: bool = True
+    """Whether what was compared explains the contexts that differ."""
+    sizes: tuple[SizeChange, ...] = ()
+    """Every model, context binary and external data file, also those of the same size."""
+    accepted: bool = False
+    """Whether they differ in the bytes of contexts alone, and the recipes of both accept that."""
+    artifacts: tuple[str, ...] = ("",)
+    """The folders below the paths that were compared of the artifacts that both have, less those without models, such as a package's."""
+
+    @property
+    def senses(self) -> tuple[Sense, ...]:
+        """The senses in which they differ."""
+        found = {difference.sense for difference in self.differences}
+        return tuple(sense for sense in SENSES if sense in found)
+
+    @property
+    def same(self) -> tuple[Sense, ...]:
+        """The senses in which they are known to be equal; none where one has models that the other has not."""
+        if any(difference.lone for difference in self.differences):
+            return ()
+        unknown = {*self.senses, "graph or weights"}
+        if self.without_manifest:
+            unknown |= _FROM_MANIFESTS
+        if "graph or weights" in self.senses:
+            unknown |= {"graph", "weights"}
+        return tuple(sense for sense in SENSES if sense not in unknown)
+
+    @property
+    def verdict(self) -> str:
+        """All of it in one sentence."""
+        if not self.differences:
+            return f"No difference: {self.models} model{'' if self.models == 1 else 's'}, the same to the byte."
+        if self.senses == ("names",):
+            return "They differ in names only."
+        if self.accepted:
+            return "They are the same but for bytes of contexts, which their recipe accepts."
+        if self.explained:
+            return f"They differ in {_listed(self.senses)}."
+        if self.without_manifest:
+            return "Their contexts differ: other weights, or options that only manifests tell."
+        return "Their contexts differ, though they were made from the same with the same."
+
+
+def compare(old: Path, new: Path) -> Comparison:
+    """Compare what lies at two paths: folders, manifests or models.
+
+    Raises NothingToVerify (EPB600) where there is nothing, Incomparable (EPB630) where something cannot be read.
+    """
+    digests: dict[Payload, str] = {}
+    pairs = paired_artifacts(find_artifacts(old), find_artifacts(new))
+    parts = []
+    for pair in pairs:
+        first, second = pair
+        part = (
+            _one_sided(first, second)
+            if first is None or second is None
+            else difference(traits(first, digests), traits(second, digests))
+        )
+        parts.append(part if len(pairs) == 1 else _placed(part, first, second, place_of(pair) or "."))
+    return Comparison(
+        differences=_sorted(item for part in parts for item in part.differences),
+        models=sum(part.models for part in parts),
+        without_manifest=tuple(side for side in get_args(Side) if any(side in part.without_manifest for part in parts)),
+        explained=all(part.explained for part in parts),
+        accepted=any(part.accepted for part in parts) and all(part.accepted or not part.differences for part in parts),
+        sizes=tuple(size for part in parts for size in part.sizes),
+        artifacts=("",) if len(pairs) == 1 else tuple(place_of(pair) or "." for pair in pairs if _have_models(pair)),
+    )
+
+
+def difference(old: Traits, new: Traits) -> Comparison:
+    """What differs between the facts of two artifacts. Reads nothing."""
+    manifests = old.has_manifest and new.has_manifest
+    found = list(_changes(old.whole, new.whole)) if manifests else []
+    pairs = _paired_models(old.models, new.models)
+    for first, second in pairs:
+        found += _changes_of_models(first, second, manifests=manifests)
+    both = {id(second): first.label for first, second in pairs if first is not None and second is not None}
+    orders = list(both.values()), [both[id(model)] for model in new.models if id(model) in both]
+    if manifests and orders[0] != orders[1]:
+        found.append(Difference("settings", "changed", ("model order",), *orders))
+    causes = [item for item in found if item.sense not in _EFFECTS and item.place[-1] != _KEY]
+    contexts = [item for item in found if item.sense == "context"]
+    if causes or not contexts:
+        # A key names all that a result depends on: it tells that a manifest does not list what made the contexts differ.
+        found = [item for item in found if item.place[-1] != _KEY]
+    return Comparison(
+        differences=_sorted(found),
+        models=len(both),
+        without_manifest=tuple(side for side, items in zip(get_args(Side), (old, new), strict=True) if not items.has_manifest),
+        explained=not contexts or any(item.sense not in _EFFECTS for item in found),
+        accepted=bool(found) and old.accepts_other_bytes and new.accepts_other_bytes and all(item.of_bytes for item in found),
+        sizes=tuple(size_changes([(_files(first), _files(second)) for first, second in pairs])),
+    )
+
+
+def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, manifests: bool) -> Iterator[Difference]:
+    if old is None or new is None:
+        if old is not None:
+            yield Difference("graph", "removed", ("models", old.label), old.file, None)
+        if new is not None:
+            yield Difference("graph", "added", ("models", new.label), None, new.file)
+        return
+    place = ("models", old.label)
+    names: list[dict[str, Any]] = [{"file": model.file, **({"name": model.name} if manifests else {})} for model in (old, new)]
+    inside = list(_changes(old.inside, new.inside, place))
+    outside = list(_changes(old.outside, new.outside, place))
+    for kind_of_data in old.data if manifests else ("external data",):
+        before, after = _aligned(old.data[kind_of_data], new.data[kind_of_data])
+        outside += _changes({"weights": {kind_of_data: before}}, {"weights": {kind_of_data: after}}, place)
+        if before.keys() != old.data[kind_of_data].keys():
+            for model, facts in zip((old, new), names, strict=True):
+                facts[f"{kind_of_data} files"] = ", ".join(sorted(model.data[kind_of_data]))
+    if not manifests:
+        outside = [item for item in outside if item.place[2] not in ("source file", _KEY)]
+    yield from inside
+    yield from outside
+    yield from _changes({"names": names[0]}, {"names": names[1]}, place)
+    embedded = (old.embeds or new.embeds) and any(item.sense == "context" for item in outside)
+    renamed = old.data["external data"].keys() != new.data["external data"].keys()
+    if old.sha256 != new.sha256 and not (inside or embedded or renamed):
+        sense: Sense = "graph or weights" if old.holds_weights or new.holds_weights else "graph"
+        yield Difference(sense, "changed", (*place, "the rest of its file"), old.sha256, new.sha256)
+
+
+def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
+    for sense in SENSES:
+        for kind, found, before, after in changed_facts(old.get(sense, {}), new.get(sense, {})):
+            # Of nodes that only one has, the number of nodes tells.
+            if found and (found[0] != "nodes" or kind == "changed"):
+                yield Difference(sense, kind, (*place, *found), before, after)
+
+
+def _aligned(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Digests by location; by number where all are the same and only the locations differ."""
+    if old.keys() == new.keys() or sorted(old.values()) != sorted(new.values()):
+        return old, new
+    numbered = {str(number): digest for number, digest in enumerate(sorted(old.values()))}
+    return numbered, numbered
+
+
+def _placed(part: Comparison, old: Artifact | None, new: Artifact | None, place: str) -> Comparison:
+    """What differs between two of several artifacts, with the place that tells them apart."""
+    found = list(part.differences)
+    if old is not None and new is not None and old.place != new.place:
+        found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))
+    return replace(
+        part,
+        accepted=part.accepted and all(item.of_bytes for item in found),
+        differences=tuple(replace(item, artifact=place) for item in found),
+        sizes=tuple(replace(item, artifact=place) for item in part.sizes),
+    )
+
+
+def _have_models(pair: Pair) -> bool:
+    return all(item is not None for item in pair) and any(item.models for item in pair if item is not None)
+
+
+def _one_sided(old: Artifact | None, new: Artifact | None) -> Comparison:
+    kind: Kind = "added" if old is None else "removed"
+    before, after = (", ".join(model.file for model in item.models) if item is not None else None for item in (old, new))
+    files = [[model_files(model, item.label(model)) for model in item.models] if item is not None else [] for item in (old, new)]
+    pairs = [*((each, None) for each in files[0]), *((None, each) for each in files[1])]
+    return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0, sizes=tuple(size_changes(pairs)))
+
+
+def _paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[tuple[ModelTraits | None, ModelTraits | None]]:
+    """Models of one name, else of one file name, else alike in all but names; one that is left on each side belongs to the other."""
+    found: dict[int, ModelTraits] = {}
+    left = list(new)
+    for like in (
+        lambda a, b: a.name is not None and a.name == b.name,
+        lambda a, b: a.file == b.file,
+        lambda a, b: not any(item.sense != "names" for item in _changes_of_models(a, b, manifests=False)),
+    ):
+        for first in old:
+            match = None if id(first) in found else next((second for second in left if like(first, second)), None)
+            if match is not None:
+                found[id(first)] = match
+                left = [second for second in left if second is not match]
+    alone = [first for first in old if id(first) not in found]
+    if len(alone) == len(left) == 1:
+        found[id(alone[0])] = left.pop()
+    return [*((first, found.get(id(first))) for first in old), *((None, second) for second in left)]
+
+
+def _files(model: ModelTraits | None) -> ModelFiles | None:
+    return model.files if model is not None else None
+
+
+def _sorted(found: Any) -> tuple[Difference, ...]:
+    return tuple(sorted(found, key=lambda item: SENSES.index(item.sense)))
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _subject(place: Place) -> str:
+    if place == _LONE_ARTIFACT:
+        return "models"
+    match place:
+        case ("models", label):
+            return f"model {label}"
+        case ("models", label, "nodes", number, *rest):
+            node = f"node {int(number) + 1}, " if int(number) else ""
+            return f"{label}: {node}{' '.join(rest)}"
+        case ("models", label, "compatibility", _, field):
+            return f"{label}: compatibility, {field.replace('_', ' ')}"
+        case ("models", label, "source data", location):
+            return f"{label}: source data {location}"
+        case ("models", label, "operators outside the EP", operator):
+            return f"{label}: nodes of {operator}"
+        case ("models", label, "initializers kept", name):
+            return f"{label}: where initializer {name} is"
+        case ("models", label, ("inputs" | "outputs" | "initializers" | "opsets") as kind, name):
+            return f"{label}: {kind[:-1]} {name}"
+        case ("models", label, *rest):
+            return f"{label}: {' '.join(rest)}"
+        case ("eps", ep, "options", name):
+            return f"{ep}: option {name}"
+        case ("eps", ep, *rest):
+            return " ".join((f"{ep}:", *rest))
+        case ("distributions", name):
+            return f"package {name}"
+        case ("environment", name):
+            return f"environment variable {name}"
+        case ("session_options", name):
+            return f"session key {name}"
+        case ("recipe" | "group" | "target",):
+            return f"name of the {place[0]}"
+    return " ".join(place).replace("_", " ")

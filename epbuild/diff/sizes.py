@@ -1,0 +1,105 @@
+"""How large the files of two artifacts are that belong to their models: each model, its context binaries, its external data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal
+
+from epbuild.onnxfile.epcontext import BadReference, locate, resolve
+from epbuild.verify.artifact import Model
+
+SizedKind = Literal["model", "context binary", "external data"]
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The bytes of a model's file, and of what it refers to, by POSIX paths below the artifact's folder."""
+
+    label: str
+    """What the model is called."""
+    size: int | None
+    """None: it cannot be read."""
+    references: tuple[str | None, ...]
+    """The context binary of each EPContext node, in order; None for a node that names none."""
+    binaries: Mapping[str, int]
+    data: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SizeChange:
+    """A file with its bytes before and after; None where there is no such file. A model goes by its name in the manifest.
+
+    `artifact` is the folder below the paths that were compared, where these hold several artifacts.
+    """
+
+    kind: SizedKind
+    name: str
+    before: int | None
+    after: int | None
+    artifact: str = ""
+
+
+def model_files(model: Model, label: str) -> ModelFiles:
+    """The sizes that a model's file and its references lead to; what is not there, or cannot be read, is left out."""
+    header, folder = model.header, PurePosixPath(model.file).parent
+    if isinstance(header, str):
+        return ModelFiles(label, None, (), {}, {})
+    references = tuple(
+        None if node.reference is None else (folder / node.reference).as_posix() for node in header.ep_context_nodes
+    )
+    binaries, data = dict[str, int](), dict[str, int]()
+    for name, node in zip(references, header.ep_context_nodes, strict=True):
+        try:
+            if name is not None:
+                binaries[name] = resolve(model.path, node).stat().st_size
+        except (BadReference, OSError):
+            continue
+    for location in header.external_locations:
+        try:
+            data[(folder / location).as_posix()] = locate(model.path.parent, location).stat().st_size
+        except (BadReference, OSError):
+            continue
+    try:
+        size = model.path.stat().st_size
+    except OSError:
+        return ModelFiles(label, None, references, binaries, data)
+    return ModelFiles(label, size, references, binaries, data)
+
+
+def size_changes(pairs: Sequence[tuple[ModelFiles | None, ModelFiles | None]]) -> Iterator[SizeChange]:
+    """The sizes of all files of two artifacts whose models belong together as in `pairs`; a file of several models is there once.
+
+    Files belong together by their names, context binaries also where the same node of a model names them.
+    """
+    renamed: dict[str, str] = {}
+    for old, new in pairs:
+        if old is not None and new is not None:
+            yield SizeChange("model", old.label, old.size, new.size)
+            for before, after in zip(old.references, new.references, strict=False):
+                if before is not None and after is not None:
+                    renamed.setdefault(before, after)
+        elif old is not None:
+            yield SizeChange("model", old.label, old.size, None)
+        elif new is not None:
+            yield SizeChange("model", new.label, None, new.size)
+    sides = [old for old, _ in pairs if old is not None], [new for _, new in pairs if new is not None]
+    binaries = [{name: size for files in side for name, size in files.binaries.items()} for side in sides]
+    data = [{name: size for files in side for name, size in files.data.items()} for side in sides]
+    yield from _paired("context binary", binaries[0], binaries[1], renamed)
+    yield from _paired("external data", data[0], data[1], {})
+
+
+def _paired(kind: SizedKind, old: Mapping[str, int], new: Mapping[str, int], renamed: Mapping[str, str]) -> Iterator[SizeChange]:
+    met = set[str]()
+    for name, size in old.items():
+        now = name if name in new else renamed.get(name, "")
+        if now in new and now not in met and (now == name or now not in old):
+            met.add(now)
+            yield SizeChange(kind, name if now == name else f"{name} -> {now}", size, new[now])
+        else:
+            yield SizeChange(kind, name, size, None)
+    for name, size in new.items():
+        if name not in met:
+            yield SizeChange(kind, name, None, size)

@@ -1,0 +1,285 @@
+"""The facts of an artifact by which it can be compared with another one, sorted by the sense in which they would make a difference.
+
+Models are read by their headers, contexts and data by their digests, as streams.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from epbuild.core.errors import Problem, VerifyError
+from epbuild.diff.sizes import ModelFiles, model_files
+from epbuild.onnxfile.epcontext import SCHEMA_TYPES, BadReference, EPContextNode, locate, resolve
+from epbuild.onnxfile.headers import Initializer, ModelHeader
+from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.checks import read_target
+from epbuild.verify.contexts import COMPATIBILITY, entry_of
+from epbuild.verify.manifest import Manifest, sources_of
+from epbuild.verify.payload import Payload
+from epbuild.verify.signature import signature
+
+Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "toolchain", "context", "names"]
+"""`context`: what the EP made, whatever made it differ. `graph or weights`: a file that holds both, known by its digest alone."""
+
+Facts = dict[Sense, dict[str, Any]]
+
+_VERSIONS = frozenset({"sdk", "backend_api", "version", "openvino"})
+"""The fields of compatibility strings that tell of the toolchain and not of the target, as the catalog names them."""
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+_BESIDE = ("base-model", "base-data", "genai-config", "asset")
+"""The roles of files that are neither compiled nor told from what is."""
+
+
+class Incomparable(VerifyError):
+    """Something that was to be compared cannot be read (EPB630): no answer, and so neither `same` nor `different`."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """A model: what its file says, what is known of what it refers to, and what its manifest adds.
+
+    `inside` explains a difference of the model's file; `outside` does not.
+    """
+
+    name: str | None
+    """What the manifest calls it."""
+    file: str
+    sha256: str
+    holds_weights: bool
+    """Whether there are initializers in the model's file, whose values no header tells."""
+    embeds: bool
+    """Whether there are contexts in it."""
+    inside: Facts
+    outside: Facts
+    data: Mapping[str, Mapping[str, str]]
+    """Digests by location: of the source's external data, and of the model's own."""
+    files: ModelFiles
+
+    @property
+    def label(self) -> str:
+        """What it is called where one name is enough."""
+        return self.name or self.file
+
+
+@dataclass(frozen=True)
+class Traits:
+    """An artifact; `whole` has what its manifest says of all models together, and is empty without one."""
+
+    has_manifest: bool
+    whole: Facts
+    models: tuple[ModelTraits, ...]
+    accepts_other_bytes: bool = False
+    """Whether its recipe accepts that the same compile gives other bytes."""
+
+
+def traits(artifact: Artifact, digests: dict[Payload, str]) -> Traits:
+    """The facts of an artifact. `digests` remembers what has been read. Raises Incomparable (EPB630)."""
+    if artifact.flaw is not None:
+        raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
+    manifest = artifact.manifest
+    listed = {model["file"]: model for model in manifest.document.get("models", ())} if manifest is not None else {}
+    models = tuple(_model_traits(model, listed.get(model.file), digests) for model in artifact.models)
+    if manifest is None:
+        return Traits(has_manifest=False, whole={}, models=models)
+    return Traits(True, _whole(manifest), models, bool(manifest.models) and "reproducible" in manifest.document["target"])
+
+
+def _whole(manifest: Manifest) -> Facts:
+    document = manifest.document
+    beside = {"files beside": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
+    if not manifest.models:  # a package, whose models are in folders of their own
+        return {"settings": beside, "names": {"package": document["package_name"]}}
+    target, toolchain = document["target"], document["toolchain"]
+    return {
+        "target": {
+            "eps": {ep["ep"]: {"options": ep["provider_options"], "device": ep.get("device", {})} for ep in target["eps"]},
+            "EP order": ", ".join(ep["ep"] for ep in target["eps"]),
+        },
+        "settings": {
+            **beside,
+            "share_weights": document["share_weights"],
+            "reproducible": target.get("reproducible", "yes"),
+            "session_options": target["session_options"],
+            "environment": target["environment"],
+            "unchecked_options": ", ".join(target["unchecked_options"]),
+            "custom_ops": {
+                ops.get("module") or ops["library"]: ops.get("sha256", "package") for ops in document.get("custom_ops", ())
+            },
+        },
+        "toolchain": {name: toolchain[name] for name in ("python", "platform", "distributions")},
+        "names": {"recipe": document["recipe"], "group": document["group"], "target": target["name"]},
+    }
+
+
+def _model_traits(model: Model, listed: Mapping[str, Any] | None, digests: dict[Payload, str]) -> ModelTraits:
+    header = model.header
+    if isinstance(header, str):
+        raise _incomparable(f"{model.path}: {header}")
+    try:
+        contexts = [_context(model, node) for node in header.ep_context_nodes]
+        own_data = {name: _sha256(Payload.whole(locate(model.path.parent, name)), digests) for name in header.external_locations}
+        found = {payload: _sha256(payload, digests) for payload in contexts if payload is not None}
+        sha256 = _sha256(Payload.whole(model.path), digests)
+        made_for = [_made_for(payload, node) for payload, node in zip(contexts, header.ep_context_nodes, strict=True)]
+    except (BadReference, OSError) as error:
+        raise _incomparable(f"{model.path}: {getattr(error, 'strerror', None) or error}") from error
+    inside = _header_facts(header)
+    outside: Facts = {"context": {"nodes": {}}, "target": {"nodes": {}}}
+    for number, (node, payload) in enumerate(zip(header.ep_context_nodes, contexts, strict=True)):
+        for sense, known in _node_facts(node).items():
+            inside[sense].setdefault("nodes", {})[str(number)] = known
+        known = (
+            {"context": None, "size": None}
+            if payload is None
+            else {"context": found[payload], "size of the context": payload.size}
+        )
+        outside["context"]["nodes"][str(number)] = known
+        outside["target"]["nodes"][str(number)] = {"compiled for": made_for[number]}
+    sources = sources_of(listed) if listed is not None else {}
+    if listed is not None:
+        files = {name: source["sha256"] for name, source in sources.items()}
+        outside["graph or weights"] = {"source file": files if "merged" in listed else files[listed["name"]]}
+        outside["settings"] = {"action key": listed["action_key"]}
+    name = listed["name"] if listed is not None else None
+    return ModelTraits(
+        name=name,
+        file=model.file,
+        sha256=sha256,
+        holds_weights=any(initializer.inline_bytes for initializer in header.initializers),
+        embeds=any(node.payload is not None for node in header.ep_context_nodes),
+        inside=inside,
+        outside=outside,
+        data={"source data": _source_data(sources), "external data": own_data},
+        files=model_files(model, name or model.file),
+    )
+
+
+def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Digests by location; by model and location where a model was merged from several."""
+    several = len(sources) > 1
+    return {
+        f"{name}/{location}" if several else location: digest
+        for name, source in sources.items()
+        for location, digest in source["external_data"].items()
+    }
+
+
+def _header_facts(header: ModelHeader) -> Facts:
+    values = {
+        kind: {value["name"]: _type(value["type"], value["shape"]) for value in items}
+        for kind, items in signature(header).items()
+    }
+    metadata = {name: value for name, value in header.metadata.items() if not name.startswith(COMPATIBILITY)}
+    judged = {
+        name.removeprefix(COMPATIBILITY): value for name, value in header.metadata.items() if name.startswith(COMPATIBILITY)
+    }
+    others = {
+        "::".join(filter(None, key)): count for key, count in header.operators.items() if key != ("com.microsoft", "EPContext")
+    }
+    compatibility = {ep: _fields(ep, text) for ep, text in judged.items()}
+    opsets = {name or "ai.onnx": version for name, version in header.opsets.items()}
+    return {
+        "graph": {
+            **values,
+            "input order": ", ".join(value.name for value in header.inputs),
+            "output order": ", ".join(value.name for value in header.outputs),
+            "EPContext nodes": len(header.ep_context_nodes),
+            "operators outside the EP": others,
+            "initializers": {item.name: _type(f"type {item.elem_type}", item.dims) for item in header.initializers},
+            "opsets": {name: version for name, version in opsets.items() if name in _DEFAULT_DOMAINS},
+            "metadata": metadata,
+        },
+        "target": {"compatibility": {ep: fields[0] for ep, fields in compatibility.items()}},
+        "settings": {"initializers kept": {item.name: _place(item) for item in header.initializers}},
+        "toolchain": {
+            "compatibility": {ep: fields[1] for ep, fields in compatibility.items()},
+            "producer": header.producer_name,
+            "IR version": header.ir_version,
+            "opsets": {name: version for name, version in opsets.items() if name not in _DEFAULT_DOMAINS},
+        },
+        "names": {"graph name": header.graph_name},
+    }
+
+
+def _node_facts(node: EPContextNode) -> Facts:
+    reference = PurePosixPath(node.reference).as_posix() if node.reference is not None else None
+    return {
+        "target": {"EP": node.source, "hardware": node.hardware_architecture},
+        "settings": {
+            "context kept": "in the model" if node.embed_mode else "in a file",
+            "main_context": node.main_context,
+            "max_size": node.max_size,
+            "notes": node.notes,
+            "other attributes": ", ".join(f"{name} {value}" for name, value in sorted({**node.others, **node.unread}.items())),
+            "written as by default": ", ".join(sorted(_defaults(node))),
+        },
+        "toolchain": {"SDK": node.ep_sdk_version},
+        "names": {
+            "node name": node.name,
+            "partition name": node.partition_name,
+            "source file name": node.onnx_model_filename,
+            "context binary": reference,
+        },
+    }
+
+
+def _defaults(node: EPContextNode) -> Iterator[str]:
+    """The attributes of the schema that are written and say what their absence says too."""
+    read = {"main_context": node.main_context == 1, "embed_mode": node.embed_mode == 1, "max_size": node.max_size == 0}
+    for name, kind in node.written:
+        if kind == SCHEMA_TYPES.get(name) and read.get(name, getattr(node, name, None) == ""):
+            yield name
+
+
+def _context(model: Model, node: EPContextNode) -> Payload | None:
+    """The context that a node holds or refers to; None for one that leaves it to another node. Raises BadReference, OSError."""
+    if node.reference is not None:
+        return Payload.whole(resolve(model.path, node))
+    return model.payload(node)
+
+
+def _made_for(payload: Payload | None, node: EPContextNode) -> str | None:
+    known = entry_of(node.source)
+    pattern = known.target_pattern if known is not None else None
+    return read_target(payload, pattern) if payload is not None and pattern else None
+
+
+def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What a compatibility string says of the target, and of the toolchain; what the catalog cannot read counts for the target."""
+    known = entry_of(ep)
+    match = re.search(known.compatibility_pattern, text) if known is not None and known.compatibility_pattern else None
+    if match is None:
+        return {"text": text}, {}
+    named = {name: value for name, value in match.groupdict().items() if value is not None}
+    rest = text
+    for name in sorted(named, key=match.start, reverse=True):
+        rest = f"{rest[: match.start(name)]}{rest[match.end(name) :]}"
+    versions = {name: value for name, value in named.items() if name in _VERSIONS}
+    return {**{name: value for name, value in named.items() if name not in versions}, "the rest": rest}, versions
+
+
+def _place(item: Initializer) -> str:
+    if item.external is None:
+        return "in the model"
+    length = "the rest" if item.external.length is None else f"{item.external.length} bytes"
+    return f"in a file: {length} from {item.external.offset} on"
+
+
+def _type(kind: str, shape: Any) -> str:
+    return f"{kind}[{'?' if shape is None else ', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def _sha256(payload: Payload, digests: dict[Payload, str]) -> str:
+    if payload not in digests:
+        digests[payload] = payload.sha256()
+    return digests[payload]
+
+
+def _incomparable(message: str) -> Incomparable:
+    return Incomparable(Problem("EPB630", f"it cannot be compared: {message}"))

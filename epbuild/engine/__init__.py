@@ -1,0 +1,1 @@
+"""The build loop: scheduler, events, capacity. It knows no ONNX and no EP."""

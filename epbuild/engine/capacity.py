@@ -1,0 +1,44 @@
+"""How much memory there is for compiling, and how much a session group is expected to take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from epbuild.core.atomic import WINDOWS
+
+_CGROUP = Path("/sys/fs/cgroup")
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of version 2, and of version 1
+
+# Peaks of QNN's compiler, less what a worker takes to start: 228 MB for 64 MB of weights, 1.06 GB for 512 MB, 4.7 GB for 2.25 GB.
+_BASE_BYTES = 200_000_000
+_BYTES_PER_BYTE = 2.5
+
+
+def estimated_memory(model_bytes: int) -> int:
+    """The bytes of memory that compiling models of so many bytes is expected to take, as long as nobody has measured it."""
+    return _BASE_BYTES + int(_BYTES_PER_BYTE * model_bytes)
+
+
+def memory_here() -> int | None:
+    """The bytes of memory that this machine has, or this container may use; None where neither can be told."""
+    known = [size for size in (_physical(), *map(_limit, _LIMITS)) if size]
+    return min(known, default=None)
+
+
+def _physical() -> int | None:
+    if WINDOWS:
+        from epbuild.core.windows import physical_memory
+
+        return physical_memory()
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _limit(name: str) -> int | None:
+    try:
+        return int((_CGROUP / name).read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no such limit: version 2 says "max"
+        return None

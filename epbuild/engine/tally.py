@@ -1,0 +1,119 @@
+"""How far a build is, and how long the rest of it is likely to take: steps counted, and seconds from what actions took before.
+
+The estimate is that of a build that keeps all its places busy: the sum of what is left, divided by the places, but no less than what the
+longest action still needs. An action that nobody has measured counts with a guess from the size of its models, and guesses are worth
+nothing by themselves: they are scaled by how far off this build's own were, and before one of these has ended there is no estimate.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from epbuild.engine.events import Progress
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The seconds that an action is expected to take, and whether that was measured, or is a guess that can only order the work."""
+
+    seconds: float
+    measured: bool
+
+
+@dataclass
+class _Kind:
+    """The actions of one kind, measured or guessed, that have not ended."""
+
+    number: int
+    seconds: float
+    waiting: list[str]
+    """Those that have not begun, the longest last; the others are taken out when they come to be the last."""
+
+
+class Tally:
+    """The steps of a build's actions, of which those that have ended are counted; for any thread.
+
+    `steps` has the steps of each action that is to do, `costs` what each is expected to take; at most `jobs` actions run at once.
+    """
+
+    def __init__(
+        self,
+        steps: Mapping[str, Sequence[str]],
+        costs: Mapping[str, Cost],
+        jobs: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._costs = costs
+        self._jobs = jobs
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._actions = {step: action for action, names in steps.items() for step in names}  # of the steps that have not ended
+        self._total = len(self._actions)
+        self._open = {action: len(names) for action, names in steps.items()}
+        self._begun: dict[str, float] = {}
+        self._guessed = self._took = 0.0  # of guessed actions that have ended
+        self._kinds = {measured: self._kind(measured) for measured in (True, False)}
+
+    def seconds_left(self) -> float | None:
+        """What the rest is likely to take; None as long as nothing that was measured says so."""
+        with self._lock:
+            return self._left()
+
+    def begin(self, action: str) -> None:
+        """An action begins."""
+        with self._lock:
+            if self._open.get(action):
+                self._begun[action] = self._clock()
+
+    def end(self, step: str, *, compiled: bool) -> Progress | None:
+        """A step has ended; returns how far the build is, or None if the step was not to do.
+
+        `compiled`: the step was really done, so that its time says something of the others'.
+        """
+        with self._lock:
+            action = self._actions.pop(step, None)
+            if action is None:
+                return None
+            self._open[action] -= 1
+            if not self._open[action]:
+                self._close(action, compiled=compiled)
+            return Progress(self._total - len(self._actions), self._total, self._left())
+
+    def _kind(self, measured: bool) -> _Kind:
+        names = [action for action in self._open if self._costs[action].measured is measured]
+        names.sort(key=lambda action: self._costs[action].seconds)
+        return _Kind(len(names), sum(self._costs[action].seconds for action in names), names)
+
+    def _close(self, action: str, *, compiled: bool) -> None:
+        cost = self._costs[action]
+        kind = self._kinds[cost.measured]
+        kind.number -= 1
+        kind.seconds = (
+            kind.seconds - cost.seconds if kind.number else 0.0
+        )  # what is left of a sum of fractions is not always nothing
+        begun = self._begun.pop(action, None)
+        if compiled and begun is not None and not cost.measured:
+            self._guessed += cost.seconds
+            self._took += self._clock() - begun
+
+    def _left(self) -> float | None:
+        scales = {True: 1.0, False: self._took / self._guessed if self._guessed else 1.0}
+        if self._kinds[False].number and not self._guessed:
+            return None
+        now = self._clock()
+        total = sum(kind.seconds * scales[measured] for measured, kind in self._kinds.items())
+        longest = max(self._longest_waiting(kind) * scales[measured] for measured, kind in self._kinds.items())
+        for action, begun in self._begun.items():
+            cost = self._costs[action]
+            expected = cost.seconds * scales[cost.measured]
+            total -= min(now - begun, expected)
+            longest = max(longest, expected - (now - begun))
+        return max(total / self._jobs, longest, 0.0)
+
+    def _longest_waiting(self, kind: _Kind) -> float:
+        while kind.waiting and (kind.waiting[-1] in self._begun or not self._open[kind.waiting[-1]]):
+            kind.waiting.pop()
+        return self._costs[kind.waiting[-1]].seconds if kind.waiting else 0.0

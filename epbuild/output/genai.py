@@ -1,0 +1,271 @@
+"""The `genai_config.json` by which onnxruntime-genai runs compiled models as the stages of one decoder.
+
+Everything but the stages is the user's: sizes, token ids, names of inputs, search. What is refused here was measured with onnxruntime-genai
+0.18.0: it refuses it too, when it reads the file or not before the first token, or it never does and computes nonsense.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any, Literal
+
+from epbuild.output.jsonfile import JsonFile
+
+GenaiRole = Literal["embeddings", "prefill", "decode", "both", "lm_head"]
+"""What a model of a decoder does, in the order in which they run. `both`: it takes the prompt, and then each token."""
+
+_PROMPT, _TOKEN = "on the prompt", "on each token"
+_RUNS: Mapping[str, tuple[str, ...]] = {
+    "embeddings": (_PROMPT, _TOKEN),
+    "prefill": (_PROMPT,),
+    "decode": (_TOKEN,),
+    "both": (_PROMPT, _TOKEN),
+    "lm_head": (_PROMPT, _TOKEN),
+}
+_PROVIDERS = {
+    "CoreMLExecutionProvider": "CoreML",
+    "CUDAExecutionProvider": "cuda",
+    "DmlExecutionProvider": "DML",
+    "MIGraphXExecutionProvider": "MIGraphX",
+    "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
+    "OpenVINOExecutionProvider": "OpenVINO",
+    "QNNExecutionProvider": "QNN",
+    "VitisAIExecutionProvider": "VitisAI",
+    "WebGpuExecutionProvider": "WebGPU",
+}
+"""onnxruntime-genai's names of EPs; it takes the long ones of some only."""
+_REFUSED_PROVIDERS = ("TensorrtExecutionProvider",)
+_CPU = "CPUExecutionProvider"
+_OTHER_PARTS = ("embedding", "encoder", "speech", "vision")
+_INPUTS = {
+    "input_ids": "input_ids",
+    "inputs_embeds": "inputs_embeds",
+    "attention_mask": "attention_mask",
+    "position_ids": "position_ids",
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+    "past_key_values_length": "past_key_values_length",
+    "past_sequence_length": "past_sequence_length",
+    "current_sequence_length": "current_sequence_length",
+    "total_sequence_length": "total_sequence_length",
+    "cache_indirection": "cache_indirection",
+}
+"""What model.decoder.inputs says where it says nothing: onnxruntime-genai, src/config.h."""
+_OUTPUTS = {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
+_CACHES = {"past_key_names": "present_key_names", "past_value_names": "present_value_names", "past_names": "present_names"}
+"""The names of what a stage takes from the cache, and of what it gives back."""
+
+
+class GenaiError(ValueError):
+    """onnxruntime-genai would not run this; `sentences` say why."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        super().__init__("; ".join(sentences))
+        self.sentences = tuple(sentences)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One compiled model of a decoder, and what its session needs."""
+
+    role: GenaiRole
+    name: str
+    filename: str
+    """POSIX path relative to the configuration."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    session_options: Mapping[str, str] = field(default_factory=dict)
+    provider_options: Sequence[tuple[str, Mapping[str, str]]] = ()
+    """ONNX Runtime's name of each EP, with its options."""
+
+
+def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
+    """The configuration: `base` with the stages as `model.decoder.pipeline`, in the order in which they run.
+
+    The model's type becomes `decoder-pipeline`. Each stage gets the session options that `base` has for the decoder, less its EPs, and its
+    own. Raises GenaiError with all that `check_base` and `check_stages` find.
+    """
+    wrong = check_base(base) or check_stages(base, stages)
+    if wrong:
+        raise GenaiError(wrong)
+    model: Mapping[str, Any] = base["model"]
+    decoder = {key: value for key, value in model.get("decoder", {}).items() if key not in ("filename", "session_options")}
+    common = {
+        key: value for key, value in model.get("decoder", {}).get("session_options", {}).items() if key != "provider_options"
+    }
+    decoder["pipeline"] = [{stage.name: _stage(stage, common)} for stage in _in_order(stages)]
+    return JsonFile({**base, "model": {**model, "type": "decoder-pipeline", "decoder": decoder}})
+
+
+def check_base(document: Any) -> list[str]:
+    """Why a user's configuration cannot be the base of one, in sentences without an end; none when it can."""
+    if not isinstance(document, Mapping) or not isinstance(document.get("model"), Mapping):
+        return ["it is not an object with an object 'model' in it"]
+    model = document["model"]
+    found = [sentence for key in ("context_length", "vocab_size") if (sentence := _wrong_size(model, key))]
+    found += [] if found else _wrong_ends(model)
+    decoder = model.get("decoder", {})
+    options = decoder.get("session_options", {}) if isinstance(decoder, Mapping) else {}
+    for name, value in (("model.decoder", decoder), ("model.decoder.session_options", options)):
+        if not isinstance(value, Mapping):
+            found.append(f"{name} is not an object")
+    if isinstance(decoder, Mapping):
+        if "pipeline" in decoder:
+            found.append("model.decoder.pipeline is what epbuild writes; leave it out")
+        found += [
+            f"model.decoder.{key} is not an object of names"
+            for key in ("inputs", "outputs")
+            if not _is_names(decoder.get(key, {}))
+        ]
+    found += [f"model.{key} has no place in a decoder-pipeline" for key in _OTHER_PARTS if key in model]
+    return found + list(_unwritable(document, ""))
+
+
+def check_stages(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
+    """Why onnxruntime-genai would not run these stages, or would compute nonsense, in sentences without an end. `base` is a good one."""
+    wrong = [*_wrong_roles(stages), *_wrong_stages(stages)]
+    return wrong or list(dict.fromkeys((*_unfed(base, stages), *_uncached(base, stages))))
+
+
+def provider_name(ep: str) -> str:
+    """onnxruntime-genai's name of an EP; of one that it may know by ONNX Runtime's, that."""
+    return _PROVIDERS.get(ep, ep)
+
+
+def _stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:
+    runs = _RUNS[stage.role]
+    # The CPU EP is always there; an entry for it is refused once it has an option.
+    providers = [{provider_name(ep): dict(options)} for ep, options in stage.provider_options if ep != _CPU]
+    return {
+        "filename": stage.filename,
+        "inputs": list(stage.inputs),
+        "outputs": list(stage.outputs),
+        "run_on_prompt": _PROMPT in runs,
+        "run_on_token_gen": _TOKEN in runs,
+        **({"is_lm_head": True} if stage.role == "lm_head" else {}),
+        "session_options": {**common, **stage.session_options, "provider_options": providers},
+    }
+
+
+def _in_order(stages: Sequence[Stage]) -> list[Stage]:
+    order = list(_RUNS)
+    return sorted(stages, key=lambda stage: order.index(stage.role))
+
+
+def _wrong_size(model: Mapping[str, Any], key: str) -> str | None:
+    value = model.get(key)
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return None
+    return f"model.{key} has to be a whole number above 0"
+
+
+def _wrong_ends(model: Mapping[str, Any]) -> list[str]:
+    value = model.get("eos_token_id", model.get("pad_token_id", 0))
+    ends = value if isinstance(value, list) else [value]
+    if all(isinstance(end, int) and 0 <= end < model["vocab_size"] for end in ends):
+        return []
+    return ["model.eos_token_id has to be a token, or a list of tokens, below model.vocab_size"]
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value.values())
+
+
+def _unwritable(value: Any, where: str) -> Iterator[str]:
+    """What the parser of onnxruntime-genai does not read: it knows no `null`, and no characters by their number."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        yield f"{where} has no value that onnxruntime-genai reads"
+    elif isinstance(value, str) and any(_is_unwritable(character) for character in value):
+        yield f"{where} has a character that onnxruntime-genai cannot read"
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _unwritable(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _unwritable(item, f"{where}[{number}]")
+
+
+def _is_unwritable(character: str) -> bool:
+    return (character < " " and character not in "\b\t\n\f\r") or "\ud800" <= character <= "\udfff"
+
+
+def _wrong_roles(stages: Sequence[Stage]) -> Iterator[str]:
+    roles = [stage.role for stage in stages]
+    for role in dict.fromkeys(roles):
+        if roles.count(role) > 1:
+            yield f"two models have the role '{role}'"
+    if "both" in roles:
+        for role in ("prefill", "decode"):
+            if role in roles:
+                yield f"'both' takes the prompt and each token, which leaves nothing for '{role}'"
+    else:
+        for role in ("prefill", "decode"):
+            if role not in roles:
+                yield f"no model has the role '{role}', or 'both'"
+
+
+def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
+    names = [stage.name for stage in stages]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            yield f"two stages are called '{name}', which onnxruntime-genai takes for one"
+    for stage in stages:
+        path = PureWindowsPath(stage.filename)  # Windows' rules see every absolute POSIX path too
+        if path.drive or path.root or ".." in PurePosixPath(stage.filename.replace("\\", "/")).parts:
+            yield f"the stage '{stage.name}' has the file '{stage.filename}', which is not below the configuration's folder"
+        for ep, options in stage.provider_options:
+            if ep in _REFUSED_PROVIDERS:
+                yield f"the stage '{stage.name}' needs {ep}, which onnxruntime-genai does not know"
+            yield from _unwritable(dict(options), f"an option of {ep}")
+
+
+def _unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
+    """Inputs that nothing gives a value, and logits that nobody computes."""
+    given = [_pattern(name) for name in _names(base, "inputs").values()]
+    logits = _names(base, "outputs")["logits"]
+    for phase in (_PROMPT, _TOKEN):
+        running = [stage for stage in _in_order(stages) if phase in _RUNS[stage.role]]
+        made: set[str] = set()
+        for stage in running:
+            for name in stage.inputs:
+                if name not in made and not any(pattern.fullmatch(name) for pattern in given):
+                    yield (
+                        f"the stage '{stage.name}' has the input '{name}', which no stage before it computes"
+                        " and model.decoder.inputs does not name"
+                    )
+            made.update(stage.outputs)
+        if logits not in chain.from_iterable(stage.outputs for stage in running):
+            yield f"no stage that runs {phase} has the output '{logits}', which model.decoder.outputs.logits names"
+
+
+def _uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
+    """What a stage takes from the cache and never gives back, which onnxruntime-genai does not notice."""
+    inputs, outputs = _names(base, "inputs"), _names(base, "outputs")
+    for past, present in _CACHES.items():
+        if past not in inputs:
+            continue
+        pattern = _pattern(inputs[past])
+        for stage in stages:
+            for name in stage.inputs:
+                found = pattern.fullmatch(name)
+                back = outputs.get(present, "").replace("%d", found[1] if found and found.re.groups else "")
+                if found and back not in stage.outputs:
+                    yield (
+                        f"the stage '{stage.name}' takes '{name}' from the cache and has no output '{back}' to give back;"
+                        f" say its name in model.decoder.outputs.{present}"
+                    )
+
+
+def _names(base: Mapping[str, Any], kind: Literal["inputs", "outputs"]) -> dict[str, str]:
+    said: Mapping[str, str] = base["model"].get("decoder", {}).get(kind, {})
+    return {**(_INPUTS if kind == "inputs" else _OUTPUTS), **said}
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    """A name in which `%d` is the number of a layer."""
+    return re.compile(re.escape(name).replace("%d", r"(\d+)"))

@@ -1,0 +1,60 @@
+"""Which files of an output epbuild made, told by what lies in the output itself: its manifest, or the index of an image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from epbuild.output.manifest import FORMAT
+
+MANIFEST = "manifest.json"
+
+
+class Listed(NamedTuple):
+    """What an output says of one of its files; None where it does not say that. The size is in bytes."""
+
+    sha256: str | None = None
+    size: int | None = None
+
+
+def listed_files(output: Path) -> dict[str, Listed]:
+    """The files that an output says epbuild made; none when it does not say.
+
+    The paths of a folder's are POSIX paths below it, its manifest's among them; an archive has one, its own name.
+    """
+    from epbuild.archive import oci_writer as oci
+    from epbuild.archive import packs as archive  # most outputs are folders with a manifest
+
+    if output.is_file():
+        return {output.name: Listed()} if archive.listed(output) is not None else {}
+    try:
+        document = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {path: Listed(digest) for path, digest in oci.listed(output).items()}
+    try:
+        return _listed(document)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def emitted_files(output: Path) -> frozenset[str]:
+    """The names alone; see `listed_files`."""
+    return frozenset(listed_files(output))
+
+
+def _listed(document: Mapping[str, Any]) -> dict[str, Listed]:
+    """What the manifest of a folder lists, or that of a model package, where it is below what ONNX Runtime reads."""
+    own = document if "files" in document else document["additional_metadata"]["epbuild"]
+    if own["format"] != FORMAT:
+        return {}
+    # A file is epbuild's by its path alone: one of which nothing else is said is protected all the same.
+    files = {str(file["path"]): _said(file) for file in own["files"]}
+    unlisted = [MANIFEST, *([str(own["provenance"])] if "provenance" in own else [])]
+    return {**files, **dict.fromkeys(unlisted, Listed())}
+
+
+def _said(file: Mapping[str, Any]) -> Listed:
+    sha256, size = file.get("sha256"), file.get("size")
+    return Listed(sha256 if isinstance(sha256, str) else None, size if isinstance(size, int) else None)

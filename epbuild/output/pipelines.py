@@ -1,0 +1,133 @@
+"""The files that onnxruntime-genai wants beside a group's models: its configuration for a target, and the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild.archive.content import Content
+from epbuild.core.errors import BuildError, PlanError, Problem, StepId
+from epbuild.onnxfile.headers import read_header
+from epbuild.output.contents import Bench, LaidOut, inference_of
+from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
+from epbuild.plan.outputs import GENAI_CONFIG
+from epbuild.plan.steps import Emission, Genai, Plan, PlannedTarget
+from epbuild.verify.signature import signature
+
+_HINT = "See docs/packages.md for what it has to hold."
+
+
+def check_pipelines(plan: Plan) -> None:
+    """Find what onnxruntime-genai would not run before anything is compiled.
+
+    A group whose models are not here yet is checked when it is laid out. Raises PlanError.
+    """
+    problems: list[Problem] = []
+    for emission in plan.emissions.values():
+        for part in emission.parts:
+            if part.genai is None:
+                continue
+            found = [member for ident in part.session_groups for member in plan.session_groups[ident].members]
+            if all(member.fetched for member in found):
+                share = len(part.session_groups) < len(found)
+                sources = [_Source(member.name, signature(read_header(member.graph))) for member in found]
+                stages = [_stage(part.genai, source, "model.onnx", part.target, share=share) for source in sources]
+                problems += _problems(part.genai, stages, part.group)
+    if problems:
+        raise PlanError(*dict.fromkeys(problems))
+
+
+def pipeline_contents(
+    emission: Emission, laid: LaidOut, genai: Genai, bench: Bench, digests: Mapping[Path, str]
+) -> list[Content]:
+    """The configuration of a part that is a pipeline, and the files that go with it. Raises BuildError."""
+    part, share = laid.part, laid.made[0].group.share
+    stages = [_stage(genai, source, part.models[source.name], part.target, share=share) for source in _sources(laid)]
+    return _written(emission, genai, stages, part.folder, bench, digests)
+
+
+def base_pipeline_contents(
+    emission: Emission, laid: LaidOut, genai: Genai, folder: str, bench: Bench, digests: Mapping[Path, str]
+) -> list[Content]:
+    """The same for the models as they were before compiling, which lie below `folder` and run on the CPU EP. Raises BuildError."""
+    stages = [_stage(genai, source, laid.part.base[source.name], None, share=False) for source in _sources(laid)]
+    return _written(emission, genai, stages, folder, bench, digests)
+
+
+def _written(
+    emission: Emission, genai: Genai, stages: Sequence[Stage], folder: str, bench: Bench, digests: Mapping[Path, str]
+) -> list[Content]:
+    try:
+        content = _read(genai.config)
+        if hashlib.sha256(content).hexdigest() != digests[genai.config]:
+            message = f"the file {genai.config.name} changed while it was emitted"
+            raise BuildError(Problem("EPB415", message, StepId(emission.id), "Nothing was kept; run the build again."))
+        config = genai_config(_parsed(genai.config, content), stages)
+    except GenaiError as error:
+        raise BuildError(*(Problem("EPB419", text, StepId(emission.id), _HINT) for text in error.sentences)) from error
+    files = [bench.shipped(posixpath.join(folder, name), "asset", path, digests[path]) for name, path in genai.files.items()]
+    return [bench.written(posixpath.join(folder, GENAI_CONFIG), "genai-config", config), *files]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A source model by its name, with its `inputs` and `outputs`."""
+
+    name: str
+    signature: Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def _sources(laid: LaidOut) -> list[_Source]:
+    """The source models of a part, by what the results of their session groups say of them."""
+    return [_Source(model["member"], model["source"]) for item in laid.made for model in item.result["models"]]
+
+
+def _problems(genai: Genai, stages: Sequence[Stage], group: str) -> Iterator[Problem]:
+    try:
+        document = _parsed(genai.config, _read(genai.config))
+        sentences = check_base(document) or check_stages(document, stages)
+    except GenaiError as error:
+        sentences = list(error.sentences)
+    for text in sentences:
+        yield Problem(
+            "EPB227", f"onnxruntime-genai would not run the group '{group}' with {genai.config.name}: {text}", None, _HINT
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise GenaiError([f"{path.name} cannot be read as JSON: {error}"]) from error
+
+
+def _parsed(path: Path, content: bytes) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise GenaiError([f"{path.name} cannot be read as JSON: {error}"]) from error
+
+
+def _stage(genai: Genai, source: _Source, file: str, target: PlannedTarget | None, *, share: bool) -> Stage:
+    """A model as a stage, in the file that is named; `target` is None for one that was not compiled."""
+    options: Mapping[str, str] = {}
+    eps: list[tuple[str, Mapping[str, str]]] = []
+    if target is not None:
+        for ep in target.eps:
+            found = inference_of(target, ep, share=share)
+            options = found.session_options
+            eps.append((ep.entry.ep, found.provider_options))
+    return Stage(
+        role=genai.roles[source.name],
+        name=source.name,
+        filename=file,
+        inputs=tuple(value["name"] for value in source.signature["inputs"]),
+        outputs=tuple(value["name"] for value in source.signature["outputs"]),
+        session_options=options,
+        provider_options=eps,
+    )

@@ -1,0 +1,147 @@
+"""The provenance of an output: an in-toto statement, version 1, with a SLSA provenance, version 1, as its predicate. Plain JSON, unsigned.
+
+The formats: https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and https://slsa.dev/spec/v1.0/provenance. What epbuild
+says in them is in docs/provenance.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild import __version__
+from epbuild.output.jsonfile import JsonFile
+from epbuild.output.materials import Built, InputFile, Materials, Package
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
+BUILD_TYPE = "pkg:pypi/epbuild#build/v1"
+"""Raised when a reader of the parameters must change."""
+
+_MEMBER = ("read", "inputs", "free_dimensions", "denoted_dimensions", "compile")
+_GROUP = ("share_weights", "share_initializers", "session_options", "environment")
+
+
+@dataclass(frozen=True, order=True)
+class Subject:
+    """A file that was made: its POSIX path below the output's root, and its SHA-256 in hexadecimal."""
+
+    name: str
+    sha256: str
+
+
+def statement(
+    materials: Materials, subjects: Iterable[Subject], *, invocation: str, output: Mapping[str, Any] | None = None
+) -> JsonFile:
+    """The statement, which is the same for equal values in any order.
+
+    `invocation` is the key of the emission, `output` what the recipe says of the output, such as its layout, as plain data. The format
+    wants one subject at least.
+    """
+    document = {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": subject.name, "digest": {"sha256": subject.sha256}} for subject in sorted(set(subjects))],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": _said(
+                    {
+                        "recipe": {"name": materials.recipe.name, "file": materials.recipe.files[0].name},
+                        "output": output,
+                        "preparations": [item.said for item in materials.preparations],
+                        "builds": [_build(built, materials) for built in materials.built],
+                    }
+                ),
+                "internalParameters": {
+                    "actions": {
+                        **{item.action: item.key for item in materials.preparations},
+                        **{built.action: built.key for built in materials.built},
+                    },
+                    "toolchains": {
+                        toolchain.name: {"python": toolchain.python, "platform": toolchain.platform}
+                        for toolchain in materials.toolchains.values()
+                    },
+                },
+                "resolvedDependencies": list(_dependencies(materials)),
+            },
+            "runDetails": {
+                "builder": {"id": Package("epbuild", __version__).purl, "version": {"epbuild": __version__}},
+                "metadata": {"invocationId": invocation},
+            },
+        },
+    }
+    return JsonFile(document)
+
+
+def is_statement_about(file: Path, name: str) -> bool:
+    """Whether a file is a statement of epbuild's, of this release or another, that has `name` among its subjects."""
+    try:
+        document = json.loads(file.read_bytes())
+        build_type: str = document["predicate"]["buildDefinition"]["buildType"]
+        return build_type == BUILD_TYPE and any(subject["name"] == name for subject in document["subject"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
+def _build(built: Built, materials: Materials) -> dict[str, Any]:
+    """A session group in the words of the recipe: what the document behind its key says, less what digests say better."""
+    document = built.document
+    return _said(
+        {
+            "step": built.action,
+            "group": built.group,
+            "target": built.target,
+            "toolchain": built.toolchain,
+            "reproducible": None if built.reproducible else "no",
+            "models": [
+                {
+                    **_member(member, built.model_of(member["name"]), materials),
+                    **_said({"prepared": [item.action for item in built.prepared.get(member["name"], ())]}),
+                }
+                for member in document["members"]
+            ],
+            "eps": [_ep(ep) for ep in document["eps"]],
+            **{name: document.get(name) for name in _GROUP},
+            "custom_ops": [ops["name"] for ops in document.get("custom_ops", ())],
+        }
+    )
+
+
+def _member(member: Mapping[str, Any], model: str, materials: Materials) -> dict[str, Any]:
+    graph = materials.models[model].graph
+    settings = {**{name: member.get(name) for name in _MEMBER}, "compile": _said(member["compile"])}
+    return _said({"name": member["name"], "source": graph.uri or graph.name, **settings})
+
+
+def _ep(ep: Mapping[str, Any]) -> dict[str, Any]:
+    device = {**ep["device"], "virtual": ep["device"]["virtual"] or None}
+    return _said({"name": ep["name"], "device": _said(device), "options": ep["options"]})
+
+
+def _said(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """`parameters` without what is not set: to SLSA, null and empty and absent are the same."""
+    return {name: value for name, value in parameters.items() if value not in (None, {}, [])}
+
+
+def _dependencies(materials: Materials) -> Iterator[dict[str, Any]]:
+    models = materials.models.values()
+    kinds: dict[str, Iterable[InputFile]] = {
+        "recipe": materials.recipe.files,
+        "model": (model.graph for model in models),
+        "external-data": (data for model in models for data in model.data),
+        "preparation-file": (file for item in materials.preparations for file in item.files),
+        "option-file": materials.option_files,
+        "asset": materials.assets,
+        "library": (library for toolchain in materials.toolchains.values() for library in toolchain.libraries),
+    }
+    for kind, files in kinds.items():
+        for file in sorted(set(files)):
+            found = {"name": file.name, "digest": {"sha256": file.sha256}, "annotations": {"kind": kind}}
+            yield {**found, "uri": file.uri} if file.uri else found
+    packages = {package for toolchain in materials.toolchains.values() for package in toolchain.packages}
+    for package in sorted(packages):
+        yield {"name": package.name, "uri": package.purl, "annotations": {"kind": "package"}}

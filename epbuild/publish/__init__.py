@@ -1,0 +1,1 @@
+"""Outputs put in place whole, pushed, and taken away again."""

@@ -1,0 +1,235 @@
+"""Puts an output in its place, whole: a folder that is swapped in, or an archive that is renamed to its name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from epbuild.archive.content import Content, Pour, Write
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.digests import Digests
+from epbuild.core.atomic import rename, sync_directory, sync_file
+from epbuild.core.content import Copier, Reading, read
+from epbuild.core.directory import swap_in
+from epbuild.core.entries import free_name
+from epbuild.core.errors import BuildError, Problem, StepId, StoreError
+from epbuild.output.contents import Workbench
+from epbuild.output.existing import Written
+from epbuild.output.jsonfile import JsonFile
+from epbuild.plan.steps import Emission
+from epbuild.publish.placing import place_all
+from epbuild.recipe.image_reference import DEFAULT_TAG, ImageReference
+
+if TYPE_CHECKING:
+    from epbuild.archive.compression import Squeezed
+    from epbuild.archive.oci_writer import Image
+    from epbuild.archive.packs import Form
+
+Files = dict[str, dict[str, object]]
+"""The digest and size of each emitted file, by its path below the output's root."""
+
+
+Push = Callable[["Image", ImageReference, Pour], object]
+"""Brings an image into a registry."""
+
+
+def recorded(contents: Iterable[Content]) -> Files:
+    """What is remembered of emitted files."""
+    return {content.path: {"digest": content.sha256, "size": content.size} for content in contents}
+
+
+class Destination(Protocol):
+    """Where the files of an output go: in its place, or into the document that names them all."""
+
+    def as_folder(self, contents: Sequence[Content]) -> Files:
+        """The output is a folder with these files."""
+
+    def as_archive(self, form: Form, contents: Sequence[Content], beside: Callable[[Content], Mapping[str, JsonFile]]) -> Files:
+        """The output is an archive with these files; `beside` is given the archive, and makes the files that lie beside it."""
+
+    def as_image(self, contents: Sequence[Content], annotations: Mapping[str, str]) -> Files:
+        """The output is an OCI image with these files."""
+
+
+def image_of(emission: Emission, contents: Sequence[Content | Squeezed], annotations: Mapping[str, str]) -> Image:
+    """The image that an emission's files become, each as it is or compressed."""
+    from epbuild.archive.oci_writer import image
+
+    return image(contents, annotations, tag=emission.push.tag if emission.push is not None else DEFAULT_TAG)
+
+
+class Publisher:
+    """Puts contents in the place of an emission, by way of `draft`, a folder beside it where the bench made some of them.
+
+    `written` knows what epbuild wrote there before, and keeps count of what is kept of it. What the methods return is what is remembered of
+    the files that they wrote.
+    """
+
+    def __init__(
+        self, emission: Emission, bench: Workbench, draft: Path, store: BlobStore, digests: Digests, written: Written, push: Push
+    ) -> None:
+        self._emission = emission
+        self._bench = bench
+        self._draft = draft
+        self._push = push
+        self._store = store
+        self._digests = digests
+        self._written = written
+        self._copier = Copier()
+
+    def as_folder(self, contents: Sequence[Content]) -> Files:
+        """Lay the contents out in a new folder, and swap it in.
+
+        A file that is there already as it has to be stays that file: what watches it sees no change, and nothing is copied. Raises
+        BuildError when something of the user's is in the way, MissingBlob or DamagedBlob when an artifact has to be made again.
+        """
+        tree, place = self._draft / "tree", self._emission.path
+        tree.mkdir()
+        place_all(contents, lambda content: self._place(content, tree / content.path, place / content.path))
+        self._written.announce(recorded(contents))
+        with self._digests.relinking(_same(contents, tree, place)):
+            self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
+        return recorded(contents)
+
+    def as_archive(self, form: Form, contents: Sequence[Content], beside: Callable[[Content], Mapping[str, JsonFile]]) -> Files:
+        """Pack the contents into a new archive, and rename it to its place. Raises what `as_folder` does."""
+        from epbuild.archive.packs import write_archive
+        from epbuild.output.provenance import is_statement_about
+
+        emission, draft = self._emission, self._draft
+        path, packed = emission.path, draft / emission.path.name
+        self._refuse_foreign(path, ours=path.name in self._written.wrote(path))
+        level = emission.compression.level if emission.compression is not None else None
+        with packed.open("xb") as file:
+            made = write_archive(form, contents, self.pour, file, level=level, step=StepId(emission.id))
+        whole = Content(path.name, "asset", made.size, made.digest, packed)
+        files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
+        neighbours = {name: file.data for name, file in beside(whole).items()}
+        for name in neighbours:
+            neighbour = path.with_name(name)
+            self._refuse_foreign(neighbour, ours=name in self._written.recorded or is_statement_about(neighbour, path.name))
+        for name, data in neighbours.items():
+            (draft / name).write_bytes(data)
+            files[name] = {"digest": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        self._written.announce(files)
+        as_written = self._written.archive_as_written(path)
+        # The archive last: what is said about it is there before it is.
+        for name in (*neighbours, path.name):
+            target = path.with_name(name)
+            if self._written.digest(target, name) != files[name]["digest"]:
+                if name in self._written.recorded and name not in as_written and os.path.lexists(target):
+                    self._written.kept[name] = _saved(target).name
+                sync_file(draft / name)
+                rename(draft / name, target)
+        sync_directory(path.parent)
+        self._remove_neighbours(path, files, as_written)
+        return files
+
+    def as_image(self, contents: Sequence[Content], annotations: Mapping[str, str]) -> Files:
+        """Lay an OCI image of the contents out, and have it pushed where the emission says so. Raises what `as_folder` and `push` do."""
+        reference = self._emission.push
+        made = image_of(self._emission, self._layers(contents), annotations)
+        documents = [self._bench.bytes_written(document.path, "asset", document.data) for document in made.documents]
+        files = [*made.blobs, *documents]
+        self.as_folder(files)
+        if reference is not None:
+            there = (replace(blob, file=self._emission.path / blob.path) for blob in made.blobs)
+            self._push(replace(made, blobs=tuple(there)), reference, self.pour)
+        return recorded(files)
+
+    def pour(self, content: Content, write: Write) -> None:
+        """Give the bytes of a content to `write`, piece by piece, and check them."""
+        if content.file is None:
+            self._store.pour(content.sha256, write)
+            return
+        reading = Reading()
+        with content.file.open("rb", buffering=0) as file:
+            read(file, reading, write)
+        self._check(content, reading.digest)
+
+    def _layers(self, contents: Sequence[Content]) -> list[Content | Squeezed]:
+        """The files of an image, compressed where the emission asks for that."""
+        compression = self._emission.compression
+        if compression is None:
+            return list(contents)
+        from epbuild.archive.compression import is_squeezed, squeeze
+
+        folder, step = self._draft / "squeezed", StepId(self._emission.id)
+        return [
+            squeeze(content, self.pour, compression.level, folder, step) if is_squeezed(content) else content
+            for content in contents
+        ]
+
+    def _place(self, content: Content, path: Path, there: Path) -> None:
+        if self._stays(content, path, there):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content.file is None:
+            self._store.materialise(content.sha256, path)
+        elif content.file.is_relative_to(self._draft):
+            rename(content.file, path)  # it was made here for this
+        else:
+            reading = Reading()
+            with content.file.open("rb", buffering=0) as source, path.open("x+b") as copy:
+                self._copier.copy(source, copy, reading)
+            self._check(content, reading.digest)
+
+    def _check(self, content: Content, digest: str | None) -> None:
+        if digest != content.sha256:
+            message = f"the file {content.path} changed while it was emitted"
+            raise BuildError(Problem("EPB415", message, StepId(self._emission.id), "Nothing was kept; run the build again."))
+
+    def _stays(self, content: Content, path: Path, there: Path) -> bool:
+        """Make `path` the very file that is `there`, if it has that content."""
+        if self._written.digest(there, content.path) != content.sha256:
+            return False
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._digests.relinking([there]):
+                os.link(there, path)
+        except (OSError, StoreError):
+            return False
+        self._written.linked(there, content.path)
+        return True
+
+    def _remove_neighbours(self, archive: Path, files: Files, as_written: Collection[str]) -> None:
+        """Remove what an earlier build said about the archive and this one does not say, unless somebody has changed it."""
+        if archive.name not in self._written.recorded:
+            return
+        for name in self._written.recorded.keys() - files.keys():
+            left = archive.with_name(name)
+            if name in as_written:
+                left.unlink()
+            elif os.path.lexists(left):
+                self._written.kept[name] = name
+
+    def _refuse_foreign(self, path: Path, *, ours: bool) -> None:
+        """Refuse to replace what is not `ours`, and a folder in any case."""
+        if path.is_dir() or (os.path.lexists(path) and not ours):
+            message = f"the output {path.name} exists, and epbuild did not make it"
+            raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
+
+
+def _same(contents: Sequence[Content], tree: Path, place: Path) -> list[Path]:
+    """The files of the output that are in the new tree as they are."""
+    return [there for content in contents if _is_same(there := place / content.path, tree / content.path)]
+
+
+def _is_same(there: Path, path: Path) -> bool:
+    return there.is_file() and there.samefile(path)
+
+
+def _saved(path: Path) -> Path:
+    """Give what is at `path` a name of its own beside it, before something else takes its place."""
+    kept = free_name(path, path)
+    try:
+        os.link(path, kept, follow_symlinks=False)
+    except FileExistsError:  # it has the same already
+        return kept
+    except (OSError, NotImplementedError):
+        rename(path, kept)
+    return kept

@@ -1,0 +1,1 @@
+"""Images pushed to registries by the OCI distribution specification."""

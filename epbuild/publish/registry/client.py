@@ -1,0 +1,277 @@
+"""An image into a registry, by the OCI distribution specification 1.1: what is there already is not sent again.
+
+Signing in is as registries have it from Docker's token specification: Basic, or a token of the server that the registry names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from epbuild.archive.content import Content, Pour
+from epbuild.archive.oci_writer import MANIFEST_TYPE, Document, Image
+from epbuild.core.errors import EnvironmentFailure, Problem, StepId
+from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
+from epbuild.publish.registry.exchange import Answer, Body, Exchange, Unreachable, origin
+from epbuild.recipe.image_reference import ImageReference
+
+Tell = Callable[[int, int], None]
+"""Is told how many bytes of the image's blobs the registry has, and how many it is to have; a try that failed is taken back."""
+
+PAUSES_SECONDS = (0.5, 2.0, 5.0)
+"""How long to wait before each new try."""
+
+_LONGEST_PAUSE_SECONDS = 30.0
+_MAY_PASS = frozenset({408, 425, 429})
+_CREATED = frozenset({200, 201, 204})
+_OCTETS = "application/octet-stream"
+_FORM = "application/x-www-form-urlencoded"
+_PARAMETER = re.compile(r'([A-Za-z_]+)="((?:[^"\\]|\\.)*)"')
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+_ASK = "Ask whoever runs the registry."
+_LONGEST_QUOTE = 200
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A push that is done: the image's digest, how many blobs were sent and of how many bytes, and how many were there before."""
+
+    reference: ImageReference
+    digest: str
+    sent: int
+    sent_bytes: int
+    there: int
+
+
+def push(
+    image: Image,
+    reference: ImageReference,
+    pour: Pour,
+    tell: Tell,
+    *,
+    step: StepId | None = None,
+    cancelled: threading.Event | None = None,
+) -> Pushed:
+    """Bring an image's blobs, then its manifest, and then its tag into the registry. The tag only moves once all is there.
+
+    Raises EnvironmentFailure where the registry cannot be reached or refuses (EPB426), and where it does not let this user push
+    (EPB427); PushCancelled when `cancelled` is set; and what `pour` raises.
+    """
+    exchange = Exchange(local=reference.is_local, cancelled=cancelled)
+    try:
+        return _Push(image, reference, pour, tell, step, exchange).run()
+    finally:
+        exchange.close()
+
+
+class _Push:
+    def __init__(
+        self, image: Image, reference: ImageReference, pour: Pour, tell: Tell, step: StepId | None, exchange: Exchange
+    ) -> None:
+        self._image = image
+        self._reference = reference
+        self._pour = pour
+        self._tell = tell
+        self._step = step
+        self._exchange = exchange
+        self._root = f"{'http' if reference.is_local else 'https'}://{reference.host}/v2/{reference.repository}"
+        self._credentials: Credentials | None = None
+        self._authorization: str | None = None
+        self._done = 0
+        self._total = image.config.size + sum(content.size for content in image.blobs)
+
+    def run(self) -> Pushed:
+        blobs: tuple[Content | Document, ...] = (*self._image.blobs, self._image.config)
+        self._tell(0, self._total)
+        sent = [blob for blob in blobs if self._bring(blob)]
+        self._name(self._image.digest)
+        self._name(self._reference.tag)
+        size = sum(blob.size for blob in sent)
+        return Pushed(self._reference, self._image.digest, len(sent), size, len(blobs) - len(sent))
+
+    def _bring(self, blob: Content | Document) -> bool:
+        """Bring one blob into the registry; says whether it had to be sent."""
+        found = self._persistently(lambda: self._ask("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
+        if found.status not in (200, 404):
+            self._refused("be asked for a blob", found)
+        before = self._done
+        if found.status == 404:
+            self._persistently(lambda: self._send(blob, before))
+        self._heard(before + blob.size)
+        return found.status == 404
+
+    def _send(self, blob: Content | Document, before: int) -> None:
+        """Upload a blob in one piece: POST opens an upload, PUT sends all of it ("Pushing a blob monolithically")."""
+        opened = self._ask("POST", f"{self._root}/blobs/uploads/")
+        location = opened.headers.get("Location")
+        if opened.status != 202 or location is None:
+            self._refused("take a blob", opened)
+        place = self._exchange.resolved(opened.url, location)
+        place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': f'sha256:{blob.sha256}'})}"
+        done = self._ask("PUT", place, Body(blob.size, _OCTETS, lambda write: self._give(blob, before, write)))
+        if done.status not in _CREATED:
+            self._refused(f"take the blob {blob.sha256[:12]} of {blob.size} bytes", done)
+
+    def _give(self, blob: Content | Document, before: int, write: Callable[[memoryview], object]) -> None:
+        def counted(data: memoryview) -> None:
+            write(data)
+            self._heard(self._done + data.nbytes)
+
+        self._heard(before)
+        if isinstance(blob, Document):
+            counted(memoryview(blob.data))
+        else:
+            self._pour(blob, counted)
+
+    def _heard(self, done: int) -> None:
+        self._done = done
+        self._tell(done, self._total)
+
+    def _name(self, name: str) -> None:
+        """Put the manifest under a name, its digest or a tag, unless it is there: some registries let no tag be set twice."""
+        url = f"{self._root}/manifests/{name}"
+        manifest, digest = self._image.manifest, self._image.digest
+        there = self._persistently(lambda: self._ask("HEAD", url, accept=MANIFEST_TYPE))
+        if there.status == 200 and there.headers.get("Docker-Content-Digest") == digest:
+            return
+        body = Body(manifest.size, MANIFEST_TYPE, lambda write: write(memoryview(manifest.data)))
+        done = self._persistently(lambda: self._ask("PUT", url, body))
+        if done.status not in _CREATED:
+            self._refused(f"take the manifest as {name}", done)
+        if done.headers.get("Docker-Content-Digest", digest) != digest:
+            self._fail("EPB426", f"The registry {self._reference.host} keeps another manifest than it was sent", _ASK)
+
+    def _persistently(self, action: Callable[[], _T]) -> _T:
+        """Do `action` again, after a while, where what goes wrong may pass."""
+        pauses = iter(PAUSES_SECONDS)
+        while True:
+            try:
+                return action()
+            except Unreachable as failure:
+                pause = next(pauses, None) if failure.may_pass else None
+                if pause is None:
+                    message = f"The registry {self._reference.host} cannot be pushed to: {failure}"
+                    raise EnvironmentFailure(Problem("EPB426", message, self._step, failure.hint)) from failure
+                self._exchange.pause(max(pause, failure.pause))
+
+    def _ask(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
+        """One request, again with credentials where the registry asks for them. Raises Unreachable, and what forbids to go on."""
+        answer = self._once(method, url, body, accept)
+        if answer.status == 401:
+            self._sign_in(answer)
+            answer = self._once(method, url, body, accept)
+        if answer.status in (401, 403):
+            self._not_allowed(answer)
+        return answer
+
+    def _once(self, method: str, url: str, body: Body | None, accept: str) -> Answer:
+        # An upload may go to another server, whose address then has all that lets it be used.
+        authorization = self._authorization if origin(url) == origin(self._root) else None
+        return _whole(self._exchange.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
+
+    def _sign_in(self, answer: Answer) -> None:
+        if origin(answer.url) != origin(self._root):
+            self._not_allowed(answer)  # another server, which is told no secret
+        offered = dict(_challenge(text) for text in reversed(answer.headers.get_all("WWW-Authenticate", [])))
+        try:
+            self._credentials = self._credentials or credentials_for(self._reference.host)
+        except UnusableCredentials as error:
+            self._fail("EPB427", f"The registry {self._reference.host} asks who pushes, and {error.message}", error.hint)
+        if "bearer" in offered:
+            self._authorization = f"Bearer {self._token(answer, offered['bearer'])}"
+        elif "basic" in offered and self._credentials is not None and not self._credentials.is_identity:
+            self._authorization = self._credentials.basic
+        else:
+            self._not_allowed(answer)
+
+    def _token(self, answer: Answer, challenge: dict[str, str]) -> str:
+        if not challenge.get("realm"):
+            self._not_allowed(answer)
+        realm = self._exchange.resolved(answer.url, challenge["realm"])
+        # A challenge to a question only asks for the right to pull.
+        scope = f"repository:{self._reference.repository}:pull,push"
+        wanted = {**({"service": challenge["service"]} if "service" in challenge else {}), "scope": scope}
+        known, accept = self._credentials, {"Accept": "application/json"}
+        url = realm
+        try:
+            if known is not None and known.is_identity:
+                # https://distribution.github.io/distribution/spec/auth/oauth/
+                form = {"grant_type": "refresh_token", "client_id": "epbuild", **wanted, "refresh_token": known.password}
+                data = urlencode(form).encode()
+                body = Body(len(data), _FORM, lambda write: write(memoryview(data)), is_secret=True)
+                reply = _whole(self._exchange.send("POST", url, headers=accept, body=body))
+            else:
+                url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(wanted)}"
+                basic = known.basic if known is not None else None
+                reply = _whole(self._exchange.send("GET", url, headers=accept, authorization=basic))
+        except Unreachable as failure:
+            message = f"{origin(url)[1]}, where it has its tokens from, fails: {failure}"
+            raise Unreachable(message, failure.hint, may_pass=failure.may_pass, pause=failure.pause) from failure
+        if reply.status in (401, 403):
+            self._not_allowed(reply)
+        document = _json(reply) if reply.status == 200 else None
+        token = (document.get("token") or document.get("access_token")) if isinstance(document, dict) else None
+        if reply.status != 200:
+            self._refused("hand out a token", reply)
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            self._fail("EPB426", f"The registry {self._reference.host} hands out what is no token", _ASK)
+        return token
+
+    def _not_allowed(self, answer: Answer) -> NoReturn:
+        host, repository = self._reference.host, self._reference.repository
+        known = self._credentials
+        if known is not None:
+            message = f"The registry {host} does not let the user of {known.source} push to {repository} ({_said(answer)})"
+            self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
+        message = f"The registry {host} lets nobody push to {repository} without a user and a password ({_said(answer)})"
+        sign_in = f"Set {USER} and {PASSWORD}, or sign in with 'docker login'."
+        self._fail("EPB427", message, sign_in)
+
+    def _refused(self, what: str, answer: Answer) -> NoReturn:
+        host, repository = self._reference.host, self._reference.repository
+        hint = _ASK
+        if answer.status == 404:
+            hint = f"Check that {host} is a registry, and whether {repository} has to be made there first."
+        self._fail("EPB426", f"The registry {host} refuses to {what}: {_said(answer)}", hint)
+
+    def _fail(self, code: str, message: str, hint: str) -> NoReturn:
+        raise EnvironmentFailure(Problem(code, message, self._step, hint))
+
+
+def _whole(answer: Answer) -> Answer:
+    """The answer, if the server was able to give one. Raises Unreachable."""
+    if answer.status >= 500 or answer.status in _MAY_PASS:
+        asked = answer.headers.get("Retry-After", "")
+        pause = min(float(asked), _LONGEST_PAUSE_SECONDS) if asked.isdecimal() else 0.0
+        raise Unreachable(f"it answers {_said(answer)}", "Run again later.", may_pass=True, pause=pause)
+    return answer
+
+
+def _challenge(text: str) -> tuple[str, dict[str, str]]:
+    """The scheme and the parameters of a `WWW-Authenticate` header (RFC 9110); of several in one header, the first."""
+    scheme, _, rest = text.strip().partition(" ")
+    return scheme.lower(), {name.lower(): value for name, value in reversed(_PARAMETER.findall(rest))}
+
+
+def _json(answer: Answer) -> Any:
+    try:
+        return json.loads(answer.data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _said(answer: Answer) -> str:
+    """What the server answered, for people: the status, and the reason that registries give in their own form."""
+    document = _json(answer)
+    errors: Collection[Any] = document.get("errors") or () if isinstance(document, dict) else ()
+    first = next(iter(errors), None) if isinstance(errors, list) else None
+    reason = first.get("message") or first.get("code") if isinstance(first, dict) else None
+    text = f"{answer.status} {reason or answer.reason}".strip()
+    return "".join(character for character in text if character.isprintable())[:_LONGEST_QUOTE].rstrip(".")

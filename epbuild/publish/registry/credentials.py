@@ -1,0 +1,143 @@
+"""Who pushes to a registry: the user and password of the environment, or those that `docker login` left. Neither is ever shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epbuild.publish.registry.helpers import HelperFailed, ask, program_of
+
+USER = "EPBUILD_REGISTRY_USER"
+PASSWORD = "EPBUILD_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
+
+_MOST_BYTES = 1024 * 1024
+_IDENTITY = "<token>"  # what helpers call the user of an identity token
+
+
+class UnusableCredentials(Exception):
+    """What is there cannot be used: a sentence, and what to do. Neither holds a secret."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A user with a password, or with a token in its place, and where they were found."""
+
+    user: str = field(repr=False)
+    password: str = field(repr=False)
+    source: str
+    is_identity: bool = False
+    """Whether the password is an identity token, which is worth something to a server that hands out tokens, and nowhere else."""
+
+    @property
+    def basic(self) -> str:
+        """The value of an `Authorization` header (RFC 7617)."""
+        return f"Basic {base64.b64encode(f'{self.user}:{self.password}'.encode()).decode('ascii')}"
+
+
+def credentials_for(host: str) -> Credentials | None:
+    """The credentials for the registry at `host[:port]`; None: it is to be tried without.
+
+    Those of the environment are for whatever registry a recipe names, and come first; then those of Docker's helper for this registry, or
+    for all; then those that stand in Docker's configuration. Raises UnusableCredentials.
+    """
+    user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
+    if user or password:
+        if not user or not password:
+            missing = USER if not user else PASSWORD
+            given = PASSWORD if not user else USER
+            raise UnusableCredentials(f"{given} is set, and {missing} is not", "Set both or none.")
+        return _credentials(user, password, USER)
+    path = docker_config()
+    document = _document(path)
+    unasked: UnusableCredentials | None = None
+    helper = _entry(_section(document, "credHelpers"), host) or document.get("credsStore")
+    if helper:
+        try:
+            kept = ask(str(helper), host)
+        except HelperFailed as failure:
+            program = program_of(str(helper))
+            message = f"Docker's credential helper {program}, which {path} names for it, {failure.reason}"
+            unasked = UnusableCredentials(message, f"{failure.cure}, or set {USER} and {PASSWORD}.")
+            if not failure.missing:
+                raise unasked from None
+        else:
+            if kept is not None:
+                return _credentials(*kept, program_of(str(helper)))
+    found = _written_down(document, path, host)
+    if found is None and unasked is not None:
+        raise unasked
+    return found
+
+
+def _written_down(document: Mapping[str, Any], path: Path, host: str) -> Credentials | None:
+    """The credentials that stand in Docker's configuration itself."""
+    entry = _entry(_section(document, "auths"), host)
+    if not isinstance(entry, Mapping):
+        return None
+    if entry.get("identitytoken"):
+        return _credentials(_IDENTITY, str(entry["identitytoken"]), str(path))
+    try:
+        text = base64.b64decode(entry.get("auth") or "", validate=True).decode()
+    except (ValueError, TypeError) as error:
+        raise _unusable(path, f"its 'auth' for {host} is not base64") from error
+    user, _, password = text.partition(":")
+    user, password = user or str(entry.get("username") or ""), password.rstrip("\0") or str(entry.get("password") or "")
+    return _credentials(user, password, str(path)) if user and password else None
+
+
+def docker_config() -> Path:
+    """Where Docker keeps its configuration: `config.json` in $DOCKER_CONFIG, else in `.docker` of the user's home."""
+    folder = os.environ.get("DOCKER_CONFIG", "")
+    return Path(folder or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111 - raises nothing where there is no home
+
+
+def _credentials(user: str, password: str, source: str) -> Credentials:
+    if ":" in user:
+        raise UnusableCredentials(f"the user of {source} has a ':' in it, which no registry can be told", "Check it.")
+    return Credentials(user, password, source, user == _IDENTITY)
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        document = json.loads(data) if len(data) <= _MOST_BYTES else None
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise _unusable(path, error.strerror or "it cannot be read") from error
+    except (ValueError, RecursionError) as error:
+        raise _unusable(path, "it is not JSON") from error
+    if not isinstance(document, Mapping):
+        raise _unusable(path, "it is not one JSON object")
+    return document
+
+
+def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = document.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _entry(section: Mapping[str, Any], host: str) -> Any:
+    """What is kept for a host, whether under its name or under an address of it, as older tools wrote it."""
+    if host in section:
+        return section[host]
+    return next((section[key] for key in sorted(section) if _host(key) == host), None)
+
+
+def _host(key: str) -> str:
+    return key.removeprefix("https://").removeprefix("http://").partition("/")[0].lower()
+
+
+def _unusable(path: Path, reason: str) -> UnusableCredentials:
+    return UnusableCredentials(f"Docker's {path} cannot be used: {reason}", f"Mend it, or set {USER} and {PASSWORD}.")

@@ -1,0 +1,147 @@
+"""Takes an emitted output away: what epbuild wrote goes, as one, and what it did not write, or somebody has changed since, stays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from epbuild.cache.digests import Digests, StatKey, unchanged
+from epbuild.core.directory import Owned, mend, prepare, swap_in
+from epbuild.core.errors import EnvironmentFailure, Problem, StepId
+from epbuild.output.existing import Written
+from epbuild.output.owned import emitted_files
+from epbuild.output.provenance import is_statement_about
+from epbuild.plan.steps import STATEMENT
+
+Why = Literal["not made by epbuild", "changed since", "of another recipe"]
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was removed of the output at `place`, in POSIX paths below its directory, and what stayed there, with why."""
+
+    step: str
+    place: Path
+    """The folder or the archive; the paths of an archive are below the folder that it lies in."""
+    directory: Path
+    removed: tuple[str, ...]
+    size: int
+    kept: Mapping[str, Why]
+    owner: str | None = None
+    """The other recipe, where all of it stays because it is the output of one as well."""
+
+    def kept_as(self, why: Why) -> tuple[Path, ...]:
+        """The files that stayed for that reason."""
+        return tuple(self.directory / name for name, reason in self.kept.items() if reason == why)
+
+
+class Emitted(Owned):
+    """What lies in the `directory` of the emission `step`, which wrote files of the SHA-256 `recorded`, by their paths there.
+
+    An archive is given by its own path: it is recorded, with what is said of it, by names in its folder.
+    """
+
+    def __init__(
+        self,
+        step: str,
+        directory: Path,
+        recorded: Mapping[str, str],
+        digests: Digests,
+        *,
+        force: bool = False,
+        claimed: Collection[Path] = (),
+    ) -> None:
+        """With `force`, changed files go as well; those that are `claimed`, as absolute paths, belong to another output now."""
+        self._step = step
+        self._directory = directory
+        self._archive = not directory.is_dir() and (directory.name in recorded or bool(emitted_files(directory)))
+        self._root = directory.parent if self._archive else directory
+        statement = directory.with_name(f"{directory.name}{STATEMENT}")
+        if self._archive and not recorded and is_statement_about(statement, directory.name):
+            recorded = {statement.name: digests.of(statement)}
+        self._written = Written({name: {digest} for name, digest in recorded.items()}, digests)
+        self._force = force
+        self._claimed = claimed
+        self._keys: dict[str, StatKey] = {}
+
+    def remove(self, top: Path) -> Cleaned:
+        """Swap in a tree that holds only what stays, so that no reader sees half of an output; folders below `top` that are empty then go.
+
+        Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read.
+        """
+        if not self._directory.parent.is_dir():
+            return self.sort_out()
+        if self._archive:
+            return self._remove_archive(top)
+        with prepare(self._directory, self._written, self._step) as staged:
+            found = self.sort_out()
+            if found.removed:
+                swap_in(staged, self._directory, self, self._step)
+        _remove_empty(self._directory, top)
+        return found
+
+    def _remove_archive(self, top: Path) -> Cleaned:
+        """Remove the archive and what is said of it; the folder that it lay in goes if it is empty then."""
+        found = self.sort_out()
+        try:
+            mend(self._directory, self._written)
+            for name in self.as_written(self._root):
+                (self._root / name).unlink(missing_ok=True)
+        except OSError as error:
+            message = f"the output {self._directory.name} cannot be removed: {error.strerror or error}"
+            raise EnvironmentFailure(
+                Problem("EPB424", message, StepId(self._step), "Check the permissions of its folder.")
+            ) from error
+        _remove_empty(self._root, top)
+        return found
+
+    def sort_out(self) -> Cleaned:
+        """Which files go, and which stay. Raises StoreError when a file cannot be read."""
+        directory, removed, kept = self._root, list[str](), dict[str, Why]()
+        if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+            return Cleaned(self._step, self._directory, directory, (), 0, {"": "not made by epbuild"})
+        wrote = self._written.wrote(self._directory)
+        keys = {name: StatKey.of(path, path.lstat()) for name in wrote if (path := directory / name).is_file()}
+        judged = self._written.archive_as_written if self._archive else self._written.as_written
+        as_written = judged(self._directory)
+        there = [directory / name for name in keys] if self._archive else _files(directory)
+        for path in there:
+            name = path.relative_to(directory).as_posix()
+            if path.absolute() in self._claimed:
+                continue
+            if name not in keys or path.is_symlink():
+                kept[name] = "not made by epbuild"
+            elif self._force or name in as_written:
+                self._keys[name] = keys[name]
+                removed.append(name)
+            else:
+                kept[name] = "changed since"
+        size = sum((directory / name).stat().st_size for name in removed)
+        return Cleaned(self._step, self._directory, directory, tuple(removed), size, kept)
+
+    def wrote(self, folder: Path) -> Collection[str]:
+        """What epbuild wrote there."""
+        return self._written.wrote(folder)
+
+    def as_written(self, folder: Path) -> Collection[str]:
+        """What goes, less what was changed in the meantime."""
+        return {name for name, key in self._keys.items() if unchanged(folder / name, key)}
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def _remove_empty(directory: Path, top: Path) -> None:
+    """Remove a directory if it is empty, and those above it, below `top`, that are then empty as well."""
+    for folder in (directory, *directory.parents):
+        if folder == top or not folder.is_relative_to(top):
+            return
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return

@@ -1,0 +1,69 @@
+"""Sizes worth watching: what each file of an output was before the output was laid out again, and what sharing saves in what ships."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from epbuild.compile.sharing import shared_bytes, unmeasured
+from epbuild.engine.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.output.owned import listed_files
+from epbuild.plan.outputs import MANIFEST
+from epbuild.plan.steps import STATEMENT, SessionGroup
+
+Files = Mapping[str, Mapping[str, Any]]
+"""The `digest` and the `size` in bytes of each file of an output, by its POSIX path there."""
+
+
+def last_files(output: Path, recorded: Files) -> Files:
+    """What an output held when it was last laid out: as its manifest says, if one lies there, else as the workspace has it `recorded`.
+
+    To be asked before the output is swapped in. The manifest comes first, since another workspace may have laid it out after this one.
+    """
+    listed = listed_files(output)
+    return {
+        path: {"digest": file.sha256, "size": file.size} for path, file in listed.items() if file.size is not None
+    } or recorded
+
+
+def compared(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
+    """An output with what it was before; manifests, and the statement about them, which no manifest can list, are left out."""
+    old, new = ({path: file for path, file in files.items() if not _tells_of_others(path)} for files in (before, after))
+    return OutputCompared(
+        step,
+        directory,
+        sum(file["size"] for file in old.values()) if old else None,
+        sum(file["size"] for file in new.values()),
+        tuple(
+            ChangedFile(path, old[path]["size"] if path in old else None, new[path]["size"] if path in new else None)
+            for path in sorted({*old, *new})
+            if path not in old or path not in new or old[path]["digest"] != new[path]["digest"]
+        ),
+    )
+
+
+def _tells_of_others(path: str) -> bool:
+    """Whether a file is a manifest or a statement: that in a folder ends as that beside an archive does."""
+    return PurePosixPath(path).name == MANIFEST or path.endswith(STATEMENT)
+
+
+def savings(group: SessionGroup, result: Mapping[str, Any]) -> SharingSaved | None:
+    """What sharing saves in what a session group made, or can save; None where nothing is shared, or nobody knows.
+
+    Where the recipe asks what sharing must save, every member has been compiled alone: then it is measured. Otherwise it is what the
+    sources have in common: the bytes of their weights, once for each model that has them, and once in all. Files that several models name
+    say nothing of it: a binary of models that have nothing in common is as large as theirs together.
+    """
+    if not group.share:
+        return None
+    step = group.steps[-1]
+    if group.min_shared_ratio is not None and not unmeasured(group, result):
+        measured = shared_bytes(result)
+        return SharingSaved(step, measured.alone, measured.shared, measured=True)
+    users = Counter(name for model in result["models"] for name in {*model["binaries"], *model["data"]})
+    weights = result.get("source_weights")
+    if weights is None or not weights["total_bytes"] or max(users.values(), default=0) < 2:
+        return None
+    return SharingSaved(step, weights["total_bytes"], weights["stored_bytes"], measured=False)

@@ -1,0 +1,1 @@
+"""What is out of date, and why."""

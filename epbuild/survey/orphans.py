@@ -1,0 +1,177 @@
+"""The outputs of one configuration: which lie where, which the recipe no longer asks for, and their removal by a build of the whole recipe.
+
+A configuration is a recipe file and what that file was read with (`--set`, variables of the environment). An output belongs to those that
+wrote it or would have written the same, so builds of one recipe for several settings, or of several recipes in one folder, leave each
+other's outputs alone. What was changed since stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from epbuild.cache.digests import Digests
+from epbuild.cache.leases import lease, lease_if_free
+from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord
+from epbuild.cache.workspace import Workspace
+from epbuild.publish.removal import Cleaned, Emitted
+
+PLACE, RESULTS = "place", "results"
+"""What the record of an emission's step holds as its result: where its output is, and the keys of the results that are in it."""
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A folder that a step once wrote, with the SHA-256 and the size of each file there by its path below the folder."""
+
+    step: str
+    directory: Path
+    files: Mapping[str, Mapping[str, Any]]
+
+
+class Outputs:
+    """The outputs that the configuration of `memory` wrote, or found there as it would have written them."""
+
+    def __init__(self, workspace: Workspace, memory: Memory) -> None:
+        self._workspace = workspace
+        self._memory = memory
+        self._base = workspace.base
+
+    def place(self, directory: Path) -> str:
+        """Where an output is, as seen from the folder of the workspace, so that a checkout that is moved keeps its memory."""
+        return Path(os.path.relpath(directory, self._base)).as_posix()
+
+    def last(self, directory: Path) -> OutputRecord | None:
+        """What was written into `directory` the last time, by whatever step of whatever configuration. Raises StoreError."""
+        return self._memory.output(self.place(directory))
+
+    def record(self, record: StepRecord, files: Mapping[str, Mapping[str, Any]]) -> None:
+        """Remember that an emission, which ended as in `record`, wrote `files`. Raises StoreError."""
+        place, results = record.result[PLACE], tuple(record.result[RESULTS])
+        self._memory.record_output(OutputRecord(place, record.step, record.action_key, results, files), record)
+
+    def adopt(self, records: Iterable[StepRecord]) -> None:
+        """Remember that what these emissions would have written is in its place, whoever wrote it. Raises StoreError."""
+        mine = self._memory.configuration
+        owned = {output.place: output.action_key for output in self._workspace.outputs() if mine in output.owners}
+        recorded = self._memory.keys()
+        new = {
+            record.result[PLACE]: record
+            for record in records
+            if not owned.get(record.result[PLACE]) == recorded.get(record.step) == record.action_key
+        }
+        if new:
+            self._memory.adopt(new)
+
+    def writer(self, output: OutputRecord) -> str | None:
+        """Who wrote an output, in words; None if this configuration did, or it is not known."""
+        wrote, mine = output.owners[0], self._memory.configuration
+        if wrote == mine or not wrote.recipe:
+            return None
+        return f"{wrote.recipe} with other settings" if wrote.recipe == mine.recipe else wrote.recipe
+
+    def orphans(self, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
+        """What was written before, does not lie in one of the folders `wanted`, and belongs to no other one. Raises StoreError."""
+        return tuple(self._orphan(output) for output in self._unwanted(wanted) if not self.others(output))
+
+    def claimed(self, leaving: Iterable[Path]) -> Collection[Path]:
+        """The files of all outputs but those that were written into the folders `leaving`, as absolute paths. Raises StoreError."""
+        places = set(map(self.place, leaving))
+        others = (output for output in self._workspace.outputs() if output.place not in places)
+        return {path for output in others for path in files_of(output, self._base)}
+
+    def release(self, wanted: Iterable[Path]) -> list[OutputRecord]:
+        """Leave to others what does not lie in one of the folders `wanted`, and belongs to them as well; returns it as it then is.
+
+        Raises StoreError.
+        """
+        left = []
+        for output in self._unwanted(wanted):
+            others = self.others(output)
+            if others:
+                self._memory.release(output.place, [self._memory.configuration])
+                left.append(replace(output, owners=others))
+        return left
+
+    def remove(
+        self,
+        orphan: Orphan,
+        digests: Digests,
+        claimed: Collection[Path],
+        *,
+        waiting: Callable[[], None] | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> Cleaned | None:
+        """Remove an orphan, less the `claimed` files, and forget it; None if that is done already, or it is no orphan any more.
+
+        Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read, or the workspace not be written,
+        and Cancelled when `cancelled` is set while another build is at work there.
+        """
+        with self.held(orphan.directory, waiting=waiting, cancelled=cancelled):
+            output = self.last(orphan.directory)
+            # Another build may have removed it, or written it for itself, since this one looked.
+            if output is None or self._orphan(output) != orphan or self.others(output):
+                return None
+            cleaned = self.remove_held(output, digests, claimed)
+            self._memory.release(output.place, output.owners)
+            return cleaned
+
+    def remove_held(self, output: OutputRecord, digests: Digests, claimed: Collection[Path]) -> Cleaned:
+        """Remove what was written, for whoever holds its lease; it is not forgotten. Raises what `remove` does, less Cancelled."""
+        recorded = {name: file["digest"] for name, file in output.files.items()}
+        return Emitted(output.step, self._base / output.place, recorded, digests, claimed=claimed).remove(self._base)
+
+    @contextmanager
+    def held(
+        self, directory: Path, *, waiting: Callable[[], None] | None = None, cancelled: threading.Event | None = None
+    ) -> Iterator[None]:
+        """Hold the lease under which an output is touched, for the length of a `with` block. Raises StoreError and Cancelled."""
+        with lease(self._workspace.directory, lease_name(self.place(directory)), waiting=waiting, cancelled=cancelled):
+            yield
+
+    @contextmanager
+    def held_if_free(self, directory: Path) -> Iterator[bool]:
+        """Hold that lease if nobody does; the block is told whether it is held. Raises StoreError."""
+        with lease_if_free(self._workspace.directory, lease_name(self.place(directory))) as free:
+            yield free
+
+    def others(self, output: OutputRecord, *, recipes: bool = False) -> tuple[Configuration, ...]:
+        """The other configurations that an output belongs to, or only those of other recipes; one whose recipe is gone does not count."""
+        mine = self._memory.configuration
+        return tuple(
+            owner
+            for owner in output.owners
+            if owner != mine and not (recipes and owner.recipe == mine.recipe) and self._is_there(owner)
+        )
+
+    def _is_there(self, owner: Configuration) -> bool:
+        return bool(owner.recipe) and (self._base / owner.recipe).exists()
+
+    def _unwanted(self, wanted: Iterable[Path]) -> list[OutputRecord]:
+        places = {self.place(directory) for directory in wanted}
+        mine = self._memory.configuration
+        return [output for output in self._workspace.outputs() if mine in output.owners and output.place not in places]
+
+    def _orphan(self, output: OutputRecord) -> Orphan:
+        return Orphan(output.step, self._base / output.place, output.files)
+
+
+def files_of(output: OutputRecord, base: Path) -> list[Path]:
+    """The files of an output below the folder `base`; those of an archive lie beside it."""
+    path = base / output.place
+    root = path.parent if path.name in output.files and not path.is_dir() else path
+    return [root / name for name in output.files]
+
+
+def lease_name(place: str) -> str:
+    """The lease of the workspace under which the output at a place is touched, whichever recipe writes it."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", ".", place)[-60:]
+    # Where names differ by their case, one output may be meant all the same.
+    return f"output.{readable}.{hashlib.sha256(os.path.normcase(place).encode(errors='surrogateescape')).hexdigest()[:16]}"

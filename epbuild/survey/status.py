@@ -1,0 +1,350 @@
+"""What is out of date, and why: every step of the plan against the store, the last build here, and the files that are really there.
+
+current       done, and its outputs are in place
+restorable    its result is known; outputs can be put in place without a compile
+out of date   something that it depends on has changed
+new           it was never done here, and nobody's result for it is in the store
+failed        it failed the last time, and nothing has changed since: it is not tried again, unless that is asked for
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.digests import Digests
+from epbuild.cache.errors import DamagedBlob, MissingBlob
+from epbuild.cache.memory import UNKNOWN, Configuration
+from epbuild.cache.records import ActionRecords
+from epbuild.cache.workspace import Workspace
+from epbuild.commands.kinds import is_stored, kind_of
+from epbuild.compile.kind import KeyInputs
+from epbuild.core.errors import BuildError, PlanError, Problem
+from epbuild.output.existing import Written
+from epbuild.plan.key import action_key, differences
+from epbuild.plan.made import Made
+from epbuild.plan.steps import Action, Emission, ModelFiles, Plan, SessionGroup, Step
+from epbuild.publish.action import Inputs, Output
+from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.survey.orphans import PLACE, Orphan, Outputs
+from epbuild.survey.remembered import Failures
+from epbuild.toolchain.environment import Environment
+
+StepState = Literal["current", "restorable", "out of date", "new", "failed"]
+
+_LOST = "its result is no longer in the store"
+
+
+@dataclass(frozen=True)
+class ActionStatus:
+    """Where one action stands.
+
+    `key` is None while a toolchain that it depends on is not there, or something that it needs is not made; `made` while there is no
+    result.
+    """
+
+    state: StepState
+    reasons: tuple[str, ...]
+    key: str | None = None
+    document: Mapping[str, Any] = field(default_factory=dict)
+    made: Made | None = None
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """Where a step stands, for people: what its action's status means for it."""
+
+    step: Step
+    state: StepState
+    reasons: tuple[str, ...]
+    key: str | None
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The status of every action of a plan, which of them have to run, and which outputs nobody asks for any more."""
+
+    plan: Plan
+    actions: Mapping[str, ActionStatus]
+    todo: tuple[str, ...]
+    orphans: tuple[Orphan, ...] = ()
+    configuration: Configuration = UNKNOWN
+    """What the plan was made from."""
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether there is nothing to make and nothing to remove."""
+        return not self.todo and not self.orphans
+
+    @property
+    def nothing_to_try(self) -> bool:
+        """Whether a build would come to nothing new, and to a success: what is out of date failed before, and is allowed to."""
+        failed = {ident for ident in self.todo if self.actions[ident].state == "failed" and ident in self.plan.may_fail}
+        for ident in self.todo:  # each after those that it needs
+            if failed.intersection(self.plan.actions[ident].needs):
+                failed.add(ident)
+        return not self.orphans and failed == set(self.todo)
+
+    def steps(self) -> list[StepStatus]:
+        """The status of every step, in the plan's order."""
+        return [self._step(step) for step in self.plan.steps]
+
+    def _step(self, step: Step) -> StepStatus:
+        status = self.actions[step.action]
+        outputs: tuple[str, ...] = ()
+        if step.action in self.plan.emissions:
+            outputs = tuple(path.as_posix() for path in _outputs(self.plan.emissions[step.action]))
+        return StepStatus(step, status.state, status.reasons, status.key, outputs)
+
+
+class Surveyor:
+    """Compares a plan with what is known; reads, and writes nothing but the memory of what files contain."""
+
+    def __init__(
+        self, workspace: Workspace, store: BlobStore, records: ActionRecords, recipe: Recipe, configuration: Configuration
+    ) -> None:
+        self.workspace = workspace
+        self.memory = workspace.memory(configuration)
+        self.outputs = Outputs(workspace, self.memory)
+        self.failures = Failures(workspace, configuration.recipe)
+        self.store = store
+        self.records = records
+        self._recipe = recipe
+        self.digests = Digests(workspace.files)
+
+    def survey(self, plan: Plan, environments: Mapping[str, Environment]) -> Survey:
+        """The status of every action; toolchains that are not in `environments` are not there yet.
+
+        Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
+        """
+        digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
+        _check_pins(plan, digests)
+        found: dict[str, ActionStatus] = {}
+        for ident, action in plan.actions.items():
+            match action:
+                case Emission():
+                    found[ident] = self._with_kept(action, self._emission(action, found))
+                case _:
+                    found[ident] = self._stored(action, found, environments, digests)
+        wanted = _wanted(plan, found)
+        todo = tuple(ident for ident, status in found.items() if ident in wanted and _must_run(plan.actions[ident], status))
+        # What the store has lost is still current when all that is made of it is in place.
+        settled = {
+            ident: replace(status, state="current", reasons=())
+            if status.state == "out of date" and status.made is not None and ident not in wanted
+            else status
+            for ident, status in found.items()
+        }
+        return Survey(plan, settled, todo, configuration=self.memory.configuration)
+
+    def result(self, key: str) -> dict[str, Any] | None:
+        """The result of an action in the store, if it is all there."""
+        record = self.records.get(key)
+        if record is None:
+            return None
+        result: dict[str, Any] = record["result"]
+        whole = all(self.store.has(blob["digest"], blob["size"]) for blob in result["artifacts"].values())
+        return result if whole else None
+
+    def keyed(
+        self, action: Action, needed: Sequence[Made], environment: Environment, digests: Mapping[Path, str] = MappingProxyType({})
+    ) -> tuple[Action, dict[str, Any]]:
+        """An action with all its files, and the document that its key is the digest of, once what it needs is made.
+
+        What comes out of the store is known by its digests: it need not be there. Nor is a file looked at whose digest is among `digests`.
+        Raises StoreError when a file cannot be read.
+        """
+        kind = kind_of(action)
+        action = kind.resolved(action, needed, self.store)
+        known = {**digests, **{self.store.place(digest): digest for made in needed for _, digest, _ in made.artifacts()}}
+        known |= self.digests.of_many(path for path in action.files if path not in known)
+        return action, kind.document(action, KeyInputs(known, kind.identity(action, environment), needed))
+
+    def is_whole(self, made: Made) -> bool:
+        """Whether the store has all files of a result, as they were stored; what is not is set aside. Raises StoreError."""
+        for _, digest, size in made.artifacts():
+            place = self.store.place(digest)
+            if not self.store.has(digest, size):
+                return False
+            if self.digests.of(place) != digest:
+                with suppress(MissingBlob, DamagedBlob):
+                    self.store.check(digest)
+                return False
+        return True
+
+    def _lacks(self, action: Action, result: Mapping[str, Any]) -> tuple[str, ...]:
+        """What stands between what is asked of an action and a result, as reasons for work: what is not met, else what is not finished."""
+        kind = kind_of(action)
+        return tuple(problem.message for problem in kind.unmet(action, result)) or tuple(kind.unfinished(action, result))
+
+    def _stored(
+        self,
+        action: Action,
+        found: Mapping[str, ActionStatus],
+        environments: Mapping[str, Environment],
+        digests: Mapping[Path, str],
+    ) -> ActionStatus:
+        before = self.memory.previous(action.id)
+
+        def pending(*reasons: str) -> ActionStatus:
+            return ActionStatus("out of date" if before else "new", reasons)
+
+        unknown = kind_of(action).unknown(action)
+        if unknown:
+            return pending(*unknown)
+        needed = [made for ident in action.needs if (made := found[ident].made) is not None]
+        if len(needed) < len(action.needs):
+            return pending(*(f"needs {ident}" for ident in action.needs if found[ident].made is None))
+        name = action.runs_in.toolchain.name if action.runs_in is not None else ""
+        if name not in environments:
+            return pending(f"the toolchain '{name}' is not provisioned yet")
+        action, document = self.keyed(action, needed, environments[name], digests)
+        key = action_key(document)
+        result = self.result(key)
+        # What was built here stands even when the store has lost it, as long as its outputs are in place.
+        here = before.result if before is not None and before.action_key == key else self.memory.result(key)
+        known = result or here
+        if known is not None and (lacks := self._lacks(action, known)):
+            return ActionStatus("out of date", lacks if result else (*lacks, _LOST), key, document)
+        if known is not None and here is not None:
+            made = Made(action, key, document, known, tuple(needed))
+            if result is None:
+                return ActionStatus("out of date", (_LOST,), key, document, made)
+            return ActionStatus("current", (), key, document, made)
+        reasons = tuple(differences(before.key_document, document)) if before else ()
+        if result is None and (failure := self.failures.of(action.id, key)) is not None:
+            return ActionStatus("failed", tuple(problem.message for problem in failure.problems), key, document)
+        if result is not None:
+            return ActionStatus("restorable", reasons, key, document, Made(action, key, document, result, tuple(needed)))
+        return ActionStatus("out of date" if before else "new", reasons, key, document)
+
+    def _emission(self, emission: Emission, found: Mapping[str, ActionStatus]) -> ActionStatus:
+        before = self.memory.previous(emission.id)
+        made = [made for ident in emission.needs if (made := found[ident].made) is not None]
+        if len(made) < len(emission.needs):
+            reasons = tuple(f"needs {ident}" for ident in emission.needs if found[ident].made is None)
+            return ActionStatus("out of date" if before else "new", reasons)
+        output = self.output(emission, made)
+        try:
+            document, key = output.document, output.key
+        except BuildError as error:  # which a build tells whole
+            return ActionStatus("out of date" if before else "new", tuple(problem.message for problem in error.problems))
+        place, there = self.outputs.place(emission.path), self.outputs.last(emission.path)
+        if there is not None and there.action_key == key:
+            damage = self.damage(emission.root, there.files)
+            return ActionStatus("restorable" if damage else "current", tuple(damage), key, document)
+        writer = self.outputs.writer(there) if there is not None else None
+        reasons = (f"{writer} has written something else there",) if writer else ()
+        if before is None:
+            return ActionStatus("new", reasons, key, document)
+        if before.action_key != key:
+            return ActionStatus("out of date", (*differences(before.key_document, document), *reasons), key, document)
+        elsewhere = (
+            f"it lies elsewhere: {before.result[PLACE]}" if before.result.get(PLACE) != place else "it is not there any more"
+        )
+        return ActionStatus("restorable", reasons or (elsewhere,), key, document)
+
+    def _with_kept(self, emission: Emission, status: ActionStatus) -> ActionStatus:
+        """The status of an emission that says what a build will keep, since it was changed after epbuild wrote it."""
+        if status.state == "current":
+            return status
+        changed = self.written(emission).changed(emission.path)
+        told = {f"{name} was changed" for name in changed}
+        kept = (f"{name} was changed after epbuild wrote it, and will be kept" for name in changed)
+        return replace(status, reasons=(*(reason for reason in status.reasons if reason not in told), *kept))
+
+    def written(self, emission: Emission) -> Written:
+        """What epbuild wrote to the place of an emission: the last time, by whichever step of whichever recipe, and as announced."""
+        there = self.outputs.last(emission.path)
+        known = {name: str(file["digest"]) for name, file in there.files.items()} if there is not None else {}
+        return Written.of(self.workspace, self.outputs.place(emission.path), [known], self.digests)
+
+    def output(self, emission: Emission, made: Sequence[Made]) -> Output:
+        """The output of an emission of what was `made`, as it has to be now. Raises StoreError when a file of the user's cannot be read."""
+        read = self._recipe.files if emission.provenance else ()
+        inputs = Inputs(self._recipe, self.digests.of_many([*read, *emission.files]))
+        groups, others = (
+            [item for item in made if isinstance(item.action, SessionGroup) == is_group] for is_group in (True, False)
+        )
+        return Output(emission, groups, inputs, checked=others)
+
+    def damage(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """What is wrong with emitted files: a sentence for each that is missing or not as it was."""
+        sentences = []
+        there: dict[str, Path] = {}
+        for name, file in files.items():
+            path = folder / name
+            size = _size(path)
+            if size is None:
+                sentences.append(f"{name} is missing")
+            elif size != file["size"]:
+                sentences.append(f"{name} has {size} bytes instead of {file['size']}")
+            else:
+                there[name] = path
+        digests = self.digests.of_many(there.values())
+        return sentences + [f"{name} was changed" for name, path in there.items() if digests[path] != files[name]["digest"]]
+
+
+def _must_run(action: Action, status: ActionStatus) -> bool:
+    """Whether there is work for an action whose result is needed; an output has to be put in place, a result only has to be there."""
+    return status.state != "current" if isinstance(action, Emission) else status.state in ("out of date", "new", "failed")
+
+
+def _wanted(plan: Plan, found: Mapping[str, ActionStatus]) -> set[str]:
+    """The actions whose results are needed: for one that has to run, or because nothing is made of them."""
+    needed = {need for action in plan.actions.values() for need in action.needs}
+    wanted: set[str] = set()
+    for ident, action in reversed(list(plan.actions.items())):
+        if ident not in needed:
+            wanted.add(ident)
+        if ident in wanted and _must_run(action, found[ident]):
+            wanted.update(action.needs)
+    return wanted
+
+
+def _size(path: Path) -> int | None:
+    """The size of a file in bytes; None where there is none, or a link to one."""
+    try:
+        found = path.lstat()
+    except OSError:  # whoever writes it again says why it cannot
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _outputs(emission: Emission) -> Iterator[Path]:
+    """What people look for in an output: the archive, or the models and context binaries of a folder."""
+    if emission.pack is not None:
+        yield emission.path
+        return
+    for part in emission.parts:
+        binaries = (name for names in part.binaries.values() for name in names.values())
+        for name in dict.fromkeys((*part.models.values(), *binaries)):
+            yield emission.path / part.folder / name
+
+
+def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
+    problems = [
+        Problem("EPB207", message, model.path_where, "Put the pinned file back, or change the pin.")
+        for model, files in plan.sources()
+        for message in _broken_pins(model, files, digests)
+    ]
+    if problems:
+        raise PlanError(*problems)
+
+
+def _broken_pins(model: ModelSource, files: ModelFiles, digests: Mapping[Path, str]) -> Iterator[str]:
+    pins = {f"external data {location}": (files.external.get(location), pin) for location, pin in model.data_sha256.items()}
+    if model.sha256:
+        pins["graph"] = (files.graph, model.sha256)
+    for what, (path, pin) in pins.items():
+        if path is None:
+            yield f"the model '{model.name}' has no {what}, which the recipe pins"
+        elif digests[path] != pin.lower():
+            yield f"the {what} of the model '{model.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"

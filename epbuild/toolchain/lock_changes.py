@@ -1,0 +1,96 @@
+"""What is different in a lock: a line for each package, model or EP, however many facts have changed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+
+Kind = Literal["added", "updated", "removed"]
+About = Literal["recipe", "toolchain", "python", "package", "model", "catalog", "wheel"]
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class LockChange:
+    """One thing that a lock has, has no more, or has otherwise: what it was and what it is, in a word; None where there is none.
+
+    Equal words say that it is the same version, and other files. `toolchain` and `platforms` are those of a package or a Python.
+    """
+
+    kind: Kind
+    about: About
+    name: str
+    old: str | None = None
+    new: str | None = None
+    toolchain: str | None = None
+    platforms: tuple[str, ...] = ()
+
+
+def changes(old: Lock | None, new: Lock) -> list[LockChange]:
+    """What makes `new` of `old` (None: there was no lock), by recipe, catalog, models and toolchains, each by name."""
+    before = old or Lock("")
+    found: list[LockChange] = []
+    if old is not None and old.recipe != new.recipe:
+        found.append(LockChange("updated", "recipe", new.recipe, old.recipe, new.recipe))
+    for kind, name, was, now in _pairs(before.catalog, new.catalog):
+        found.append(LockChange(kind, "catalog", name, _revision(was), _revision(now)))
+    for kind, name, model, now_model in _pairs(before.models, new.models):
+        found.append(LockChange(kind, "model", name, _digest(model), _digest(now_model)))
+    releases = ({release.requirement: release for release in lock.wheels} for lock in (before, new))
+    for kind, requirement, old_release, release in _pairs(*releases):
+        name = requirement.partition("==")[0]
+        found.append(LockChange(kind, "wheel", name, _version(old_release), _version(release)))
+    names = sorted(before.toolchains.keys() | new.toolchains.keys())
+    for name in names:
+        found += _toolchain(name, before.toolchains.get(name, LockedToolchain()), new.toolchains.get(name, LockedToolchain()))
+    return found
+
+
+def _toolchain(name: str, old: LockedToolchain, new: LockedToolchain) -> Iterator[LockChange]:
+    # The same change on several platforms is told once.
+    platforms: dict[LockChange, list[str]] = {}
+    for platform in sorted(old.platforms.keys() | new.platforms.keys()):
+        for change in _environment(name, old.platforms.get(platform), new.platforms.get(platform)):
+            platforms.setdefault(change, []).append(platform)
+    told = [replace(change, platforms=tuple(where)) for change, where in platforms.items()]
+    if told:
+        yield from sorted(told, key=lambda change: (change.about != "python", change.name, change.platforms))
+    elif old.requires != new.requires:  # which came to the same packages
+        yield LockChange("updated", "toolchain", name, ", ".join(old.requires), ", ".join(new.requires))
+
+
+def _environment(toolchain: str, old: LockedEnvironment | None, new: LockedEnvironment | None) -> Iterator[LockChange]:
+    pythons = ({"python": environment.python} if environment else {} for environment in (old, new))
+    for kind, name, was, now in _pairs(*pythons):
+        yield LockChange(kind, "python", name, was, now, toolchain)
+    before, after = (_packages(environment) for environment in (old, new))
+    for kind, name, package, now_package in _pairs(before, after):
+        yield LockChange(kind, "package", name, _version(package), _version(now_package), toolchain)
+
+
+def _packages(environment: LockedEnvironment | None) -> Mapping[str, Package]:
+    return {package.name: package for package in environment.packages} if environment else {}
+
+
+def _pairs(old: Mapping[str, _Value], new: Mapping[str, _Value]) -> Iterator[tuple[Kind, str, _Value | None, _Value | None]]:
+    """What is not the same in both, by name."""
+    for name in sorted(old.keys() | new.keys()):
+        was, now = old.get(name), new.get(name)
+        if was != now:
+            yield "added" if was is None else "removed" if now is None else "updated", name, was, now
+
+
+def _version(package: Package | None) -> str | None:
+    return package.version if package else None
+
+
+def _revision(value: str | None) -> str | None:
+    return value.partition(" ")[0] if value else None
+
+
+def _digest(model: LockedModel | None) -> str | None:
+    return model.graph[:12] if model else None

@@ -1,0 +1,34 @@
+"""The provenance beside an archive: whether it is about this archive, by its SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from epbuild.verify.findings import Finding
+from epbuild.verify.statement import read_subjects
+
+_BESIDE = ".intoto.json"
+_AGAIN = "Get both again, from one build."
+
+
+def check_statement(archive: Path) -> Finding | None:
+    """Whether NAME.intoto.json beside the archive NAME is a statement about it; None where there is none.
+
+    Raises OSError where the archive cannot be read.
+    """
+    place = archive.with_name(f"{archive.name}{_BESIDE}")
+    if not place.is_file():
+        return None
+    try:
+        subjects = read_subjects(place)
+    except OSError:
+        subjects = None
+    if subjects is None:
+        return Finding("provenance", place.name, "failed", "It is no in-toto statement that can be read.", "EPB637", _AGAIN)
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest not in subjects.values():
+        message = f"It is not about this archive, which has the SHA-256 {digest[:12]}…."
+        return Finding("provenance", place.name, "failed", message, "EPB637", _AGAIN)
+    return Finding("provenance", place.name, "passed")

@@ -1,0 +1,1 @@
+"""Live checks: artifacts loaded, and run against their sources."""

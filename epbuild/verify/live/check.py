@@ -1,0 +1,205 @@
+"""Artifacts that are tried: loaded as an application would, asked whether they fit this machine's devices, and run against their sources.
+
+Everything that an EP does happens in child processes, in the toolchain that the artifact was compiled with.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.findings import Finding, Outcome
+from epbuild.verify.live.comparison import Comparison, Judged
+from epbuild.verify.live.inputs import Made
+from epbuild.verify.live.session import DeviceType, Impossible, Wishes, session_for
+from epbuild.verify.live.source import Sources
+from epbuild.verify.live.worker import Attempt, Failure, Load, Session, attempt
+
+__all__ = ["Comparison", "DeviceType", "Made", "Sources", "Trial", "Wishes", "model_names", "try_artifact"]
+
+_COMPATIBILITY = "ep_compatibility_info."
+_VIRTUAL = ".virtual"
+# What ONNX Runtime answers, as OrtCompiledModelCompatibility has it.
+_ANSWERS: Mapping[str, tuple[Outcome, str]] = {
+    "EP_SUPPORTED_OPTIMAL": ("passed", "{ep} takes it on {device} as it is."),
+    "EP_SUPPORTED_PREFER_RECOMPILATION": ("passed", "{ep} takes it on {device}, and would do better with one compiled anew."),
+    "EP_UNSUPPORTED": ("failed", "{ep} does not take it on {device}; it was compiled for {written}."),
+    "EP_NOT_APPLICABLE": ("skipped", "{ep} does not judge whether {device} takes it."),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What to try: every model is loaded, and compared with its source where `numbers` says so.
+
+    `strict` makes a failure of what cannot be tried here. `wishes` and `sources` say with what, `comparison` on what and how exactly.
+    """
+
+    numbers: bool = False
+    strict: bool = False
+    wishes: Wishes = field(default_factory=Wishes)
+    sources: Sources = field(default_factory=lambda: Sources({}))
+    comparison: Comparison = field(default_factory=Comparison)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Models that are open at the same time, in order."""
+
+    models: tuple[tuple[str, Model], ...]
+    """Each with the name that it goes by."""
+    share: bool
+
+
+def model_names(artifact: Artifact) -> dict[str, str]:
+    """What each compiled model of an artifact goes by, by its file: its name in the manifest, else the file's without its suffix."""
+    listed = {model.file: model.name for model in artifact.manifest.models} if artifact.manifest is not None else {}
+    return {model.file: listed.get(model.file, Path(model.file).stem) for model in artifact.models if model.nodes}
+
+
+def try_artifact(
+    artifact: Artifact, trial: Trial, say: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Finding]:
+    """The findings `load`, `compatibility` and `numbers` for every compiled model of an artifact.
+
+    `faulty` are the files of models that no EP should be given, with the reason, as the end of a sentence; nor are those that are open
+    together with one of them. `say` is told what takes long. Raises ToolchainError where there is no environment to try it in, and what
+    reading the recipe raises.
+    """
+    for finding in _try(artifact, trial, say, faulty):
+        if trial.strict and finding.outcome == "skipped" and finding.check != "compatibility":
+            yield replace(finding, outcome="failed", code="EPB640", hint="Try it where that can be done, or without --strict.")
+        else:
+            yield finding
+
+
+def _try(artifact: Artifact, trial: Trial, say: Callable[[str], None], faulty: Mapping[str, str]) -> Iterator[Finding]:
+    batches = []
+    for batch in _batches(artifact, model_names(artifact)):
+        if any(model.file in faulty for _, model in batch.models):
+            yield from _not_loaded(batch, artifact, faulty)
+        else:
+            batches.append(batch)
+    if not batches:
+        return
+    try:
+        session = session_for(artifact, trial.wishes, trial.sources, say)
+    except Impossible as reason:
+        for batch in batches:
+            for _, model in batch.models:
+                yield Finding("load", artifact.shown(model.file), "skipped", _sentence(str(reason)))
+        return
+    for batch in batches:
+        with tempfile.TemporaryDirectory(prefix="epbuild-verify-", ignore_cleanup_errors=True) as folder:
+            yield from _try_batch(batch, artifact, session, trial, Path(folder))
+
+
+def _not_loaded(batch: _Batch, artifact: Artifact, faulty: Mapping[str, str]) -> Iterator[Finding]:
+    """Why no model of a batch is loaded: something is wrong with it, or with one that it would be open with."""
+    first = next(model.file for _, model in batch.models if model.file in faulty)
+    together = f"it would be open together with {artifact.shown(first)}, and of that something is wrong"
+    for _, model in batch.models:
+        message = f"It was not loaded, as {faulty.get(model.file, together)}."
+        yield Finding("load", artifact.shown(model.file), "skipped", message)
+
+
+def _try_batch(batch: _Batch, artifact: Artifact, session: Session, trial: Trial, scratch: Path) -> Iterator[Finding]:
+    if batch.share:
+        session = session.sharing(share=True)
+    loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}
+    shown = {name: artifact.shown(model.file) for name, model in batch.models}
+    tried = attempt(list(loads.values()), session, scratch)
+    hint = "No manifest says which options the EP needs: give them with --option." if artifact.manifest is None else None
+    yield from _load_findings(tried, shown, session, hint)
+    yield from _compatibility_findings(tried, shown, loads)
+    if not trial.numbers:
+        return
+    inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}
+    document = artifact.manifest.document if artifact.manifest is not None else None
+    for judged in trial.comparison.judge(list(loads.values()), inputs, tried.failure, session, trial.sources, document, scratch):
+        yield _numbers_finding(judged, shown[judged.model])
+
+
+def _batches(artifact: Artifact, names: Mapping[str, str]) -> Iterator[_Batch]:
+    """The models that share a binary, or a group that shares weights, together; every other model by itself."""
+    models = [model for model in artifact.models if model.file in names]
+    if artifact.manifest is not None and artifact.manifest.share_weights:
+        yield _Batch(tuple((names[model.file], model) for model in models), share=True)
+        return
+    together: dict[str, list[Model]] = {}
+    for model in models:
+        binaries = [binary for node in model.nodes if (binary := model.binary(node)) is not None]
+        # With a manifest that says that nothing is shared, one model is one session, whatever the names of its files.
+        key = min(binaries, default=model.file) if artifact.manifest is None else model.file
+        together.setdefault(key, []).append(model)
+    for found in together.values():
+        yield _Batch(tuple((names[model.file], model) for model in found), share=len(found) > 1)
+
+
+def _compatibility(model: Model, session: Session) -> dict[str, str]:
+    """What the EPs of a session wrote into a model about where it runs."""
+    metadata = {} if isinstance(model.header, str) else model.header.metadata
+    written = {
+        key.removeprefix(_COMPATIBILITY).removesuffix(_VIRTUAL): value
+        for key, value in metadata.items()
+        if key.startswith(_COMPATIBILITY)
+    }
+    return {ep.entry.ep: written[ep.entry.ep] for ep in session.eps if ep.entry.ep in written}
+
+
+def _load_findings(tried: Attempt, shown: Mapping[str, str], session: Session, hint: str | None) -> Iterator[Finding]:
+    failure, seconds = tried.failure, tried.seconds
+    on = f" on {tried.devices}" if tried.devices else ""
+    without = f"; without {', '.join(session.lacking)}, as the file is not in the artifact" if session.lacking else ""
+    for name, subject in shown.items():
+        if failure is not None and failure.model in (None, name):
+            yield _failed_load(failure, subject, hint)
+        elif name in seconds:
+            yield Finding("load", subject, "passed", f"Opened in {seconds[name]:.2f} s{on}, with {_versions(session)}{without}.")
+        elif failure is not None and failure.impossible:
+            yield _failed_load(failure, subject, hint)
+        else:
+            yield Finding(
+                "load", subject, "skipped", "It was not tried: the sessions are opened in order, and one before it failed."
+            )
+
+
+def _failed_load(failure: Failure, subject: str, hint: str | None) -> Finding:
+    if failure.impossible:
+        return Finding("load", subject, "skipped", _sentence(failure.message))
+    return Finding("load", subject, "failed", _sentence(failure.message), failure.code, hint)
+
+
+def _versions(session: Session) -> str:
+    distributions = session.environment.fingerprint.distributions
+    packages = [name for ep in session.eps for name in ep.entry.distributions if name in distributions and ep.library is None]
+    others = [f"{name} {distributions[name]}" for name in dict.fromkeys(packages) if name != "onnxruntime"]
+    return " and ".join([f"onnxruntime {session.environment.onnxruntime}", *others])
+
+
+def _compatibility_findings(tried: Attempt, shown: Mapping[str, str], loads: Mapping[str, Load]) -> Iterator[Finding]:
+    for report in tried.of("compatibility"):
+        subject, ep = shown[report["model"]], report["ep"]
+        if report["answer"] is None:
+            message = f"{ep} was asked whether it takes it on this machine, and did not answer: {report['reason']}"
+            yield Finding("compatibility", subject, "skipped", _sentence(message))
+            continue
+        outcome, words = _ANSWERS.get(report["answer"], ("skipped", f"{{ep}} answered with {report['answer']}, which is new."))
+        message = words.format(ep=ep, device=tried.devices or "this machine", written=loads[report["model"]].compatibility[ep])
+        hint = "Take the variant for this device, or compile one." if outcome == "failed" else None
+        yield Finding("compatibility", subject, outcome, message, "EPB645" if outcome == "failed" else None, hint)
+
+
+def _numbers_finding(judged: Judged, subject: str) -> Finding:
+    figures = tuple({"evidence": judged.evidence, **figures.document} for figures in judged.figures)
+    return Finding("numbers", subject, judged.outcome, _sentence(judged.message), judged.code, judged.hint, figures)
+
+
+def _sentence(text: str) -> str:
+    """A text with a capital letter, unless it begins with a name, and a full stop."""
+    begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
+    return f"{begin}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")

@@ -1,0 +1,227 @@
+"""What a model is run on: arrays from a `.npz` file, ONNX test sets, or made from a seed."""
+
+from __future__ import annotations
+
+import glob
+import math
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epbuild.onnxfile.headers import ValueInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+_SET = re.compile(r"test_data_set_(\d+)")
+_INPUT = re.compile(r"input_(\d+)\.pb")
+# TensorProto.DataType of what numpy has a type for; the text is NumPy's name of it.
+_TYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "str", 9: "bool", 10: "float16",
+    11: "float64", 12: "uint32", 13: "uint64",
+}  # fmt: skip
+# Wide integers are indices or counts more often than not: these are in the range of nearly every table.
+_FEW = 10
+
+
+class BadInputs(ValueError):
+    """Inputs that do not fit the model; the text is a sentence."""
+
+
+class NoInputs(ValueError):
+    """Inputs of a kind that cannot be made here; the text is a sentence."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One set of inputs, by name, and what to call it in a sentence."""
+
+    name: str
+    arrays: Arrays
+    made: bool = False
+    """Whether it was made up, so that what it shows is weak evidence."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """How inputs are made up: from a seed alone, so that they are the same everywhere."""
+
+    seed: int = 0
+    samples: int = 1
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The least and the largest number of an input, both among them."""
+
+
+def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
+    """The inputs in a `.npz` file, by name, in each of those that a glob names, or in a folder: of `.npz` files, of ONNX test sets
+    (`test_data_set_*/input_*.pb`), or one such set.
+
+    Raises BadInputs when they cannot be read, or are not what `inputs` ask for.
+    """
+    try:
+        archives = archives_at(place)
+        samples = [_archive(file) for file in archives] if archives else _test_sets(place, inputs)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        if isinstance(error, BadInputs):
+            raise
+        raise BadInputs(f"{place} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    for sample in samples:
+        _check(sample, inputs)
+    return samples
+
+
+def archives_at(place: Path) -> list[Path]:
+    """The `.npz` files that a path, a glob or a folder names, in the order of their names; none for a folder without any.
+
+    Raises BadInputs for a glob that names no file.
+    """
+    if place.is_dir():
+        return sorted(path for path in place.glob("*.npz") if path.is_file())
+    if place.exists() or not glob.has_magic(str(place)):
+        return [place]
+    found = sorted(path for path in map(Path, glob.glob(str(place), recursive=True)) if path.is_file())  # noqa: PTH207 - from any root
+    if not found:
+        raise BadInputs(f"no file is named by {place}")
+    return found
+
+
+def made_samples(made: Made, inputs: Sequence[ValueInfo], sizes: Mapping[str, int]) -> list[Sample]:
+    """Inputs that depend on the seed alone: floats of a normal distribution with deviation 1, integers of 8 and 16 bits from all of
+    their range, wider ones from 0 to 9, and booleans; or numbers that are spread evenly over a range. An open dimension is what `sizes`
+    says of its name.
+
+    Raises NoInputs for texts, types that NumPy lacks and dimensions without a size, and BadInputs for a range that an input cannot have.
+    """
+    import numpy as np
+
+    source = np.random.default_rng(made.seed)
+    # The first of several is the one that is made alone.
+    samples = [
+        {value.name: _made(source, value, sizes, made.ranges.get(value.name)) for value in inputs} for _ in range(made.samples)
+    ]
+    names = [f"seed {made.seed}" if made.samples == 1 else f"seed {made.seed}, set {number}" for number in range(made.samples)]
+    return [Sample(name, arrays, made=True) for name, arrays in zip(names, samples, strict=True)]
+
+
+def _made(
+    source: np.random.Generator, value: ValueInfo, sizes: Mapping[str, int], bounds: tuple[float, float] | None
+) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    dtype, shape = np.dtype(_type_of(value)), _made_shape(value, sizes)
+    if dtype.kind == "U":
+        raise NoInputs(f"the input '{value.name}' takes texts, which cannot be made up; give them with --inputs")
+    if bounds is not None:
+        return _made_between(source, value.name, dtype, shape, bounds)
+    if dtype.kind == "f":
+        return source.standard_normal(shape).astype(dtype)
+    low, high = (0, 2) if dtype.kind == "b" else (0, _FEW)
+    if dtype.kind in "iu" and dtype.itemsize < 4:
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
+    return source.integers(low, high, shape).astype(dtype)
+
+
+def _made_between(
+    source: np.random.Generator, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], bounds: tuple[float, float]
+) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    low, high = bounds
+    kind = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype) if dtype.kind in "iu" else None
+    least, most = (
+        (0, 1) if kind is None else (float(kind.min), float(kind.max)) if dtype.kind == "f" else (int(kind.min), int(kind.max))
+    )
+    if not (math.isfinite(low) and math.isfinite(high) and least <= low <= high <= most):
+        raise BadInputs(f"the range {low:g} to {high:g} is none for the input '{name}', which takes {dtype.name}")
+    if dtype.kind == "f":
+        return source.uniform(low, high, shape).astype(dtype)
+    if low != int(low) or high != int(high):
+        raise BadInputs(f"the range {low:g} to {high:g} is none for the input '{name}', which takes whole numbers")
+    wide = np.uint64 if dtype == np.uint64 else np.int64
+    return source.integers(int(low), int(high), shape, dtype=wide, endpoint=True).astype(dtype)
+
+
+def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input that is made up; raises NoInputs where a size is not known: any other would be a guess."""
+    if value.shape is None:
+        raise NoInputs(f"the input '{value.name}' has no known rank, so that nothing can be made for it; give it with --inputs")
+    shape = [size if isinstance(size, int) and size >= 0 else sizes.get(str(size)) for size in value.shape]
+    for number, size in enumerate(shape):
+        if size is None:
+            named = value.shape[number]
+            which = f"'{named}'" if isinstance(named, str) and named else f"number {number}, which has no name,"
+            cure = f"write its sizes in the recipe (`inputs: {{{value.name}: [...]}}` of the model), or give it with --inputs"
+            raise NoInputs(f"the input '{value.name}' leaves its dimension {which} open, and nothing says its size: {cure}")
+    return tuple(size for size in shape if size is not None)
+
+
+def _type_of(value: ValueInfo) -> str:
+    if value.elem_type not in _TYPES:
+        raise NoInputs(f"the input '{value.name}' is of a type that NumPy lacks")
+    return _TYPES[value.elem_type]
+
+
+def _archive(place: Path) -> Sample:
+    import numpy as np
+
+    loaded = np.load(place, allow_pickle=False)
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        raise BadInputs(f"{place} is no .npz file; save the inputs by name with numpy.savez")
+    with loaded as arrays:
+        return Sample(place.name, {name: arrays[name] for name in arrays.files})
+
+
+def _test_sets(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
+    folders = {int(match[1]): path for path in place.iterdir() if (match := _SET.fullmatch(path.name)) and path.is_dir()}
+    found = [folders[number] for number in sorted(folders)] or [place]
+    samples = [_test_set(folder, inputs) for folder in found]
+    if not any(sample.arrays for sample in samples):
+        raise BadInputs(f"{place} holds no test set: test_data_set_0/input_0.pb")
+    return samples
+
+
+def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
+    """The tensors of a set, by their own names where these are the model's, else by the number in the file's name."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    names = [value.name for value in inputs]
+    arrays = {}
+    files = {int(match[1]): path for path in folder.iterdir() if (match := _INPUT.fullmatch(path.name))}
+    for number, path in sorted(files.items()):
+        try:
+            tensor = onnx.load_tensor(path)
+            array = onnx.numpy_helper.to_array(tensor)
+        except (DecodeError, TypeError) as error:
+            raise BadInputs(f"{path} holds no tensor: {error}") from error
+        if tensor.name not in names and number >= len(names):
+            raise BadInputs(f"{path} is one input too many: the model has {len(names)}")
+        arrays[tensor.name if tensor.name in names else names[number]] = array.astype(str) if array.dtype.kind == "O" else array
+    return Sample(folder.name, arrays)
+
+
+def _check(sample: Sample, inputs: Sequence[ValueInfo]) -> None:
+    wanted = {value.name: value for value in inputs}
+    for name in sample.arrays.keys() - wanted.keys():
+        raise BadInputs(f"{sample.name} has '{name}', and the model has no such input; it has: {', '.join(wanted)}")
+    for name, value in wanted.items():
+        array = sample.arrays.get(name)
+        if array is None:
+            raise BadInputs(f"{sample.name} lacks the input '{name}'")
+        asked = _type_of(value)
+        if array.dtype.kind != "U" if asked == "str" else array.dtype.name != asked:
+            raise BadInputs(f"'{name}' in {sample.name} is of type {array.dtype}; the model takes {asked}")
+        if value.shape is not None and not _fits(array.shape, value.shape):
+            shape = ", ".join("?" if size is None else str(size) for size in value.shape)
+            raise BadInputs(f"'{name}' in {sample.name} has the shape {list(array.shape)}; the model takes [{shape}]")
+
+
+def _fits(shape: tuple[int, ...], asked: Sequence[int | str | None]) -> bool:
+    return len(shape) == len(asked) and all(
+        not isinstance(size, int) or size == here for here, size in zip(shape, asked, strict=True)
+    )

@@ -1,0 +1,58 @@
+"""A source model that is run: its files where ONNX Runtime reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild.core.clone import copy_file
+from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.plan.steps import ModelFiles
+from epbuild.verify.signature import source_signature
+
+_QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source model that is what the manifest says it was, as far as there is one."""
+
+    graph: Path
+    external: Mapping[str, Path]
+    """Its external data files, by the locations that the graph names."""
+    header: ModelHeader
+    sizes: Mapping[str, int]
+    """Sizes of free dimensions, by name."""
+    prepared: ModelFiles | None = None
+    """What was made of it before it was compiled, where that is another model, and is there."""
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether the model, or what was made of it, computes with quantised values."""
+        headers = [self.header, *([read_header(self.prepared.graph)] if self.prepared is not None else [])]
+        return any(name in _QUANTISING for header in headers for _, name in header.operators)
+
+    def placed(self, scratch: Path) -> Path:
+        """The graph with its data beside it: where it is, or copied to `scratch`, also where they are links that ONNX Runtime refuses."""
+        linked = any(path.is_symlink() for path in (self.graph, *self.external.values()))
+        linked = linked or any(self.external[location].stat().st_nlink > 1 for location in self.header.subgraph_data)
+        beside = all(path == self.graph.parent / location for location, path in self.external.items())
+        if beside and not linked:
+            return self.graph
+        for name, path in {self.graph.name: self.graph, **self.external}.items():
+            target = scratch / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy_file(path, target)
+        return scratch / self.graph.name
+
+
+def other_values(source: ModelHeader, compiled: Mapping[str, Any]) -> str:
+    """The inputs and outputs that a source has and the signature of a compiled model has not, or the other way, or of another type."""
+    own = source_signature(source, ())
+    sides = [
+        {(kind, value["name"], value["type"]) for kind in ("inputs", "outputs") for value in side[kind]}
+        for side in (own, compiled)
+    ]
+    return ", ".join(sorted({name for _, name, _ in sides[0] ^ sides[1]}))

@@ -1,0 +1,127 @@
+"""With what the models of an artifact are opened: the environment, the EPs with their devices and options, and the session's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from epbuild.cache.location import toolchain_directory
+from epbuild.catalog.catalog import entries_for, find_session_key, known_eps
+from epbuild.core.errors import Position
+from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.steps import PlannedEp
+from epbuild.recipe.custom_ops import names_library
+from epbuild.recipe.model import DeviceChoice
+from epbuild.verify.artifact import Artifact
+from epbuild.verify.live.eps import planned_ep, real_device, with_files
+from epbuild.verify.live.source import Sources
+from epbuild.verify.live.toolchain import Wanted, entries_of, toolchain_at, toolchain_of
+from epbuild.verify.live.worker import Session
+
+DeviceType = Literal["cpu", "gpu", "npu"]
+
+
+class Impossible(Exception):
+    """The artifact cannot be tried with what is known of it; the text is a sentence that says why, and what would help."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user says of how an artifact is to be opened, over what its manifest says."""
+
+    interpreter: Path | None = None
+    device: DeviceType | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the first EP."""
+    timeout: float | None = None
+    """Seconds that one process may take; None: no limit."""
+    custom_ops: tuple[str, ...] = ()
+    """Paths of libraries and names of packages with custom operators, as a recipe has them; none: those of the manifest."""
+
+
+def session_for(artifact: Artifact, wishes: Wishes, sources: Sources, say: Callable[[str], None]) -> Session:
+    """What to open the models of an artifact with. Raises Impossible, ToolchainError, and what reading the recipe raises."""
+    manifest = artifact.manifest
+    document = manifest.document if manifest is not None else None
+    planned = sources.eps(document)
+    asked: Mapping[str, Mapping[str, str]] = manifest.eps if manifest is not None else {ep: {} for ep in _eps_in(artifact)}
+    unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
+    if unknown:
+        raise Impossible(f"the catalog does not know {unknown[0]}; name the recipe whose catalog file does, with --recipe")
+    custom_ops = _custom_ops(artifact, wishes, sources)
+    packages = [ops.name for ops in custom_ops if ops.library is None]
+    home = toolchain_directory()
+    if wishes.interpreter is not None:
+        packagings = [[planned[ep].entry] if ep in planned else entries_for(ep) for ep in asked]
+        own = [ep for ep in asked if ep in planned and planned[ep].library is not None]
+        needed = [packaging for ep, packaging in zip(asked, packagings, strict=True) if ep not in own]
+        environment, found = toolchain_at(wishes.interpreter, needed, packages, home)
+        by_name = {entry.ep: entry for entry in found} | {ep: planned[ep].entry for ep in own}
+        entries = tuple(by_name[ep] for ep in asked)
+    elif document is not None:
+        toolchain = document["toolchain"]
+        entries = tuple(planned[ep].entry if ep in planned else entries_of([ep], toolchain["distributions"])[0] for ep in asked)
+        needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
+        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), artifact.folder / "manifest.json", home, say)
+    else:
+        raise Impossible("nothing says which toolchain it was compiled with; name one that can load it with --interpreter")
+    target: Mapping[str, Any] = document["target"] if document is not None else {}
+    devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
+    planned_eps = [
+        planned_ep(
+            entry, asked[entry.ep], planned.get(entry.ep), _device(wishes, planned.get(entry.ep), devices.get(entry.ep, {}))
+        )
+        for entry in entries
+    ]
+    eps = tuple(ep for ep, _ in planned_eps)
+    if eps and wishes.options:
+        eps = (replace(eps[0], provider_options={**eps[0].provider_options, **wishes.options}), *eps[1:])
+    options, without = with_files(target.get("session_options", {}), find_session_key, {})
+    lacking = (*(name for _, names in planned_eps for name in names), *without)
+    return Session(environment, eps, options, target.get("environment", {}), wishes.timeout, lacking, custom_ops)
+
+
+def _custom_ops(artifact: Artifact, wishes: Wishes, sources: Sources) -> tuple[CustomOps, ...]:
+    """The custom operators that the models of an artifact need: as the user names them, else by its manifest. Raises Impossible.
+
+    A library is not in the artifact: it is where the user says, or where the recipe has it.
+    """
+    place = Position(str(artifact.folder), 1, 1)
+    if wishes.custom_ops:
+        named = (Path(text) if names_library(text) else None for text in wishes.custom_ops)
+        found = zip(wishes.custom_ops, named, strict=True)
+        return tuple(CustomOps(text if path is None else path.name, place, path) for text, path in found)
+    document = artifact.manifest.document if artifact.manifest is not None else None
+    group = sources.group(document)
+    planned = {ops.name: ops for ops in group.custom_ops} if group is not None else {}
+    ops: list[CustomOps] = []
+    for listed in document.get("custom_ops", ()) if document is not None else ():
+        if "module" in listed:
+            ops.append(CustomOps(listed["module"], place))
+        elif listed["library"] in planned:
+            ops.append(planned[listed["library"]])
+        else:
+            message = f"it needs the custom operators of {listed['library']}, which is not in the artifact"
+            raise Impossible(f"{message}; say where that library is, with --custom-ops")
+    return tuple(ops)
+
+
+def _eps_in(artifact: Artifact) -> list[str]:
+    """The EPs that the nodes of an artifact's models come from, each once; a source that nobody knows goes by its own name."""
+    sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
+    names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}
+    return list(dict.fromkeys(names.get(source, source) for source in sources))
+
+
+def _device(wishes: Wishes, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
+    """The device to open models on: a virtual one, for which they may have been compiled, only stands for it."""
+    if wishes.device is not None:
+        return DeviceChoice(type=wishes.device)
+    choice = (
+        planned.device
+        if planned is not None
+        else DeviceChoice(written.get("type"), written.get("vendor"), written.get("metadata") or {}, bool(written.get("virtual")))
+    )
+    return real_device(choice)

@@ -1,0 +1,159 @@
+"""The source models that numbers are compared with: where they are, and whether they are those that the artifact was compiled from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.errors import MissingBlob
+from epbuild.cache.location import cache_directory
+from epbuild.commands.run import Request, read_plan
+from epbuild.onnxfile.epcontext import BadReference, check_reference
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.steps import Member, ModelFiles, Plan, PlannedEp, SessionGroup
+from epbuild.plan.verification import CheckedMember, Verification, verification_id
+from epbuild.verify.live.model import Source, other_values
+
+
+class NoSource(Exception):
+    """There is nothing to compare with; the text is a sentence that says why. `wrong`: there is one, and it is another model."""
+
+    def __init__(self, reason: str, *, wrong: bool = False) -> None:
+        super().__init__(reason)
+        self.wrong = wrong
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where source models are: named one by one, and in a recipe."""
+
+    named: Mapping[str, Path]
+    """Files by model; under the empty name, that of every other model."""
+    recipe: Path | None = None
+    settings: Sequence[str] = ()
+
+    @cached_property
+    def _plan(self) -> Plan | None:
+        return read_plan(Request(self.recipe, settings=tuple(self.settings)))[1] if self.recipe is not None else None
+
+    def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
+        """The session group of the recipe that an artifact came from; `member` chooses among those of a group that shares nothing."""
+        if self._plan is None or document is None:
+            return None
+        name, target = document["group"], document["target"]["name"]
+        for group in self._plan.session_groups.values():
+            if (group.group, group.target.name) == (name, target) and member in (None, *(item.name for item in group.members)):
+                return group
+        return None
+
+    def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
+        """The EPs as the recipe has them, by name: with the user's own libraries, devices and catalog."""
+        group = self.group(document)
+        return {ep.entry.ep: ep for ep in group.target.eps} if group is not None else {}
+
+    def checked(self, name: str, document: Mapping[str, Any] | None) -> CheckedMember | None:
+        """How the recipe itself has the numbers of a model checked; None where it does not."""
+        if self._plan is None or document is None:
+            return None
+        action = self._plan.actions.get(verification_id(document["group"], document["target"]["name"]))
+        members = action.members if isinstance(action, Verification) else ()
+        return next((checked for checked in members if checked.name == name), None)
+
+    def find(self, name: str, document: Mapping[str, Any] | None) -> Source:
+        """The source of a model; raises NoSource, also when it is not what the manifest says that the model was compiled from."""
+        model = _listed(name, document)
+        if "merged" in model and not self.named.get(name):
+            members = ", ".join(item["name"] for item in model["merged"])
+            raise NoSource(f"it was merged from {members}; name one model that computes the same with --source {name}=FILE")
+        member = self._member(name, document)
+        own = self.named.get(name) or self.named.get("")
+        files = member.original if member is not None else None
+        prepared = _prepared(model) if member is not None and member.prepared is not None else None
+        if own is None and files is not None and prepared is not None and _other_values(files.graph, model):
+            files = prepared  # the source has other outputs than what was made of it
+        graph = own or (files.graph if files is not None else None)
+        if graph is None:
+            raise NoSource(self._missing(member, document))
+        try:
+            header = read_header(graph)
+            for location in header.external_locations:
+                check_reference(location)
+            known = files.external if files is not None and own is None else {}
+            external = {location: known.get(location, graph.parent / location) for location in header.external_locations}
+            digests = {location: _digest(path) for location, path in external.items()}
+            digest = _digest(graph)
+        except BadReference as error:
+            raise NoSource(f"the source model {graph} cannot be used: {error}", wrong=True) from error
+        except MalformedModel as error:
+            raise NoSource(f"the source model {graph} is not a whole ONNX file: {error}", wrong=True) from error
+        except OSError as error:
+            raise NoSource(
+                f"the source model's file {error.filename} cannot be read: {error.strerror or error}", wrong=True
+            ) from error
+        listed = model.get("source")
+        if listed is not None and "prepared" in listed and digest != listed["sha256"]:
+            listed = listed["prepared"]["from"]  # the model as the recipe has it, which was compiled after that was done to it
+        if listed is not None and listed["sha256"] != digest:
+            raise NoSource(
+                f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…", wrong=True
+            )
+        for location, expected in (listed["external_data"] if listed is not None else {}).items():
+            if digests.get(location) != expected:
+                raise NoSource(
+                    f"the external data {location} of the source model {graph} is not what it was compiled from", wrong=True
+                )
+        return Source(graph, external, header, member.model.free_dimensions if member is not None else {}, prepared)
+
+    def _member(self, name: str, document: Mapping[str, Any] | None) -> Member | None:
+        group = self.group(document, name)
+        return next((member for member in group.members if member.name == name), None) if group is not None else None
+
+    def _missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
+        if self.recipe is None:
+            return "its source model is not known; name the recipe with --recipe, or the model with --source"
+        if document is None:
+            return "it has no manifest that says which model of the recipe it was compiled from; name that with --source"
+        if member is None:
+            return f"{self.recipe} does not build it: {document['group']} for {document['target']['name']}"
+        if member.prepared is not None:
+            return f"what {member.prepared} made is not in the cache; `epbuild run` makes it again"
+        return "its source model has not been fetched yet; `epbuild run` does that"
+
+
+def _prepared(model: Mapping[str, Any]) -> ModelFiles | None:
+    """What preparations made and a model of a manifest was compiled from, out of the cache; None where it is not there."""
+    store, source = BlobStore(cache_directory()), model.get("source")
+    if source is None:
+        return None
+    try:
+        graph = store.place(source["sha256"])
+        external = {location: store.place(digest) for location, digest in source["external_data"].items()}
+        header = read_header(graph)
+    except (MissingBlob, OSError, MalformedModel):
+        return None
+    return ModelFiles(graph, external, header.subgraph_data) if all(path.is_file() for path in external.values()) else None
+
+
+def _other_values(graph: Path, model: Mapping[str, Any]) -> bool:
+    """Whether a source has other inputs or outputs than what a model of a manifest was compiled from."""
+    try:
+        return bool(other_values(read_header(graph), model["source"]))
+    except (OSError, MalformedModel):  # which is told where it is read
+        return False
+
+
+def _listed(name: str, document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What a manifest says of a model; nothing without one."""
+    models = document["models"] if document is not None else ()
+    return next((model for model in models if model["name"] == name), {})
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,135 @@
+"""The environment in which an artifact is tried: the one that it was compiled in, one like it, or one that the user names."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from epbuild.catalog.catalog import BUILT_IN
+from epbuild.catalog.entries import Entry
+from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.recipe.model import Toolchain
+from epbuild.recipe.requirement import read_requirement
+from epbuild.toolchain.environment import Environment, prepare, ready
+from epbuild.toolchain.provision import LOCKED, Requirements, provisioned_in
+
+_NAME = "verify"
+_RUNTIME = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an environment has to hold beside ONNX Runtime: packages with EPs, and with custom operators, these by their modules."""
+
+    entries: Sequence[Entry]
+    packages: Sequence[str] = ()
+
+    def prepared(self, toolchain: Toolchain, base: Path, home: Path) -> Environment:
+        """The environment of a toolchain that stands in no recipe: what is wrong with it has a place, and no line there."""
+        where = toolchain.where
+        try:
+            return prepare(toolchain, base, home, self.entries, packages=dict.fromkeys(self.packages, where))
+        except ToolchainError as error:
+            raise ToolchainError(*(_placed(problem, Path(where.file)) for problem in error.problems)) from error
+
+    def pins(self, distributions: Mapping[str, str]) -> list[str]:
+        """ONNX Runtime, under whatever name it is packaged, and these packages, each in the release that `distributions` have."""
+        wanted = {name for entry in self.entries for name in entry.distributions} | {_RUNTIME}
+        if not wanted & distributions.keys():
+            return []
+        # Where a package is called as its module is; any other is missed once the environment is there.
+        wanted.update(module.partition(".")[0].replace("_", "-").lower() for module in self.packages)
+        return [f"{name}=={distributions[name]}" for name in sorted(wanted & distributions.keys())]
+
+
+def toolchain_of(document: Mapping[str, Any], wanted: Wanted, where: Path, home: Path, say: Callable[[str], None]) -> Environment:
+    """An environment for what a manifest says of its toolchain.
+
+    The first choice is one that is there already and holds the same distributions on the same Python and platform; else one is made with
+    the same releases of ONNX Runtime and of the EPs' packages, and `say` told so, as that takes a while. Raises ToolchainError.
+    """
+    position = Position(str(where), 1, 1)
+    for toolchain in _there(document, position, home):
+        try:
+            environment = wanted.prepared(toolchain, where.parent, home)
+        except ToolchainError:  # one that lacks an EP's package, as another recipe's may, or whose interpreter has gone
+            continue
+        taken = environment.fingerprint
+        if all(getattr(taken, part) == document[part] for part in ("python", "platform", "distributions")):
+            return environment
+    packages = wanted.pins(document["distributions"])
+    if not packages:
+        message = "the manifest names no release of ONNX Runtime to load the models with"
+        raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
+    toolchain = _made_of(packages, _version(document), position)
+    if not ready(toolchain, where.parent, home):
+        say(f"making an environment with {', '.join(packages)}")
+    return wanted.prepared(toolchain, where.parent, home)
+
+
+def toolchain_at(
+    interpreter: Path, packagings: Iterable[Sequence[Entry]], packages: Sequence[str], home: Path
+) -> tuple[Environment, tuple[Entry, ...]]:
+    """The environment of an interpreter, and the entry of each EP that it holds; `packagings` are the possible ones of each EP.
+
+    Raises ToolchainError when the interpreter does not run, or holds no packaging of an EP, or not all `packages` of custom operators.
+    """
+    place = interpreter.absolute()
+    toolchain = Toolchain(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
+    first, *others = itertools.product(*packagings)
+    try:
+        return Wanted(first, packages).prepared(toolchain, place.parent, home), first
+    except ToolchainError:
+        for entries in others:
+            with contextlib.suppress(ToolchainError):
+                return Wanted(entries, packages).prepared(toolchain, place.parent, home), entries
+        raise
+
+
+def entries_of(eps: Iterable[str], distributions: Mapping[str, str]) -> tuple[Entry, ...]:
+    """The catalog's entry of each EP, in the packaging that the distributions bring; raises KeyError for an EP that it does not know."""
+    return tuple(BUILT_IN.entry(ep, distributions) for ep in eps)
+
+
+def _placed(problem: Problem, place: Path) -> Problem:
+    if problem.code == "EPB254":  # there is no recipe to add the package to
+        problem = replace(problem, hint="Name an environment that has it: --interpreter.")
+    return replace(problem, where=place)
+
+
+def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[Toolchain]:
+    """The toolchains that have been made, and whose requirements this manifest's distributions would meet."""
+    for marker in sorted(home.glob("*/complete")):
+        try:
+            packages = [str(package) for package in json.loads(marker.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, TypeError):
+            continue
+        asked = map(read_requirement, packages)
+        if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in asked):
+            continue
+        if marker.parent.name.startswith(LOCKED):  # which only a lock could have made again
+            interpreter = provisioned_in(marker.parent)
+            if interpreter is not None:
+                yield Toolchain(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
+            continue
+        for python in (None, _version(document)):
+            if Requirements(tuple(packages), python).digest() == marker.parent.name:
+                yield _made_of(packages, python, where)
+                break
+
+
+def _made_of(packages: Sequence[str], python: str | None, where: Position) -> Toolchain:
+    return Toolchain(_NAME, where, python=python, packages=tuple(packages))
+
+
+def _version(document: Mapping[str, Any]) -> str | None:
+    """The Python of a manifest as a recipe would ask for it; None for the one that epbuild runs on."""
+    running = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
+    python = str(document["python"])
+    return None if python == running else python.rpartition("-")[2]

@@ -1,0 +1,189 @@
+"""Whether the figures of an output are good enough, and what is wrong where they are not.
+
+Figures that show nothing are never good enough: what the CPU EP itself does not give as numbers, an output that is the same number
+throughout, or one that stays below what the EP's precision or a tolerance tells apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from epbuild.catalog.numbers import METRICS, Numbers, Thresholds
+from epbuild.core.units import counted
+from epbuild.verify.live.metrics import Figures
+
+Outcome = Literal["passed", "failed", "unjudgeable"]
+
+_AT_MOST = frozenset({"max_abs", "max_rel"})
+_MOST_SHOWN = 3
+# How far a number may be from a multiple of the largest one, as a part of it, and how many times that is looked for.
+_AT_LIMIT = 1e-3
+_MULTIPLES = 16
+OTHER_INPUTS = "Give inputs like those in use (--inputs, or `inputs` of a recipe's `verify`)."
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of one output."""
+
+    figures: Figures
+    outcome: Outcome
+    reason: str = ""
+    """Why it did not pass: a clause."""
+    hint: str | None = None
+    own_scale: bool = False
+    """Whether it was judged by its own scale, since what is asked is met by zeros as well."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """By what outputs are judged: what the user asks for, in place of what the EP's catalog entry has for models of this kind."""
+
+    numbers: Numbers
+    quantised: bool = False
+    """Whether the source computes with quantised values."""
+    asked: Thresholds = field(default_factory=Thresholds)
+    bound: float | None = None
+    """What each number may be off by, where numbers are judged one by one elsewhere: then only what zeros meet as well is judged here."""
+
+    @property
+    def usual(self) -> Thresholds:
+        """What the catalog has."""
+        return self.numbers.quantised if self.quantised else self.numbers.floats
+
+    def thresholds(self, figures: Figures) -> Thresholds:
+        """What an output has to come to."""
+        asked = self.asked
+        if self.bound is not None:
+            return self.usual if self._met_by_zeros(figures) else Thresholds()
+        if figures.kind == "exact":
+            by_size = asked.max_abs is not None and asked.top1 is None
+            return Thresholds(max_abs=asked.max_abs) if by_size else Thresholds(top1=1.0 if asked.top1 is None else asked.top1)
+        if asked != Thresholds():
+            return asked.over(self.usual) if self._met_by_zeros(figures) else asked
+        # Two steps of eight bits, whatever the bits that they are written with.
+        return Thresholds(max_abs=float(2 << (figures.bits - 8))) if figures.kind == "steps" else self.usual
+
+    def judge(self, figures: Figures) -> Verdict:
+        """The verdict on one output."""
+        if figures.undefined:
+            count = f"{figures.undefined:,} of {figures.elements:,} numbers"
+            reason = f"the CPU EP itself gives NaN or infinity for {count} with these inputs"
+            return Verdict(figures, "unjudgeable", reason, OTHER_INPUTS)
+        if figures.elements == 0:
+            return Verdict(figures, "unjudgeable", "it has no elements with these inputs", OTHER_INPUTS)
+        thresholds = self.thresholds(figures)
+        missed = tuple(_missed(figures, thresholds))
+        if figures.kind == "exact":
+            return Verdict(figures, "failed" if missed else "passed", ", ".join(missed))
+        if figures.kind == "float" and (overflow := self._overflow(figures)) is not None:
+            return Verdict(figures, "failed", overflow, self.numbers.overflow or self.numbers.far or None)
+        if not figures.largest and figures.max_abs and thresholds.max_abs is None and self.bound is None:
+            missed = (f"zero is expected of each number, and up to {figures.max_abs:.3g} came out",)
+        if missed and (tiny := self._tiny(figures)) is not None:
+            return Verdict(figures, "unjudgeable", tiny, OTHER_INPUTS)
+        if missed:
+            return Verdict(figures, "failed", ", ".join(missed), self.numbers.far or None, self._met_by_zeros(figures))
+        if (nothing := self._shown_nothing(figures, thresholds)) is not None:
+            return Verdict(figures, "unjudgeable", nothing, f"{OTHER_INPUTS} `max_abs` judges such an output all the same.")
+        return Verdict(figures, "passed")
+
+    def _met_by_zeros(self, figures: Figures) -> bool:
+        """Whether a bound that is asked for is larger than every number: then the output's own scale counts."""
+        bound = self.asked.max_abs if self.bound is None else self.bound
+        return figures.kind != "exact" and bound is not None and figures.largest <= bound
+
+    def _overflow(self, figures: Figures) -> str | None:
+        """That numbers are beyond what the EP's precision holds, where they are."""
+        limit = self.numbers.largest
+        if figures.lost:
+            count = f"{figures.lost:,} of {figures.elements:,} numbers came out as NaN or infinity"
+            return f"{count}, where the largest that is expected is {figures.largest:.6g}"
+        if limit is None or figures.largest > limit / 2:
+            return None
+        times = round(figures.largest_got / limit)
+        if not 1 <= times <= _MULTIPLES or abs(figures.largest_got - times * limit) > _AT_LIMIT * times * limit:
+            return None
+        multiple = f"{times} times {limit:.6g}, the largest number" if times > 1 else "the largest number"
+        return (
+            f"numbers overflow: {figures.largest_got:.6g} came out, which is {multiple} of the EP's precision, where the largest that is "
+            f"expected is {figures.largest:.6g}"
+        )
+
+    def _tiny(self, figures: Figures) -> str | None:
+        """That an output is below what the EP's numbers tell apart, where all of it is, as it should be and as it came out."""
+        smallest = self.numbers.smallest
+        if max(figures.largest, figures.largest_got) >= smallest:
+            return None
+        most = f"the largest that is expected is {figures.largest:.3g}"
+        return f"all of its numbers are below {smallest:g}, where the EP's have hardly any digits ({most})"
+
+    def _shown_nothing(self, figures: Figures, thresholds: Thresholds) -> str | None:
+        """Why being right shows nothing of an output, where it does not."""
+        if self.asked.max_abs is not None or self.bound is not None:
+            return None
+        if figures.constant or not figures.largest:
+            number = "zero" if figures.largest == 0 else f"{figures.largest:.6g}"
+            return f"the same is expected of each of its numbers ({number}), so that being right shows nothing"
+        asked = [name for name in METRICS if getattr(thresholds, name) is not None]
+        if all(getattr(figures, name) is None for name in asked) and figures.max_abs != 0:
+            return f"none of what is asked of it is defined for it: {', '.join(asked)}"
+        return None
+
+
+def overall(verdicts: Sequence[Verdict]) -> Outcome:
+    """What becomes of a model: one output that fails, or that cannot be judged, is that of the whole."""
+    outcomes = {verdict.outcome for verdict in verdicts}
+    return "failed" if "failed" in outcomes else "passed" if outcomes == {"passed"} else "unjudgeable"
+
+
+def told(verdicts: Sequence[Verdict]) -> str:
+    """The figures of outputs, with what is wrong with them: those first that decide."""
+    order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
+    ranked = sorted(verdicts, key=lambda verdict: (order[verdict.outcome], _cosine_order(verdict.figures)))
+    texts = [
+        f"{verdict.figures.output}: {verdict.reason}{'; ' if verdict.reason else ''}{shown(verdict.figures)}"
+        for verdict in ranked[:_MOST_SHOWN]
+    ]
+    more = len(ranked) - _MOST_SHOWN
+    return "; ".join(texts) + (f"; and {counted(more, 'more output')}" if more > 0 else "")
+
+
+def shown(figures: Figures) -> str:
+    """The metrics of an output, by their names in a recipe; what is not defined is told as that for the first two."""
+    values: dict[str, Any] = {name: getattr(figures, name) for name in METRICS}
+    if figures.kind == "exact":
+        return f"top1 {values['top1']:.4g}" if values["top1"] is not None else "no elements"
+    identical = figures.max_abs == 0
+    parts = [
+        f"cosine {_number('cosine', values['cosine'])}",
+        "snr_db infinite (nothing differs)" if identical and figures.largest else f"snr_db {_number('snr_db', values['snr_db'])}",
+        *(f"{name} {_number(name, values[name])}" for name in ("max_abs", "max_rel", "top1") if values[name] is not None),
+    ]
+    return ", ".join(parts)
+
+
+def _missed(figures: Figures, thresholds: Thresholds) -> Iterator[str]:
+    """Each metric that does not come to what is asked of it."""
+    for name in METRICS:
+        asked, value = getattr(thresholds, name), getattr(figures, name)
+        if asked is None or value is None:
+            continue
+        if name in _AT_MOST and value > asked:
+            yield f"{name} is {_number(name, value)}, and may be {asked:g}"
+        elif name not in _AT_MOST and value < asked:
+            yield f"{name} is {_number(name, value)}, and has to be {asked:g}"
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return "not defined"
+    if name == "cosine":
+        return f"{value:.6f}"
+    return f"{value:.1f}" if name == "snr_db" else f"{value:.3g}"
+
+
+def _cosine_order(figures: Figures) -> float:
+    return 2.0 if figures.cosine is None else figures.cosine

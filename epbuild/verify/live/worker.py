@@ -1,0 +1,227 @@
+"""One run of `worker/load.py`: what the models were asked to do, how far that came, and in which words its failure is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from epbuild.cache.leases import Cancelled
+from epbuild.compile.diagnosis import FROM_OUTSIDE, OUT_OF_MEMORY, ended, signal_name, tidy, told_once
+from epbuild.compile.executor import custom_ops_request, ep_request
+from epbuild.core.errors import EnvironmentFailure, Problem
+from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.steps import PlannedEp
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.process import Ending, supervise
+from epbuild.toolchain.reports import BadReport
+
+_SHARE = "ep.share_ep_contexts"
+_WORKER = Path(__file__).parents[2] / "compile" / "worker" / "load.py"
+# What can go wrong with a model, and when.
+_DOING = {
+    "opening": ("opening it", "while it was opened"),
+    "running": ("running it", "while it ran"),
+    "closing": ("closing it", "while it was closed"),
+}
+_BEFORE = ("setting up the EPs", "while its EPs were set up")
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Inputs for one run: a `.npz` file of arrays in the order of `names`, and the file that the outputs go to, in their order."""
+
+    file: Path
+    names: tuple[str, ...]
+    outputs: Path
+
+
+@dataclass(frozen=True)
+class Load:
+    """A model to open, what its EPs wrote into it about where it runs, by EP, and what to run it on."""
+
+    name: str
+    file: Path
+    compatibility: Mapping[str, str] = field(default_factory=dict)
+    feeds: tuple[Feed, ...] = ()
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every model of one process is opened with; no EP: ONNX Runtime's CPU EP alone."""
+
+    environment: Environment
+    eps: tuple[PlannedEp, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables."""
+    timeout: float | None = None
+    lacking: tuple[str, ...] = ()
+    """Options and session keys that are left out, as the files that they name are not here."""
+    custom_ops: tuple[CustomOps, ...] = ()
+
+    def sharing(self, *, share: bool) -> Session:
+        """The same for models that share a context, or for one that does not."""
+        options = {key: value for key, value in self.options.items() if key != _SHARE}
+        return replace(self, options={**options, _SHARE: "1"} if share else options)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run did not come to its end, and at which model (None: before any); `impossible` says that no model is at fault."""
+
+    model: str | None
+    message: str
+    code: str
+    impossible: bool = False
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How far a run came."""
+
+    reports: tuple[Mapping[str, Any], ...]
+    failure: Failure | None
+
+    def of(self, event: str) -> list[Mapping[str, Any]]:
+        """The reports of one kind, in order."""
+        return [report for report in self.reports if report.get("event") == event]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """How long it took to open each model that was opened."""
+        return {report["model"]: report["seconds"] for report in self.of("opened")}
+
+    @property
+    def devices(self) -> str:
+        """The devices that plugin EPs were given, for a sentence; empty where there are none."""
+        return ", ".join(f"{report['type']} from {report['vendor']}" for report in self.of("device"))
+
+
+def attempt(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
+    """Open the models first to last in one fresh process, run them, and close them last to first; nothing of that can harm this process.
+
+    A crash is tried a second time with the EPs asked to say all they can, since most say nothing otherwise. What the process says is in
+    `worker.log` of the `scratch` directory. Raises EnvironmentFailure when no process can be started, or it reports what none does, and
+    Cancelled when it was stopped since `cancelled` was set.
+    """
+    stop = cancelled or threading.Event()
+    ending = _run(loads, session, scratch, stop, verbose=False)
+    said = ending.tail
+    if ending.how != "cancelled" and _crashed(ending):
+        spoken = _run(loads, session, scratch, stop, verbose=True)
+        if _last_model(spoken) == _last_model(ending) and spoken.status == ending.status:
+            said = spoken.tail
+    if stop.is_set():
+        raise Cancelled(loads[0].name)
+    return Attempt(ending.reports, _failure(ending, said, session))
+
+
+def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event, *, verbose: bool) -> Ending:
+    request = {
+        "eps": [ep_request(ep) for ep in session.eps],
+        "session_options": dict(session.options),
+        "custom_ops": custom_ops_request(session.custom_ops),
+        "share": False,  # of a compile: sessions that run say so by their session options
+        "members": [],
+        "verbose": verbose,
+        "models": [_model_request(load) for load in loads],
+    }
+    try:
+        (scratch / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        return supervise(
+            [str(session.environment.interpreter), "-I", str(_WORKER), "request.json"],
+            scratch,
+            scratch / "worker.log",
+            timeout=session.timeout,
+            environment=session.variables,
+            cancelled=cancelled,
+            reported=lambda report: None,
+            said=lambda line: None,
+        )
+    except BadReport as error:
+        message = f"the process that loads the models reported what none does, and was stopped: {error}"
+        hint = "Something in the toolchain writes where the process reports."
+        raise EnvironmentFailure(Problem("EPB311", message, None, hint)) from error
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        message = f"no process could be started to load the models in: {place}{error.strerror or error}"
+        raise EnvironmentFailure(
+            Problem("EPB413", message, None, "Check the toolchain's interpreter, and the space for temporary files.")
+        ) from error
+
+
+def _model_request(load: Load) -> dict[str, Any]:
+    return {
+        "name": load.name,
+        "file": str(load.file.absolute()),
+        "compatibility": dict(load.compatibility),
+        "inputs": [{"file": str(feed.file), "names": list(feed.names), "outputs": str(feed.outputs)} for feed in load.feeds],
+        "node_name_prefix": None,
+        "read": "file",
+        "free_dimensions": {},
+        "denoted_dimensions": {},
+    }
+
+
+def _ended_well(ending: Ending) -> bool:
+    return (
+        ending.how == "exited" and ending.status == 0 and bool(ending.reports) and ending.reports[-1].get("event") == "finished"
+    )
+
+
+def _crashed(ending: Ending) -> bool:
+    """Whether the process ended by its own mistake, without a word."""
+    return ending.how == "exited" and not _ended_well(ending) and not _raised(ending) and -ending.status not in FROM_OUTSIDE
+
+
+def _raised(ending: Ending) -> Mapping[str, Any] | None:
+    """The report of an exception, where there was one."""
+    last = ending.reports[-1] if ending.reports else {}
+    return last if last.get("event") == "failed" else None
+
+
+def _last_model(ending: Ending) -> tuple[str, str] | None:
+    """What was being done last, and to which model."""
+    doing = [report for report in ending.reports if report.get("event") in _DOING]
+    return (doing[-1]["event"], doing[-1]["model"]) if doing else None
+
+
+def _failure(ending: Ending, said: Sequence[str], session: Session) -> Failure | None:
+    """What an ending amounts to, with what was `said`, at the end of it or when it was asked for; None when it ended well."""
+    if _ended_well(ending):
+        return None
+    doing, raised = _last_model(ending), _raised(ending)
+    model = doing[1] if doing else None
+    act, moment = _DOING[doing[0]] if doing else _BEFORE
+    whole = (tidy(str(raised["message"])) or str(raised["type"])) if raised else ""
+    told, quote = told_once(whole or None, said)
+    reason = told or ""
+    known = _limitation((*said, whole), session.eps)
+    if known is not None:
+        return Failure(model, known, "EPB640", impossible=True)
+    if ending.how == "timed out":
+        return Failure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
+    if OUT_OF_MEMORY.search(whole or "\n".join(ending.tail)):
+        return Failure(model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644")
+    if raised is not None and raised["kind"] in ("unfit", "custom_ops"):
+        return Failure(model, f"{reason}.{quote}", "EPB640", impossible=True)
+    if raised is not None:
+        return Failure(model, f"{act} failed: {reason}.{quote}", "EPB641")
+    if -ending.status in FROM_OUTSIDE:
+        cause = "by the kernel for lack of memory" if ending.out_of_memory else "from outside, if not for lack of memory"
+        return Failure(model, f"the process was ended {cause} ({signal_name(-ending.status)}) {moment}.{quote}", "EPB644")
+    return Failure(model, f"the process {ended(ending.status)} {moment}.{quote}", "EPB642")
+
+
+def _limitation(said: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:
+    """The sentence for something that the catalog says an EP cannot do, and that shows in what was said."""
+    text = "\n".join(said)
+    for ep in eps:
+        for limitation in ep.entry.cannot:
+            if limitation.shows(text, "load", ep.device.type, ep.provider_options):
+                return f"{ep.entry.ep} cannot {limitation.what} here: {limitation.why}."
+    return None

@@ -1,0 +1,450 @@
+"""What an archive or an image may not do to whoever looks into it: write elsewhere, follow links, fill the disk or the memory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import stat
+import tarfile
+import tempfile
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from packed import FILES, compressed, files_below, laid_out, with_manifest
+
+from epbuild.archive import members
+from epbuild.archive.oci_writer import CONTENT_DIGEST, CONTENT_SIZE, TITLE
+from epbuild.archive.opened import opened
+from epbuild.archive.refusal import UnsoundArchive
+from epbuild.verify.artifact import NothingToVerify
+
+MIB = 1 << 20
+NAMES = {
+    "absolute": ("/etc/evil", "not named by a path below a folder"),
+    "up": ("../evil", "not named by a path below a folder"),
+    "up later": ("a/../../evil", "not named by a path below a folder"),
+    "drive": ("C:/evil", "not named by a path below a folder"),
+    "drive-relative": ("C:evil", "not named by a path below a folder"),
+    "share": ("//host/share/evil", "not named by a path below a folder"),
+    "backslash": ("..\\evil", "not named by a path below a folder"),
+    "device": ("CON", "not every platform has"),
+    "device with a suffix": ("a/nul.bin", "not every platform has"),
+    "deep": ("a/" * 65 + "evil", "not every platform has"),
+}
+PAIRS = {
+    "twice": (["a", "a"], "is there twice"),
+    "twice in other words": (["a/b", "a/./b"], "is there twice"),
+    "case": (["Model.onnx", "model.onnx"], "'Model.onnx' are one where upper and lower case are the same"),
+    "case of a folder": (["a/x", "A/y"], "'a' are one"),
+    "composed": (["\u00e9", "e\u0301"], "are one"),
+    "file and folder": (["a", "a/b"], "makes a file and a folder of 'a'"),
+    "folder and file": (["a/b", "a"], "makes a file and a folder of 'a'"),
+}
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What lies around the archive, in which nothing may appear, and nothing may stay of what was unpacked."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    yield tmp_path
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+def zipped(names: list[str], change: Callable[[zipfile.ZipInfo], object] = lambda info: None) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            info = zipfile.ZipInfo("placeholder")
+            info.filename = name
+            change(info)
+            archive.writestr(info, b"evil")
+    return file.getvalue()
+
+
+def tarred(*members: tarfile.TarInfo, data: bytes = b"evil") -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member in members:
+            member.size = len(data) if member.isreg() else 0
+            archive.addfile(member, io.BytesIO(data))
+    return compressed(file.getvalue())
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, **more: Any) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    for key, value in more.items():
+        setattr(info, key, value)
+    return info
+
+
+def refused(path: Path, code: str = "EPB631") -> str:
+    """The one sentence in which it is refused."""
+    with pytest.raises(UnsoundArchive) as error, opened(path):
+        pytest.fail("it was unpacked")
+    [problem] = error.value.problems
+    assert (problem.code, problem.where, error.value.exit_code) == (code, path, 1)
+    assert str(problem).isprintable()
+    assert "temporary" not in str(problem)
+    return str(problem)
+
+
+def put(data: bytes, folder: Path) -> Path:
+    path = folder / "received"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(("name", "why"), NAMES.values(), ids=NAMES)
+def test_no_member_leads_elsewhere_or_to_a_device(name: str, why: str, tmp_path: Path) -> None:
+    for data in (zipped(["m.onnx", name]), tarred(member("m.onnx"), member(name))):
+        told = refused(put(data, tmp_path))
+        assert why in told
+        assert name[:100] in told
+    layout = titled(tmp_path / "image", name)
+    assert why in refused(layout)
+
+
+@pytest.mark.parametrize(("names", "why"), PAIRS.values(), ids=PAIRS)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_no_member_takes_the_place_of_another(names: list[str], why: str, tmp_path: Path) -> None:
+    for data in (zipped(names), tarred(*map(member, names))):
+        assert why in refused(put(data, tmp_path))
+    assert why in refused(titled(tmp_path / "image", *names))
+
+
+TARS = {
+    "symbolic link": (member("m_qnn.bin", tarfile.SYMTYPE, linkname="/etc/passwd"), "'m_qnn.bin' is a link"),
+    "symbolic link within": (member("m_qnn.bin", tarfile.SYMTYPE, linkname="m.onnx"), "'m_qnn.bin' is a link"),
+    "hard link": (member("m_qnn.bin", tarfile.LNKTYPE, linkname="/etc/passwd"), "'m_qnn.bin' is a link"),
+    "device": (member("m_qnn.bin", tarfile.CHRTYPE, devmajor=1, devminor=5), "neither a plain file nor a folder"),
+    "disk": (member("m_qnn.bin", tarfile.BLKTYPE), "neither a plain file nor a folder"),
+    "pipe": (member("m_qnn.bin", tarfile.FIFOTYPE), "neither a plain file nor a folder"),
+    "contiguous": (member("m_qnn.bin", tarfile.CONTTYPE), "neither a plain file nor a folder"),
+    "unknown": (member("m_qnn.bin", b"Z"), "neither a plain file nor a folder"),
+    "folder elsewhere": (member("../evil/", tarfile.DIRTYPE), "not named by a path below"),
+    "control characters": (member("\x1b[2Jevil\\"), r"'\x1b[2Jevil\' is not named by"),
+    "no text": (member("\udcff"), "is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("hostile", "why"), TARS.values(), ids=TARS)
+def test_a_tar_archive_brings_files_and_folders_and_nothing_else(hostile: tarfile.TarInfo, why: str, tmp_path: Path) -> None:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
+        archive.addfile(member("m.onnx"))
+        archive.addfile(hostile)
+    assert why in refused(put(compressed(file.getvalue()), tmp_path))
+
+
+def mode(kind: int) -> Callable[[zipfile.ZipInfo], object]:
+    def change(info: zipfile.ZipInfo) -> None:
+        info.create_system = 3
+        info.external_attr = (kind | 0o644) << 16
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [(mode(stat.S_IFLNK), "is a link"), (mode(stat.S_IFCHR), "neither a file"), (mode(stat.S_IFIFO), "neither a file")],
+)
+def test_a_zip_archive_brings_files_and_folders_and_nothing_else(change: Any, why: str, tmp_path: Path) -> None:
+    assert why in refused(put(zipped(["m.onnx"], change), tmp_path))
+
+
+def test_a_zip_archive_that_is_encrypted_or_packed_in_a_rare_way_is_not_read(tmp_path: Path) -> None:
+    plain = zipped(["m.onnx"])
+    directory = plain.index(b"PK\x01\x02")
+    encrypted = plain[: directory + 8] + b"\x01\x00" + plain[directory + 10 :]
+    assert "'m.onnx' is encrypted" in refused(put(encrypted, tmp_path))
+
+    def rare(info: zipfile.ZipInfo) -> None:
+        info.compress_type = zipfile.ZIP_LZMA
+
+    assert "packed by method 14" in refused(put(zipped(["m.onnx"], rare), tmp_path))
+
+
+def test_what_is_deflated_is_read_and_never_gives_more_than_its_header_says(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("weights", bytes(MIB))
+    whole = file.getvalue()
+    with opened(put(whole, tmp_path)) as lent:
+        assert files_below(lent.place) == {"weights": bytes(MIB)}
+    lying = whole.replace(MIB.to_bytes(4, "little"), (100).to_bytes(4, "little"))
+    assert lying != whole
+    assert "'weights'" in refused(put(lying, tmp_path), "EPB619")
+
+
+def test_two_members_cannot_have_the_same_bytes_of_a_zip_archive(tmp_path: Path) -> None:
+    """As the bombs of overlapping members do (D. Fifield, 2019)."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", bytes(100))
+        archive.writestr("b", bytes(100))
+        archive.filelist[1].header_offset = archive.filelist[0].header_offset
+    assert "'b' is not whole" in refused(put(file.getvalue(), tmp_path), "EPB619")
+
+
+def test_a_header_that_claims_gigabytes_takes_no_memory(tmp_path: Path) -> None:
+    header = member("././@PaxHeader", tarfile.XHDTYPE)
+    header.size = 3 << 30
+    tar = header.tobuf(tarfile.USTAR_FORMAT) + bytes(20 * MIB)
+    path = put(compressed(tar), tmp_path)
+    tracemalloc.start()
+    assert "its headers are larger than any" in refused(path, "EPB619")
+    assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("count", [500, 5000])
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_upon_headers_end_it_and_take_no_memory(kind: bytes, count: int, tmp_path: Path) -> None:
+    header = member("././@PaxHeader", kind)
+    record = b"%d a=%s\n"
+    data = record % (len(record % (10_000, b"x" * 9_000)), b"x" * 9_000)
+    header.size = len(data)
+    tar = (header.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % 512)) * count + tarred_plain("m.onnx")
+    path = put(compressed(tar), tmp_path)
+    tracemalloc.start()
+    refused(path, "EPB619")
+    assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+    tracemalloc.stop()
+
+
+def tarred_plain(name: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(member(name))
+    return file.getvalue()
+
+
+def test_a_zip_archive_of_names_alone_takes_no_memory(tmp_path: Path) -> None:
+    entry = b"PK\x01\x02" + bytes(24) + (0xFFFF).to_bytes(2, "little") + bytes(16) + b"n" * 0xFFFF
+    count = 17 * MIB // len(entry)
+    end = b"PK\x05\x06" + bytes(4) + count.to_bytes(2, "little") * 2 + (count * len(entry)).to_bytes(4, "little")
+    path = put(b"PK\x03\x04" + entry * (count + 1) + end + (4).to_bytes(4, "little") + bytes(2), tmp_path)
+    tracemalloc.start()
+    assert "its directory is not whole: it is larger than any" in refused(path, "EPB619")
+    assert tracemalloc.get_traced_memory()[1] < 4 * MIB
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [-512, -1, -(1 << 40)])
+def test_a_member_of_a_negative_size_ends_it_and_not_the_patience(size: int, tmp_path: Path) -> None:
+    for kind in (tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
+        header = member("m.onnx", kind)
+        header.size = size
+        tar = header.tobuf(tarfile.GNU_FORMAT) + bytes(4096)
+        with pytest.raises(UnsoundArchive), opened(put(compressed(tar), tmp_path)):
+            pass
+
+
+def titled(folder: Path, *titles: str) -> Path:
+    """An image layout whose layers have these titles."""
+    laid_out({str(number): str(number).encode() for number in range(len(titles))}, folder)
+
+    def rename(manifest: dict[str, Any]) -> None:
+        for layer, title in zip(manifest["layers"], titles, strict=True):
+            layer["annotations"][TITLE] = title
+
+    return edited(folder, rename)
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The image layout with another manifest, which its index names rightly."""
+    index = json.loads((folder / "index.json").read_bytes())
+    [named] = index["manifests"]
+    manifest = json.loads(blob(folder, named["digest"]).read_bytes())
+    change(manifest)
+    data = json.dumps(manifest).encode()
+    named.update({"digest": f"sha256:{hashlib.sha256(data).hexdigest()}", "size": len(data)})
+    blob(folder, named["digest"]).write_bytes(data)
+    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    return folder
+
+
+def blob(folder: Path, digest: str) -> Path:
+    return folder / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
+def blob_of(folder: Path, data: bytes) -> Path:
+    return blob(folder, hashlib.sha256(data).hexdigest())
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return laid_out(with_manifest(FILES), tmp_path / "image")
+
+
+def test_an_image_is_as_it_was_afterwards(image: Path) -> None:
+    before = files_below(image)
+    with opened(image) as lent:
+        assert files_below(lent.place) == with_manifest(FILES)
+    assert files_below(image) == before
+
+
+def test_what_cannot_be_linked_is_copied(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with opened(image) as lent:
+        assert files_below(lent.place) == with_manifest(FILES)
+        assert all(path.stat().st_nlink == 1 for path in lent.place.rglob("*") if path.is_file())
+
+
+def branching(location: str) -> bytes:
+    """A model whose branch has its weights in a file."""
+    weight = onnx.TensorProto(name="w", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value=location)
+    empty, branch = (onnx.helper.make_graph([], name, [], [], held) for name, held in (("e", []), ("b", [weight])))
+    node = onnx.helper.make_node("If", ["c"], [], then_branch=branch, else_branch=empty)
+    return bytes(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [])).SerializeToString())
+
+
+def test_the_data_of_subgraphs_is_a_file_of_its_own_and_nothing_else_is(tmp_path: Path) -> None:
+    files = with_manifest(
+        {
+            "a/m.onnx": branching("./data/w.bin"),
+            "a/broken.onnx": b"no model",
+            "a/far.onnx": branching("../../../w.bin"),
+            "a/data/w.bin": b"four",
+            "b/w.bin": b"four",
+            "w.bin": b"five!",
+        }
+    )
+    image = laid_out(files, tmp_path / "image")
+    with opened(image) as lent:
+        assert files_below(lent.place) == files
+        assert (lent.place / "a/data/w.bin").stat().st_nlink == 1
+        assert all((lent.place / name).stat().st_nlink > 1 for name in files if name != "a/data/w.bin")
+    assert blob_of(image, b"four").read_bytes() == b"four"
+
+
+def test_data_of_subgraphs_that_no_manifest_lists_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_UNTOLD_BYTES", 0)
+    monkeypatch.setattr(members, "_UNTOLD_TIMES", 2)
+    models = {f"{number}/m.onnx": branching("w.bin") for number in range(5)}
+    data = {f"{number}/w.bin": b"x" * 10_000 for number in range(5)}
+    image = laid_out({**models, **data}, tmp_path / "image")
+    assert "of which no manifest before it tells" in refused(image, "EPB631")
+
+
+@pytest.mark.parametrize("linkable", [True, False])
+def test_every_blob_of_an_image_is_what_its_name_says(image: Path, linkable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not linkable:
+        monkeypatch.delattr(os, "link")
+        monkeypatch.setattr(os, "access", lambda *arguments: False)
+    for path in sorted((image / "blobs" / "sha256").iterdir()):
+        whole = path.read_bytes()
+        if whole:
+            path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+            assert f"{path.name} was changed" in refused(image, "EPB619")
+        path.write_bytes(whole + b"!")
+        assert f"{path.name} has {len(whole) + 1:,} bytes; the image says {len(whole):,}" in refused(image, "EPB619")
+        path.unlink()
+        assert f"{path.name} is missing" in refused(image, "EPB619")
+        path.write_bytes(whole)
+    with opened(image):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        (CONTENT_SIZE, "5", "has more than the 5 bytes"),
+        (CONTENT_SIZE, str(len(FILES["m_ctx.onnx"]) + 1), "is not, decompressed, what the image says"),
+        (CONTENT_SIZE, str(1 << 40), "of which no manifest before it tells"),
+        (CONTENT_SIZE, "many", "not as the OCI image specification has it"),
+        (CONTENT_SIZE, "-1", "not as the OCI image specification has it"),
+        (CONTENT_DIGEST, f"sha256:{'0' * 64}", "is not, decompressed, what the image says"),
+    ],
+)
+def test_a_compressed_layer_is_what_the_image_says_of_it(name: str, value: str, why: str, tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        [layer] = [layer for layer in manifest["layers"] if layer["annotations"][TITLE] == "m_ctx.onnx.zst"]
+        assert layer["mediaType"].endswith("+zstd")
+        layer["annotations"][name] = value
+
+    code = "EPB631" if "manifest before" in why else "EPB619"
+    text = refused(edited(laid_out(FILES, tmp_path / "image", compressed=True), change), code)
+    assert why in text
+
+
+def test_a_compressed_layer_that_zstd_cannot_read_is_one_sentence(tmp_path: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        [layer] = [layer for layer in manifest["layers"] if layer["annotations"][TITLE] == "m_ctx.onnx"]
+        layer["mediaType"] += "+zstd"
+        layer["annotations"] |= {CONTENT_SIZE: str(layer["size"]), CONTENT_DIGEST: layer["digest"]}
+
+    assert "cannot be decompressed" in refused(edited(laid_out(FILES, tmp_path / "image"), change), "EPB619")
+
+
+def test_no_link_in_an_image_is_followed(image: Path, tmp_path: Path) -> None:
+    path = blob_of(image, FILES["m_ctx.onnx"])
+    path.rename(tmp_path / "elsewhere")
+    try:
+        path.symlink_to(tmp_path / "elsewhere")
+    except OSError:
+        pytest.skip("this user may make no links")
+    assert "is a link, which is not followed" in refused(image, "EPB619")
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no layers": lambda manifest: manifest.pop("layers"),
+    "a digest that leads elsewhere": lambda manifest: manifest["layers"][0].update(digest="sha256:../../../../etc/passwd"),
+    "another algorithm": lambda manifest: manifest["layers"][0].update(digest=f"sha512:{'a' * 128}"),
+    "a digest that is no text": lambda manifest: manifest["layers"][0].update(digest=5),
+    "a size that is no number": lambda manifest: manifest["layers"][0].update(size="5"),
+    "a size below zero": lambda manifest: manifest["layers"][0].update(size=-5),
+    "a title that is no text": lambda manifest: manifest["layers"][0].update(annotations={TITLE: 5}),
+    "layers that are none": lambda manifest: manifest.update(layers="evil"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_manifest_of_another_form_is_one_sentence(change: Callable[[dict[str, Any]], object], image: Path) -> None:
+    assert "not as the OCI image specification has it" in refused(edited(image, change), "EPB619")
+
+
+@pytest.mark.parametrize("name", ["index.json", "oci-layout"])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
+def test_an_index_of_another_form_is_one_sentence(name: str, data: bytes, image: Path) -> None:
+    (image / name).write_bytes(data)
+    assert "not as the OCI image specification has it" in refused(image, "EPB619")
+
+
+def test_an_image_of_something_else_is_a_wrong_command_line(image: Path) -> None:
+    def untitled(manifest: dict[str, Any]) -> None:
+        for layer in manifest["layers"]:
+            del layer["annotations"]
+
+    with pytest.raises(NothingToVerify, match="an image without named files"), opened(edited(image, untitled)):
+        pass
+    index = json.loads((image / "index.json").read_bytes())
+    index["manifests"] *= 2
+    (image / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    with pytest.raises(NothingToVerify, match="an image layout of 2 images"), opened(image):
+        pass
+    index["manifests"] = [{**index["manifests"][0], "mediaType": "application/vnd.oci.image.index.v1+json"}]
+    (image / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    with pytest.raises(NothingToVerify, match="something else than one image") as error, opened(image):
+        pass
+    assert error.value.exit_code == 2
+
+
+def test_a_file_that_an_image_has_under_two_names_is_there_twice(tmp_path: Path) -> None:
+    files = {"a": b"same", "b": b"same"}
+    with opened(laid_out(files, tmp_path / "image")) as lent:
+        assert files_below(lent.place) == files

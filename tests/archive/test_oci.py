@@ -1,0 +1,329 @@
+"""What a user may rely on from an image: tools that know OCI read it, equal outputs are one image, a hostile index does no harm."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import sys
+import tracemalloc
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import jsonschema
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.archive.compression import squeeze
+from epbuild.archive.content import Content, Role, Write
+from epbuild.archive.oci_writer import MEDIA_TYPES, Document, Image, image, listed
+from epbuild.core.errors import BuildError
+
+FILES: Mapping[str, tuple[Role, bytes]] = {
+    "manifest.json": ("manifest", b'{"format": 1}'),
+    "decode_ctx.onnx": ("model", b"decode"),
+    "prefill_ctx.onnx": ("model", b"prefill"),
+    "npu/llm_qnn.bin": ("context-binary", bytes(5000)),
+    "provenance.json": ("provenance", b"{ }"),
+}
+ANNOTATIONS = {"org.opencontainers.image.title": "tiny-llm", "dev.epbuild.recipe": "tiny-llm"}
+
+# From the OCI image specification 1.1: "Content Descriptors", "Image Manifest" and "Image Index". What it leaves open is closed here to
+# what an image of files has, so that nothing else slips in.
+_TYPE = {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}$"}
+_ANNOTATIONS = {"type": "object", "additionalProperties": {"type": "string"}}
+_DESCRIPTOR = {
+    "type": "object",
+    "properties": {
+        "mediaType": _TYPE,
+        "digest": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+        "size": {"type": "integer", "minimum": 0},
+        "annotations": _ANNOTATIONS,
+        "artifactType": _TYPE,
+    },
+    "required": ["mediaType", "digest", "size"],
+    "additionalProperties": False,
+}
+_MANIFEST = {
+    "type": "object",
+    "properties": {
+        "schemaVersion": {"const": 2},
+        "mediaType": {"const": "application/vnd.oci.image.manifest.v1+json"},
+        "artifactType": _TYPE,
+        "config": _DESCRIPTOR,
+        "layers": {"type": "array", "items": _DESCRIPTOR, "minItems": 1},
+        "annotations": _ANNOTATIONS,
+    },
+    "required": ["schemaVersion", "mediaType", "artifactType", "config", "layers"],
+    "additionalProperties": False,
+}
+_INDEX = {
+    "type": "object",
+    "properties": {
+        "schemaVersion": {"const": 2},
+        "mediaType": {"const": "application/vnd.oci.image.index.v1+json"},
+        "manifests": {"type": "array", "items": _DESCRIPTOR},
+        "annotations": _ANNOTATIONS,
+    },
+    "required": ["schemaVersion", "mediaType", "manifests"],
+    "additionalProperties": False,
+}
+
+
+def contents(files: Mapping[str, tuple[Role, bytes]] = FILES) -> list[Content]:
+    return [Content(path, role, len(data), hashlib.sha256(data).hexdigest()) for path, (role, data) in files.items()]
+
+
+def laid_out(made: Image, folder: Path, files: Mapping[str, tuple[Role, bytes]] = FILES) -> Path:
+    """The image layout as whoever writes an output lays it out: each blob and each document at its path."""
+    bytes_of = {hashlib.sha256(data).hexdigest(): data for _, data in files.values()}
+    for path, data in [
+        *((content.path, bytes_of[content.sha256]) for content in made.blobs),
+        *((document.path, document.data) for document in made.documents),
+    ]:
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as file:
+            file.write(data)
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def pulled(folder: Path) -> dict[str, bytes]:
+    """The files of an image layout under their names, read as the specification says, with nothing of epbuild."""
+    assert json.loads((folder / "oci-layout").read_bytes()) == {"imageLayoutVersion": "1.0.0"}
+    index = json.loads((folder / "index.json").read_bytes())
+    jsonschema.Draft202012Validator(_INDEX).validate(index)
+    (named,) = index["manifests"]
+    manifest = json.loads(blob(folder, named))
+    jsonschema.Draft202012Validator(_MANIFEST).validate(manifest)
+    assert named["mediaType"] == manifest["mediaType"]
+    assert named["artifactType"] == manifest["artifactType"]
+    # "Guidance for an Empty Descriptor": an image that is no container has this configuration, to the byte.
+    assert manifest["config"]["mediaType"] == "application/vnd.oci.empty.v1+json"
+    assert blob(folder, manifest["config"]) == base64.b64decode("e30=")
+    return {layer["annotations"]["org.opencontainers.image.title"]: blob(folder, layer) for layer in manifest["layers"]}
+
+
+def blob(folder: Path, descriptor: Mapping[str, Any]) -> bytes:
+    algorithm, _, encoded = descriptor["digest"].partition(":")
+    data: bytes = (folder / "blobs" / algorithm / encoded).read_bytes()
+    assert hashlib.new(algorithm, data).hexdigest() == encoded
+    assert len(data) == descriptor["size"]
+    return data
+
+
+def test_who_knows_the_specification_finds_every_file_under_its_name(tmp_path: Path) -> None:
+    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    assert pulled(folder) == {path: data for path, (_, data) in FILES.items()}
+
+
+def test_the_digest_is_what_a_registry_will_call_it(tmp_path: Path) -> None:
+    made = image(contents(), ANNOTATIONS)
+    index = json.loads((laid_out(made, tmp_path / "image") / "index.json").read_bytes())
+    assert index["manifests"][0]["digest"] == made.digest
+
+
+def test_annotations_and_the_tag_are_where_tools_look_for_them() -> None:
+    made = image(contents(), ANNOTATIONS, artifact_type="application/vnd.example.zoo", tag="1.0")
+    manifest = json.loads(made.manifest.data)
+    assert (manifest["annotations"], manifest["artifactType"]) == (ANNOTATIONS, "application/vnd.example.zoo")
+    (named,) = json.loads(made.index.data)["manifests"]
+    assert named["annotations"] == {"org.opencontainers.image.ref.name": "1.0"}
+    assert "annotations" not in json.loads(image(contents(), {}).manifest.data)
+
+
+def test_what_a_file_is_can_be_told_by_its_media_type() -> None:
+    assert set(MEDIA_TYPES) == set(get_args(Role))
+    layers = json.loads(image(contents(), {}).manifest.data)["layers"]
+    kinds = {layer["annotations"]["org.opencontainers.image.title"]: layer["mediaType"] for layer in layers}
+    assert kinds["npu/llm_qnn.bin"] == "application/vnd.epbuild.context-binary.v1"
+    assert kinds["provenance.json"] == "application/vnd.in-toto+json"
+
+
+@given(st.permutations(contents()), st.permutations(list(ANNOTATIONS.items())))
+def test_equal_outputs_are_one_image_whatever_order_they_come_in(
+    shuffled: list[Content], annotations: list[tuple[str, str]]
+) -> None:
+    assert image(shuffled, dict(annotations)) == image(contents(), ANNOTATIONS)
+
+
+def test_the_digest_changes_with_each_byte_and_each_name() -> None:
+    longer = {**FILES, "decode_ctx.onnx": ("model", b"decode!")}
+    renamed = {("other.onnx" if path == "decode_ctx.onnx" else path): file for path, file in FILES.items()}
+    digests = {image(contents(files), ANNOTATIONS).digest for files in (FILES, longer, renamed)}
+    assert len(digests) == 3
+
+
+def test_one_content_under_several_names_is_one_blob(tmp_path: Path) -> None:
+    files: dict[str, tuple[Role, bytes]] = {"a/llm.bin": ("context-binary", b"same"), "b/llm.bin": ("context-binary", b"same")}
+    made = image(contents(files), {})
+    assert len(made.blobs) == 1
+    assert pulled(laid_out(made, tmp_path / "image", files)) == {"a/llm.bin": b"same", "b/llm.bin": b"same"}
+
+
+def test_a_file_that_holds_just_what_the_configuration_does_is_written_once(tmp_path: Path) -> None:
+    files: dict[str, tuple[Role, bytes]] = {"config.json": ("asset", b"{}"), "model.onnx": ("model", b"model")}
+    made = image(contents(files), {})
+    paths = [*(content.path for content in made.blobs), *(document.path for document in made.documents)]
+    assert len(paths) == len(set(paths))
+    assert pulled(laid_out(made, tmp_path / "image", files)) == {"config.json": b"{}", "model.onnx": b"model"}
+
+
+def test_a_file_that_was_made_for_the_output_is_still_where_its_bytes_are(tmp_path: Path) -> None:
+    relinked = replace(contents()[1], file=tmp_path / "relinked.onnx")
+    (found,) = image([relinked], {}).blobs
+    assert found.file == tmp_path / "relinked.onnx"
+
+
+def test_an_image_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a file"):
+        image([], ANNOTATIONS)
+
+
+def test_epbuild_knows_the_files_of_its_own_image_layout_and_their_digests(tmp_path: Path) -> None:
+    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    (folder / "blobs/sha256" / ("0" * 64)).write_text("mine", encoding="utf-8")
+    found = listed(folder)
+    assert found == {path: hashlib.sha256(data).hexdigest() for path, data in tree(folder).items() if data != b"mine"}
+
+
+def test_a_blob_that_is_gone_or_changed_is_still_listed_as_what_it_should_be(tmp_path: Path) -> None:
+    made = image(contents(), ANNOTATIONS)
+    folder = laid_out(made, tmp_path / "image")
+    before = dict(listed(folder))
+    first, second, *_ = made.blobs
+    (folder / first.path).unlink()
+    (folder / second.path).write_bytes(b"changed")
+    assert listed(folder) == before
+
+
+def edit(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    index = json.loads((folder / "index.json").read_bytes())
+    change(index)
+    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def point_to(folder: Path, manifest: Any) -> None:
+    """Make the index lead to another manifest, whose digest is right."""
+    document = Document("", manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode())
+    (folder / "blobs/sha256" / document.sha256).write_bytes(document.data)
+    edit(folder, lambda index: index["manifests"][0].update(digest=f"sha256:{document.sha256}"))
+
+
+def become_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+UP = "sha256:" + "../" * 5 + "etc/passwd"
+DESCRIPTOR = {"digest": f"sha256:{'1' * 64}"}
+
+HOSTILE: Mapping[str, Callable[[Path], object]] = {
+    "no index": lambda folder: (folder / "index.json").unlink(),
+    "no layout file": lambda folder: (folder / "oci-layout").unlink(),
+    "not JSON": lambda folder: (folder / "index.json").write_bytes(b"\xff{"),
+    "an array": lambda folder: (folder / "index.json").write_bytes(b"[]"),
+    "deeply nested": lambda folder: (folder / "index.json").write_bytes(b"[" * 200_000),
+    "someone else's": lambda folder: edit(folder, lambda index: index.pop("annotations")),
+    "annotations of another type": lambda folder: edit(folder, lambda index: index.update(annotations=["dev.epbuild.format"])),
+    "of a newer format": lambda folder: edit(folder, lambda index: index["annotations"].update({"dev.epbuild.format": "2"})),
+    "a second image in it": lambda folder: edit(folder, lambda index: index["manifests"].append(DESCRIPTOR)),
+    "no image in it": lambda folder: edit(folder, lambda index: index["manifests"].clear()),
+    "manifests of another type": lambda folder: edit(folder, lambda index: index.update(manifests=7)),
+    "a digest that leads out": lambda folder: edit(folder, lambda index: index["manifests"][0].update(digest=UP)),
+    "a digest that is a number": lambda folder: edit(folder, lambda index: index["manifests"][0].update(digest=5)),
+    "a manifest that is not there": lambda folder: edit(folder, lambda index: index["manifests"][0].update(DESCRIPTOR)),
+    "a manifest without layers": lambda folder: point_to(folder, {"config": DESCRIPTOR}),
+    "a manifest that is an array": lambda folder: point_to(folder, [DESCRIPTOR]),
+    "a manifest that is a number": lambda folder: point_to(folder, b"5"),
+    "layers that lead out": lambda folder: point_to(folder, {"config": DESCRIPTOR, "layers": [{"digest": UP}]}),
+    "layers by another algorithm": lambda folder: point_to(folder, {"config": DESCRIPTOR, "layers": [{"digest": "sha512:ab"}]}),
+    "a huge index": lambda folder: (folder / "index.json").write_bytes((folder / "index.json").read_bytes() + b" " * (17 << 20)),
+    "a folder for an index": lambda folder: become_a_folder(folder / "index.json"),
+}
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_an_image_layout_that_is_not_epbuilds_lists_nothing(tmp_path: Path, how: str) -> None:
+    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    HOSTILE[how](folder)
+    assert listed(folder) == {}
+
+
+def test_a_manifest_that_was_changed_lists_nothing(tmp_path: Path) -> None:
+    made = image(contents(), ANNOTATIONS)
+    folder = laid_out(made, tmp_path / "image")
+    (folder / made.manifest.path).write_bytes(made.manifest.data.replace(b"decode_ctx.onnx", b"ENCODE_ctx.onnx"))
+    assert listed(folder) == {}
+
+
+def test_a_folder_that_is_not_there_or_no_folder_lists_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert listed(tmp_path / "nowhere") == listed(tmp_path / "file") == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
+@pytest.mark.parametrize("linked", ["index.json", "oci-layout", "blobs", "blobs/sha256"])
+def test_links_out_of_the_folder_are_not_followed(tmp_path: Path, linked: str) -> None:
+    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    outside = tmp_path / "outside"
+    (folder / linked).rename(outside)
+    (folder / linked).symlink_to(outside)
+    assert listed(folder) == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_in_the_place_of_a_file_stops_nothing(tmp_path: Path) -> None:
+    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    (folder / "index.json").unlink()
+    os.mkfifo(folder / "index.json")
+    assert listed(folder) == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
+def test_the_output_folder_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    folder = laid_out(image(contents(), ANNOTATIONS), tmp_path / "image")
+    (tmp_path / "link").symlink_to(folder)
+    assert listed(tmp_path / "link") == listed(folder) != {}
+
+
+def pour_zeros(content: Content, write: Write) -> None:
+    piece = bytes(1 << 20)
+    for _ in range(content.size >> 20):
+        write(memoryview(piece))
+
+
+def test_however_large_a_file_is_it_is_compressed_in_a_few_megabytes_of_memory(tmp_path: Path) -> None:
+    squeeze(Content("first", "asset", 1 << 20, "0" * 64), pour_zeros, 3, tmp_path)  # imports
+    tracemalloc.start()
+    try:
+        made = squeeze(Content("weights", "external-data", 96 << 20, "a" * 64), pour_zeros, 3, tmp_path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert made.packed.file is not None
+    data = made.packed.file.read_bytes()
+    assert (made.packed.path, made.packed.size) == ("weights.zst", len(data))
+    assert made.packed.sha256 == hashlib.sha256(data).hexdigest()
+    assert zstandard.ZstdDecompressor().stream_reader(data).read() == bytes(96 << 20)
+    assert peak < 12 << 20
+
+
+@pytest.mark.parametrize("size", [(1 << 20) - 1, (1 << 20) + 1])
+def test_a_file_that_is_not_as_long_as_it_was_is_not_compressed(size: int, tmp_path: Path) -> None:
+    def pour(content: Content, write: Write) -> None:
+        write(memoryview(bytes(1 << 20)))
+
+    with pytest.raises(BuildError, match="weights changed while it was packed") as error:
+        squeeze(Content("weights", "external-data", size, "a" * 64), pour, 3, tmp_path)
+    assert error.value.problems[0].code == "EPB415"

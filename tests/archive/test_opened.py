@@ -1,0 +1,288 @@
+"""What a user may rely on who hands over an archive or an image: all of it is there for a while, nothing of it stays, damage is noticed."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+import tracemalloc
+from collections import namedtuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from packed import FILES, archived, compressed, files_below, laid_out, with_manifest
+
+from epbuild.archive import members
+from epbuild.archive.opened import opened
+from epbuild.archive.packs import Form
+from epbuild.archive.refusal import CannotUnpack, UnsoundArchive
+from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem
+from epbuild.verify.artifact import NothingToVerify
+
+MIB = 1 << 20
+FORMS: tuple[Form, ...] = get_args(Form)
+both_forms = pytest.mark.parametrize("form", FORMS)
+every_form = pytest.mark.parametrize("form", [*FORMS, "deflated", "oci", "oci+zstd"])
+
+segments = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=40).filter(
+    lambda text: text not in (".", "..")
+)
+names = st.lists(segments, min_size=1, max_size=3).map("/".join)
+PLAIN = r"[a-z0-9_-]{4,12}\.bin"
+plain = st.from_regex(PLAIN, fullmatch=True)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of temporary files, in which nothing may be left over."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def made(form: str, files: Mapping[str, bytes], folder: Path) -> Path:
+    if form.startswith("oci"):
+        return laid_out(files, folder / "image", compressed=form == "oci+zstd")
+    if form == "deflated":
+        (folder / "a.zip").write_bytes(archived("zip", files, 6))
+        return folder / "a.zip"
+    path = folder / f"a.{form}"
+    path.write_bytes(archived(form, files))  # type: ignore[arg-type]
+    return path
+
+
+def held(path: Path) -> dict[str, bytes]:
+    with opened(path) as lent:
+        return files_below(lent.place)
+
+
+@every_form
+def test_all_that_is_in_it_is_there_while_it_is_open(form: str, tmp_path: Path) -> None:
+    assert held(made(form, FILES, tmp_path)) == FILES
+
+
+@both_forms
+@given(files=st.dictionaries(names | plain, st.binary(max_size=600), max_size=5))
+@example(files={"a": b"1", "A": b"2"})
+@example(files={"nul.txt": b""})
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_the_names_are_every_file_comes_back_or_one_sentence_says_why_not(form: Form, files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = made(form, files, Path(folder))
+        told = ""
+        try:
+            assert held(path) == files
+        except (UnsoundArchive, CannotUnpack) as error:
+            told = str(error).replace(path.as_posix(), "")
+        assert not told or not all(re.fullmatch(PLAIN, name) for name in files)
+        assert told.isprintable()
+        assert folder not in told
+        assert list(Path(folder).iterdir()) == [path]
+
+
+@pytest.mark.parametrize("packed_as", [".", "top"])
+def test_what_tar_makes_of_a_folder_is_read_too(packed_as: str, tmp_path: Path) -> None:
+    for name, data in FILES.items():
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_bytes(data)
+    for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=form, pax_headers={"comment": "of all members"}) as archive:
+            archive.add(tmp_path / "folder", packed_as)
+        path = tmp_path / "theirs.tar.zst"
+        path.write_bytes(compressed(file.getvalue()))
+        assert held(path) == {(Path(packed_as) / name).as_posix(): data for name, data in FILES.items()}
+
+
+@pytest.mark.parametrize("name", ["folder", "folder/manifest.json", "folder/m.onnx", "notes", "gone"])
+def test_whatever_is_no_archive_is_lent_as_it_is(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for file in ("folder/manifest.json", "folder/m.onnx", "notes"):
+        (tmp_path / file).write_bytes(b"{}")
+    with opened(tmp_path / name) as lent:
+        assert (lent.place, lent.form, lent.told("as it is")) == (tmp_path / name, None, "as it is")
+
+
+def test_an_archive_is_known_by_what_it_begins_with_and_not_by_its_name(tmp_path: Path) -> None:
+    path = made("tar.zst", FILES, tmp_path)
+    assert held(path.rename(tmp_path / "download")) == FILES
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("a.zip", "is no archive"), ("a.tar.zst", "is no archive"), ("a.tar.gz", "of another form")]
+)
+def test_what_only_looks_like_an_archive_is_a_wrong_command_line(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"not at all")
+    with pytest.raises(NothingToVerify, match=why) as error, opened(tmp_path / name):
+        pass
+    assert (error.value.exit_code, error.value.problems[0].code) == (2, "EPB600")
+
+
+@every_form
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), RuntimeError("a mistake"), OSError(errno.EIO, "no")])
+def test_nothing_stays_however_the_work_on_it_ends(form: str, raised: BaseException, tmp_path: Path, temporary: Path) -> None:
+    path = made(form, FILES, tmp_path)
+    with pytest.raises(type(raised)), opened(path) as lent:  # noqa: PT012 - the block is what it is about
+        assert lent.place.parent == temporary
+        raise raised
+    assert list(temporary.iterdir()) == []
+
+
+def test_nobody_is_told_of_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None:
+    path = made("zip", FILES, tmp_path)
+    title = path.as_posix()
+    with pytest.raises(EpbuildError) as error, opened(path) as lent:  # noqa: PT012 - the block is what it is about
+        inside = str(lent.place / "m_ctx.onnx")
+        assert lent.told(f"Load model from {inside} failed") == f"Load model from {title}{os.sep}m_ctx.onnx failed"
+        assert lent.told(f"cut off: {str(lent.place)[:-3]}") == f"cut off: {title}"
+        assert lent.told(json.dumps(inside)) == json.dumps(f"{title}{os.sep}m_ctx.onnx")
+        raise EpbuildError(Problem("EPB602", f"{inside} is not whole", Path(inside), f"Look at {inside}."))
+    assert str(lent.place) not in str(error.value.problems[0])
+    assert str(error.value.problems[0]).count(title) == 3
+    with pytest.raises(OSError, match=r"a\.zip") as failure, opened(path) as lent:
+        (lent.place / "gone").read_bytes()
+    assert str(failure.value.filename).startswith(title)
+
+
+@both_forms
+def test_a_cut_archive_is_damaged_wherever_it_was_cut(form: Form, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{form}"
+    whole = archived(form, with_manifest(FILES))
+    for size in {*random.Random(1).sample(range(4, len(whole)), 120), *range(len(whole) - 30, len(whole))}:
+        path.write_bytes(whole[:size])
+        with pytest.raises(UnsoundArchive) as error:
+            held(path)
+        [problem] = error.value.problems
+        assert (problem.code, problem.where, error.value.exit_code) == ("EPB619", path, 1)
+
+
+def test_a_flipped_byte_in_what_zstd_compressed_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
+    files = with_manifest(FILES)
+    path, whole = tmp_path / "a.tar.zst", archived("tar.zst", files)
+    noticed = 0
+    for place in range(4, len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
+        try:
+            # Of some bits there is another spelling: a larger window, another place with the same zeros. The checksum decides.
+            assert held(path) == files
+        except UnsoundArchive:
+            noticed += 1
+    assert noticed > 0.95 * len(whole)
+
+
+def test_a_flipped_byte_in_a_zip_archive_is_noticed_or_changes_nothing_that_counts(tmp_path: Path) -> None:
+    files = with_manifest(FILES)
+    path, whole = tmp_path / "a.zip", archived("zip", files)
+    directory = whole.index(b"PK\x01\x02")
+    noticed = 0
+    for place in {*range(4, 40), *random.Random(3).sample(range(4, directory), 100), *range(directory, len(whole))}:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
+        try:
+            found = held(path)
+        except UnsoundArchive:
+            noticed += 1
+        else:
+            # A member that is gone is told by the manifest. No byte is another one.
+            assert found.items() <= files.items(), place
+    assert noticed > 200
+
+
+def test_a_damaged_member_is_named(tmp_path: Path) -> None:
+    path, whole = tmp_path / "a.zip", archived("zip", FILES)
+    path.write_bytes(whole.replace(b"nine", b"mine"))
+    with pytest.raises(UnsoundArchive) as error:
+        held(path)
+    told = str(error.value)
+    assert told == f"{path.as_posix()}: the member 'modèles/größe.bin' is not whole: bad CRC-32. Get it again. [EPB619]"
+
+
+def test_what_follows_the_end_of_an_archive_is_no_part_of_it(tmp_path: Path) -> None:
+    import zstandard
+
+    path = tmp_path / "a.tar.zst"
+    tar = zstandard.ZstdDecompressor().stream_reader(archived("tar.zst", FILES)).read()
+    for wrong in (
+        tar + b"more",
+        tar.rstrip(b"\0") + bytes(-len(tar.rstrip(b"\0")) % 512),
+        tar[: len(tar) // 1024 * 512],
+        b"",
+        b"x" * 512,
+    ):
+        path.write_bytes(compressed(wrong))
+        with pytest.raises(UnsoundArchive, match="EPB619"):
+            held(path)
+
+
+@both_forms
+def test_however_large_an_archive_is_a_few_megabytes_of_memory_are_enough(form: Form, tmp_path: Path) -> None:
+    peaks = []
+    for size in (4 * MIB, 64 * MIB):
+        path = made(form, with_manifest({"weights": random.Random(5).randbytes(MIB) * (size // MIB)}), tmp_path)
+        tracemalloc.start()
+        with opened(path) as lent:
+            assert (lent.place / "weights").stat().st_size == size
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 2 * MIB < 12 * MIB
+
+
+@both_forms
+def test_zeros_are_unpacked_where_a_manifest_tells_of_them_and_are_a_bomb_where_none_does(
+    form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_UNTOLD_BYTES", MIB)
+    monkeypatch.setattr(members, "_UNTOLD_TIMES", 0)
+    files = {"zeros": bytes(2 * MIB)}
+    assert held(made(form, with_manifest(files), tmp_path))["zeros"] == files["zeros"]
+    # What is put into a folder before it is packed keeps its manifest there.
+    below = {f"top/{name}": data for name, data in with_manifest(files).items()}
+    assert held(made("zip", below, tmp_path))["top/zeros"] == files["zeros"]
+    with pytest.raises(UnsoundArchive, match=r"'zeros' would have 2,097,152 bytes.*EPB631"):
+        held(made(form, files, tmp_path))
+
+
+@both_forms
+def test_a_disk_without_room_is_told_before_it_is_full(form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(form, FILES, tmp_path)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(1000, 0, 1000))
+    with pytest.raises(CannotUnpack, match=r"there is room for 1,000.*TMPDIR") as error:
+        held(path)
+    assert (error.value.exit_code, error.value.problems[0].code) == (3, "EPB638")
+
+
+def test_whoever_waits_for_longer_than_a_second_is_told_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made("zip", {"weights": bytes(4 * MIB)}, tmp_path)
+    clock: Any = type("Clock", (), {"now": 0.0, "monotonic": lambda self: self.now})()
+    monkeypatch.setattr(members, "time", clock)
+    said: list[str] = []
+    with opened(path, said.append):
+        pass
+    assert said == []
+    ticks = iter(range(1000))
+    clock.monotonic = lambda: next(ticks)  # a second for each piece
+    with opened(path, said.append):
+        pass
+    assert said == [f"unpacking {path.as_posix()}: {size}" for size in ("262.1 kB", "2.9 MB")]
+
+
+def test_without_the_package_for_zstd_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made("tar.zst", FILES, tmp_path)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(EnvironmentFailure, match=r"pip install 'epbuild\[archive\]'") as error:
+        held(path)
+    assert error.value.problems[0].code == "EPB425"
+    assert held(made("zip", FILES, tmp_path)) == FILES

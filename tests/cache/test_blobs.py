@@ -1,0 +1,593 @@
+"""What a user may rely on from the blob store, whatever happens to the processes and the disk around it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.errors import DamagedBlob, MissingBlob
+from epbuild.cache.leases import Cancelled
+from epbuild.core.content import Blob
+from epbuild.core.errors import StoreError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+posix_only = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals or permissions")
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="clones are made on Linux")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "cache")
+
+
+def stored_files(store: BlobStore) -> list[Path]:
+    return [path for path in (store.root / "cas" / "sha256").rglob("*") if path.is_file()]
+
+
+def stored(store: BlobStore, data: bytes) -> Blob:
+    """`data`, stored from a file."""
+    source = store.root.with_name("source")
+    source.write_bytes(data)
+    return store.add(source)
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def test_a_stored_file_comes_back_byte_for_byte_under_its_sha256(store: BlobStore, tmp_path: Path) -> None:
+    data = os.urandom(3 * 1024 * 1024 + 17)
+    (tmp_path / "model.bin").write_bytes(data)
+    blob = store.add(tmp_path / "model.bin")
+    assert blob == Blob(hashlib.sha256(data).hexdigest(), len(data))
+    assert store.has(blob.digest, blob.size)
+    store.materialise(blob.digest, tmp_path / "new" / "folder" / "copy.bin")
+    assert (tmp_path / "new" / "folder" / "copy.bin").read_bytes() == data
+    assert store.read_bytes(blob.digest) == data
+
+
+def test_a_file_that_grew_in_the_store_becomes_a_blob_without_a_copy(store: BlobStore) -> None:
+    store.partials.mkdir(parents=True)
+    partial = store.partials / "download"
+    partial.write_bytes(b"arrived")
+    inode = partial.stat().st_ino
+    blob = Blob(hashlib.sha256(b"arrived").hexdigest(), len(b"arrived"))
+    store.adopt(partial, blob)
+    assert store.find(blob.digest) == blob
+    assert store.read_bytes(blob.digest) == b"arrived"
+    assert [path.stat().st_ino for path in stored_files(store)] == [inode]
+    assert not partial.exists()
+
+
+def test_a_file_whose_content_is_there_already_takes_no_second_place(store: BlobStore) -> None:
+    blob = stored(store, b"arrived")
+    (place,) = stored_files(store)
+    before = place.stat()
+    store.partials.mkdir(parents=True)
+    (store.partials / "download").write_bytes(b"arrived")
+    store.adopt(store.partials / "download", blob)
+    assert place.stat().st_ino == before.st_ino
+    assert list(store.partials.iterdir()) == []
+
+
+def of(data: bytes) -> Blob:
+    return Blob(hashlib.sha256(data).hexdigest(), len(data))
+
+
+@pytest.mark.parametrize("size", [0, 1, 3 * 1024 * 1024 + 17, 9 * 1024 * 1024])
+def test_a_file_that_is_taken_becomes_the_blob_without_a_copy(store: BlobStore, tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    path = tmp_path / "made.bin"
+    path.write_bytes(data)
+    os.utime(path, (0, 0))  # an old file is a blob that was stored now, or `gc` would take it for one that nobody uses
+    inode = path.stat().st_ino
+    blob = store.take(path)
+    assert blob == of(data)
+    assert store.read_bytes(blob.digest) == data
+    [thing] = store.things()
+    assert thing.used_ns > time.time_ns() - 60_000_000_000
+    assert list((store.root / "cas" / "tmp").iterdir()) == []
+    if os.name != "nt":
+        [place] = stored_files(store)
+        assert (place.stat().st_ino, stat.S_IMODE(place.stat().st_mode)) == (inode, 0o444)
+        assert not path.exists()
+
+
+@contextmanager
+def another_name(path: Path) -> Iterator[Path]:
+    other = path.with_name("another name")
+    os.link(path, other)
+    yield other
+
+
+@contextmanager
+def file_of_a_link(path: Path) -> Iterator[Path]:
+    other = path.rename(path.with_name("file of the link"))
+    path.symlink_to(other.name)
+    yield other
+
+
+@contextmanager
+def used_by_somebody(path: Path) -> Iterator[Path]:
+    import fcntl
+
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield path
+
+
+@contextmanager
+def that_cannot_be_moved(path: Path) -> Iterator[Path]:
+    """As from another file system, or out of a folder that may not be changed."""
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        yield path
+
+
+@posix_only
+@pytest.mark.parametrize("arrange", [another_name, file_of_a_link, used_by_somebody, that_cannot_be_moved])
+def test_a_file_that_may_be_needed_where_it_is_is_copied_and_changing_it_never_changes_the_store(
+    store: BlobStore, tmp_path: Path, arrange: Callable[[Path], AbstractContextManager[Path]]
+) -> None:
+    path = tmp_path / "made.bin"
+    path.write_bytes(b"as built")
+    with arrange(path) as other:
+        blob = store.take(path)
+        assert blob == of(b"as built")
+        assert other.read_bytes() == b"as built"
+        other.write_bytes(b"edited by a user")
+        assert path.read_bytes() == b"edited by a user"
+    assert stat.S_IMODE(other.stat().st_mode) & stat.S_IWUSR
+    assert store.read_bytes(blob.digest) == b"as built"
+    assert not any(place.is_symlink() for place in stored_files(store))
+    assert list((store.root / "cas" / "tmp").iterdir()) == []
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system."""
+    memory = Path("/dev/shm")
+    if not (os.access(memory, os.W_OK) and memory.stat().st_dev != tmp_path.stat().st_dev):
+        pytest.skip("there is no other file system")
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_file_of_another_file_system_is_copied(store: BlobStore, elsewhere: Path) -> None:
+    (elsewhere / "made.bin").write_bytes(b"as built")
+    assert store.take(elsewhere / "made.bin") == of(b"as built")
+    assert store.read_bytes(of(b"as built").digest) == b"as built"
+    assert (elsewhere / "made.bin").read_bytes() == b"as built"
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs permissions that bind")
+@pytest.mark.parametrize("mode", [0o444, 0o644])
+def test_a_file_that_may_not_be_written_or_moved_is_stored_all_the_same(store: BlobStore, tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "made.bin").write_bytes(b"as built")
+    (folder / "made.bin").chmod(mode)
+    folder.chmod(0o555)
+    try:
+        assert store.take(folder / "made.bin") == of(b"as built")
+    finally:
+        folder.chmod(0o755)
+    assert store.read_bytes(of(b"as built").digest) == b"as built"
+
+
+def test_taking_what_is_there_already_keeps_the_blob_that_is_there(store: BlobStore, tmp_path: Path) -> None:
+    stored(store, b"same")
+    [place] = stored_files(store)
+    before = place.stat()
+    (tmp_path / "made.bin").write_bytes(b"same")
+    assert store.take(tmp_path / "made.bin") == of(b"same")
+    assert [path.stat().st_ino for path in stored_files(store)] == [before.st_ino]
+    assert list((store.root / "cas" / "tmp").iterdir()) == []
+
+
+def test_taking_the_content_of_a_damaged_blob_replaces_it(store: BlobStore, tmp_path: Path) -> None:
+    blob = stored(store, b"whole content")
+    [place] = stored_files(store)
+    overwrite(place, b"whole")
+    (tmp_path / "made.bin").write_bytes(b"whole content")
+    assert store.take(tmp_path / "made.bin") == blob
+    assert store.read_bytes(blob.digest) == b"whole content"
+    assert (store.root / "cas" / "damaged" / blob.digest).read_bytes() == b"whole"
+
+
+def test_a_digest_alone_finds_its_blob_and_nothing_else_does(store: BlobStore) -> None:
+    blob = stored(store, b"content")
+    assert store.find(blob.digest) == blob
+    assert store.find("0" * 64) is None
+    assert store.find("../../outside") is None
+
+
+def test_an_empty_file_is_a_blob_like_any_other(store: BlobStore, tmp_path: Path) -> None:
+    blob = stored(store, b"")
+    store.materialise(blob.digest, tmp_path / "empty")
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
+def test_changing_a_materialised_file_never_changes_the_store(store: BlobStore, tmp_path: Path) -> None:
+    blob = stored(store, b"as built")
+    copy = tmp_path / "copy"
+    store.materialise(blob.digest, copy)
+    copy.write_bytes(b"edited by a user")
+    assert copy.stat().st_nlink == 1
+    assert store.read_bytes(blob.digest) == b"as built"
+
+
+@posix_only
+def test_blobs_are_read_only_and_materialised_files_are_ordinary(store: BlobStore, tmp_path: Path) -> None:
+    blob = stored(store, b"content")
+    previous = os.umask(0o022)
+    try:
+        store.materialise(blob.digest, tmp_path / "copy")
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o644
+    assert [stat.S_IMODE(path.stat().st_mode) for path in stored_files(store)] == [0o444]
+
+
+def test_storing_the_same_content_again_keeps_the_blob_that_is_there(store: BlobStore, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"same")
+    stored(store, b"same")
+    (place,) = stored_files(store)
+    before = place.stat()
+    store.add(tmp_path / "a")
+    assert place.stat().st_ino == before.st_ino
+    assert list((store.root / "cas" / "tmp").iterdir()) == []
+
+
+def test_a_blob_that_was_altered_on_disk_is_never_handed_out_and_heals_when_it_is_made_again(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    blob = stored(store, b"the real context binary")
+    (place,) = stored_files(store)
+    overwrite(place, b"a false context binary!")
+    with pytest.raises(DamagedBlob) as failure:
+        store.materialise(blob.digest, tmp_path / "out.bin")
+    assert failure.value.problems[0].code == "EPB502"
+    assert not (tmp_path / "out.bin").exists()
+    assert not store.has(blob.digest, blob.size)
+    assert (store.root / "cas" / "damaged" / blob.digest).read_bytes() == b"a false context binary!"
+
+    stored(store, b"the real context binary")
+    store.materialise(blob.digest, tmp_path / "out.bin")
+    assert (tmp_path / "out.bin").read_bytes() == b"the real context binary"
+
+
+def test_reading_an_altered_blob_into_memory_is_refused_too(store: BlobStore) -> None:
+    blob = stored(store, b"right")
+    (place,) = stored_files(store)
+    overwrite(place, b"wrong")
+    with pytest.raises(DamagedBlob):
+        store.read_bytes(blob.digest)
+    with pytest.raises(MissingBlob):
+        store.read_bytes(blob.digest)
+
+
+@pytest.mark.parametrize("size", [0, 5, 3_000_000, 11_000_017])
+def test_a_poured_blob_arrives_in_order_and_in_pieces_that_need_not_be_kept(store: BlobStore, size: int) -> None:
+    data = os.urandom(size)
+    blob = stored(store, data)
+    arrived, largest = bytearray(), 0
+
+    def write(piece: memoryview) -> None:
+        nonlocal largest
+        arrived.extend(piece)
+        largest = max(largest, len(piece))
+
+    store.pour(blob.digest, write)
+    assert arrived == data
+    assert largest <= 1 << 20
+
+
+@pytest.mark.parametrize("size", [9, 11_000_017])
+def test_pouring_an_altered_blob_ends_in_an_error_and_it_is_set_aside(store: BlobStore, size: int) -> None:
+    blob = stored(store, b"s" * size)
+    (place,) = stored_files(store)
+    overwrite(place, b"s" * (size - 1) + b"!")
+    arrived = bytearray()
+    with pytest.raises(DamagedBlob):
+        store.pour(blob.digest, arrived.extend)
+    assert len(arrived) == size
+    assert (store.root / "cas" / "damaged" / blob.digest).stat().st_size == size
+    with pytest.raises(MissingBlob):
+        store.pour(blob.digest, arrived.extend)
+
+
+@pytest.mark.parametrize("size", [9, 11_000_017])
+def test_who_cannot_take_what_is_poured_is_not_told_that_the_store_is_broken(store: BlobStore, size: int) -> None:
+    blob = stored(store, b"s" * size)
+    before = threading.active_count()
+    left = 9_000_000 if size > 9_000_000 else 0
+
+    def refuse(piece: memoryview) -> None:
+        nonlocal left
+        left -= len(piece)
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        store.pour(blob.digest, refuse)
+    assert threading.active_count() == before
+    assert store.has(blob.digest, blob.size)
+
+
+def test_a_disk_that_cannot_be_read_while_pouring_is_told_as_the_stores(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class BadDisk(io.FileIO):
+        def readinto(self, buffer: WriteableBuffer) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    blob = stored(store, b"content")
+    (place,) = stored_files(store)
+    monkeypatch.setattr(store, "_open", lambda digest: BadDisk(place))
+    with pytest.raises(StoreError, match="Input/output error") as failure:
+        store.pour(blob.digest, bytearray().extend)
+    assert failure.value.problems[0].code == "EPB503"
+
+
+def test_a_check_reads_the_whole_blob_and_sets_aside_one_that_was_altered(store: BlobStore) -> None:
+    bad = stored(store, b"right")
+    (place,) = stored_files(store)
+    sound = stored(store, b"s" * 3_000_000)
+    read: list[int] = []
+    store.check(sound.digest, read.append)
+    assert sum(read) == 3_000_000
+    overwrite(place, b"wrong")
+    with pytest.raises(DamagedBlob):
+        store.check(bad.digest)
+    with pytest.raises(MissingBlob):
+        store.check(bad.digest)
+    store.check(sound.digest)
+
+
+def test_a_check_can_be_given_up_in_the_middle(store: BlobStore) -> None:
+    blob = stored(store, b"s" * 3_000_000)
+
+    def stop(count: int) -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        store.check(blob.digest, stop)
+    assert store.has(blob.digest, blob.size)
+
+
+def test_a_truncated_blob_counts_as_absent_and_storing_the_content_replaces_it(store: BlobStore) -> None:
+    blob = stored(store, b"whole content")
+    (place,) = stored_files(store)
+    overwrite(place, b"whole")
+    assert not store.has(blob.digest, blob.size)
+    stored(store, b"whole content")
+    assert store.has(blob.digest, blob.size)
+    assert store.read_bytes(blob.digest) == b"whole content"
+
+
+def test_asking_for_a_blob_that_is_not_there_names_it(store: BlobStore, tmp_path: Path) -> None:
+    digest = "0" * 64
+    with pytest.raises(MissingBlob, match=digest):
+        store.materialise(digest, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_digest_from_a_tampered_record_cannot_name_a_file_outside_the_store(store: BlobStore, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"private")
+    digest = f"../../../../{secret.name}"
+    assert not store.has(digest, 7)
+    with pytest.raises(MissingBlob):
+        store.materialise(digest, tmp_path / "out")
+
+
+def test_materialising_never_overwrites_a_file_that_is_there(store: BlobStore, tmp_path: Path) -> None:
+    blob = stored(store, b"built")
+    (tmp_path / "mine").write_bytes(b"precious")
+    with pytest.raises(StoreError, match="mine"):
+        store.materialise(blob.digest, tmp_path / "mine")
+    assert (tmp_path / "mine").read_bytes() == b"precious"
+
+
+def test_threads_that_store_the_same_content_never_show_a_reader_half_a_blob(store: BlobStore, tmp_path: Path) -> None:
+    contents = [bytes([number]) * 300_000 for number in range(6)]
+    blobs = [Blob(hashlib.sha256(data).hexdigest(), len(data)) for data in contents]
+    for number, data in enumerate(contents):
+        (tmp_path / f"{number}.bin").write_bytes(data)
+    writing = threading.Event()
+    writing.set()
+    failures: list[Exception] = []
+    seen = 0
+
+    def write() -> None:
+        try:
+            for number in range(len(contents)):
+                store.add(tmp_path / f"{number}.bin")
+        except Exception as error:  # noqa: BLE001 - a thread's failure is the test's
+            failures.append(error)
+
+    def read() -> None:
+        nonlocal seen
+        try:
+            while True:
+                last_round = not writing.is_set()
+                for blob in blobs:
+                    if store.has(blob.digest, blob.size):
+                        store.read_bytes(blob.digest)
+                        seen += 1
+                if last_round:
+                    return
+        except Exception as error:  # noqa: BLE001
+            failures.append(error)
+
+    reader = threading.Thread(target=read)
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for thread in [reader, *writers]:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    writing.clear()
+    reader.join()
+    assert failures == []
+    assert seen >= len(blobs)
+    assert len(stored_files(store)) == len(blobs)
+
+
+@posix_only
+def test_a_writer_killed_in_the_middle_leaves_nothing_under_a_blobs_name(store: BlobStore, tmp_path: Path) -> None:
+    source = tmp_path / "pipe"
+    os.mkfifo(source)
+    code = (
+        "import sys; from pathlib import Path; from epbuild.cache.blobs import BlobStore; "
+        "BlobStore(Path(sys.argv[1])).add(Path(sys.argv[2]))"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", code, store.root, source])
+    with source.open("wb", buffering=0) as pipe:
+        pipe.write(b"x" * 100_000)
+        drafts = store.root / "cas" / "tmp"
+        deadline = time.monotonic() + 5
+        while not (drafts.is_dir() and list(drafts.iterdir())) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        writer.send_signal(signal.SIGKILL)
+        assert writer.wait(5) == -signal.SIGKILL
+    (draft,) = drafts.iterdir()
+    assert draft.name.startswith(f"{writer.pid}-")
+    assert stored_files(store) == []
+
+    store.sweep()
+    assert not draft.exists()
+
+
+@posix_only
+def test_a_taker_is_left_alone_while_it_lives_and_leaves_nothing_under_a_blobs_name_when_it_is_killed(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    (tmp_path / "made.bin").write_bytes(b"as built")
+    code = """if True:
+        import os, sys, time
+        from pathlib import Path
+        from epbuild.cache.blobs import BlobStore
+
+        def wait(descriptor):  # the file has been moved, and is not published yet
+            print("moved", flush=True)
+            time.sleep(60)
+
+        os.fsync = wait
+        BlobStore(Path(sys.argv[1])).take(Path(sys.argv[2]))
+    """
+    taker = subprocess.Popen([sys.executable, "-c", code, store.root, tmp_path / "made.bin"], stdout=subprocess.PIPE)
+    assert taker.stdout is not None
+    with taker.stdout as said:
+        assert said.readline() == b"moved\n"
+        [draft] = (store.root / "cas" / "tmp").iterdir()
+        store.sweep()
+        assert draft.read_bytes() == b"as built"
+        taker.kill()
+        assert taker.wait(5) == -signal.SIGKILL
+    assert stored_files(store) == []
+    store.sweep()
+    assert not draft.exists()
+
+
+@pytest.mark.parametrize("store_file", [BlobStore.add, BlobStore.take])
+def test_a_full_disk_is_told_with_the_path_and_a_way_out_and_leaves_no_blob(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store_file: Callable[[BlobStore, Path], Blob]
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "model.bin").write_bytes(b"weights")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError) as failure:
+        store_file(store, tmp_path / "model.bin")
+    (problem,) = failure.value.problems
+    assert problem.code == "EPB503"
+    assert str(tmp_path / "model.bin") in problem.message
+    assert str(store.root) in problem.message
+    assert problem.hint is not None
+    assert "EPBUILD_CACHE_DIR" in problem.hint
+    assert "space" in problem.hint
+    assert stored_files(store) == []
+    assert list((store.root / "cas" / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("store_file", [BlobStore.add, BlobStore.take])
+def test_a_cache_directory_that_cannot_be_made_is_an_error_with_a_way_out(
+    tmp_path: Path, store_file: Callable[[BlobStore, Path], Blob]
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"):
+        store_file(BlobStore(tmp_path / "file" / "cache"), tmp_path / "file")
+
+
+@pytest.mark.parametrize("store_file", [BlobStore.add, BlobStore.take])
+def test_a_source_that_is_missing_is_not_blamed_on_the_cache(
+    store: BlobStore, tmp_path: Path, store_file: Callable[[BlobStore, Path], Blob]
+) -> None:
+    with pytest.raises(StoreError, match=r"gone\.bin") as failure:
+        store_file(store, tmp_path / "gone.bin")
+    assert "EPBUILD_CACHE_DIR" not in str(failure.value)
+
+
+@linux_only
+def test_where_the_file_system_can_clone_the_clone_is_used_and_checked(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloned = b"content"
+
+    def clone(destination: int, request: int, source: int) -> int:
+        os.pwrite(destination, cloned, 0)
+        return 0
+
+    monkeypatch.setattr("epbuild.core.clone.fcntl.ioctl", clone)
+    blob = stored(store, b"content")
+    store.materialise(blob.digest, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"content"
+    cloned = b"garbage"
+    with pytest.raises(DamagedBlob):
+        store.materialise(blob.digest, tmp_path / "second")
+
+
+@linux_only
+def test_a_file_system_that_cannot_clone_is_asked_once_and_then_copied_to(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def refuse(destination: int, request: int, source: int) -> int:
+        nonlocal asked
+        asked += 1
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr("epbuild.core.clone.fcntl.ioctl", refuse)
+    blob = stored(store, b"content")
+    for name in ("first", "second"):
+        store.materialise(blob.digest, tmp_path / name)
+        assert (tmp_path / name).read_bytes() == b"content"
+    assert asked == 1

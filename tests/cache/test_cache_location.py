@@ -1,0 +1,88 @@
+"""Where a user finds the store, and how to put it elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from epbuild.cache.location import cache_directory, tag_cache
+from epbuild.core.errors import StoreError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for variable in ("EPBUILD_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32", "darwin"])
+def test_the_variable_decides_on_every_platform(home: Path, monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", str(home / "elsewhere"))
+    assert cache_directory() == home / "elsewhere"
+
+
+def test_a_relative_variable_is_taken_from_the_current_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", "cache")
+    assert cache_directory() == home / "cache"
+
+
+@pytest.mark.parametrize(
+    ("platform", "below_home"),
+    [
+        ("linux", ".cache/epbuild"),
+        ("win32", "AppData/Local/epbuild/cache"),
+        ("darwin", "Library/Caches/epbuild"),
+    ],
+)
+def test_without_it_the_store_is_where_the_platform_keeps_caches(
+    home: Path, monkeypatch: pytest.MonkeyPatch, platform: str, below_home: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert cache_directory() == home / below_home
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "below"),
+    [("linux", "XDG_CACHE_HOME", "epbuild"), ("win32", "LOCALAPPDATA", "epbuild/cache")],
+)
+def test_the_platforms_own_variable_is_obeyed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, platform: str, variable: str, below: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv(variable, str(home / "caches"))
+    assert cache_directory() == home / "caches" / below
+
+
+def test_a_relative_xdg_directory_is_ignored_so_that_the_store_does_not_move_with_the_current_directory(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    assert cache_directory() == home / ".cache" / "epbuild"
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"):
+        cache_directory()
+
+
+def test_backup_programs_can_tell_a_store_for_a_cache(home: Path) -> None:
+    root = home / "cache" / "epbuild"
+    tag_cache(root)
+    tag = root / "CACHEDIR.TAG"
+    # What https://bford.info/cachedir/ asks for: the file begins with these 43 bytes.
+    assert tag.read_bytes()[:43] == b"Signature: 8a477f597d28d172789f06886806bc55"
+    assert [path.name for path in root.iterdir()] == ["CACHEDIR.TAG"]
+    before = tag.stat()
+    tag_cache(root)
+    assert (tag.stat().st_ino, tag.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

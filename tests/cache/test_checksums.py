@@ -1,0 +1,165 @@
+"""What a user may rely on when large blobs are checked by their checksums: quick, and no damage passes that a SHA-256 would have told."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from xxhash import xxh3_128_hexdigest
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.errors import DamagedBlob
+from epbuild.core.content import LARGE_BYTES, Blob
+from epbuild.core.errors import StoreError
+
+DATA = os.urandom(LARGE_BYTES + 100_003)
+DIGEST = hashlib.sha256(DATA).hexdigest()
+
+Read = Callable[[BlobStore, Path], bytes]
+
+
+def materialised(store: BlobStore, folder: Path) -> bytes:
+    copy = folder / f"copy-{os.urandom(4).hex()}"
+    store.materialise(DIGEST, copy)
+    return copy.read_bytes()
+
+
+def poured(store: BlobStore, folder: Path) -> bytes:
+    pieces: list[bytes] = []
+    store.pour(DIGEST, lambda piece: pieces.append(bytes(piece)))
+    return b"".join(pieces)
+
+
+each_way = pytest.mark.parametrize("read", [materialised, poured])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    store = BlobStore(tmp_path / "cache")
+    (tmp_path / "model.bin").write_bytes(DATA)
+    store.add(tmp_path / "model.bin")
+    return store
+
+
+def blob_of(store: BlobStore, digest: str = DIGEST) -> Path:
+    return store.root / "cas" / "sha256" / digest[:2] / digest
+
+
+def checksum_of(store: BlobStore, digest: str = DIGEST) -> Path:
+    return store.root / "cas" / "xxh3-128" / digest[:2] / digest
+
+
+def checksums(store: BlobStore) -> list[Path]:
+    return [path for path in (store.root / "cas" / "xxh3-128").rglob("*") if path.is_file()]
+
+
+def damage(store: BlobStore) -> bytes:
+    """Flip a bit near the end of the blob; returns what it is now."""
+    wrong = bytearray(DATA)
+    wrong[-5] ^= 1
+    blob_of(store).chmod(0o644)
+    blob_of(store).write_bytes(wrong)
+    return bytes(wrong)
+
+
+def test_a_large_file_has_its_checksum_from_the_moment_it_is_stored(store: BlobStore, tmp_path: Path) -> None:
+    assert checksum_of(store).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
+    other = BlobStore(tmp_path / "other")
+    other.take(tmp_path / "model.bin")
+    assert checksum_of(other).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
+
+
+def test_a_small_file_needs_none(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "cache")
+    (tmp_path / "small").write_bytes(b"small")
+    blob = store.add(tmp_path / "small")
+    store.materialise(blob.digest, tmp_path / "copy")
+    assert checksums(store) == []
+
+
+@each_way
+def test_a_large_blob_leaves_the_store_without_another_sha256(
+    store: BlobStore, tmp_path: Path, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise AssertionError("a SHA-256 was found")
+
+    monkeypatch.setattr("epbuild.core.content.hashlib.sha256", refuse)
+    assert read(store, tmp_path) == DATA
+
+
+@each_way
+@pytest.mark.parametrize("known", [True, False])
+def test_a_bit_that_flipped_is_noticed_with_a_checksum_and_without(
+    store: BlobStore, tmp_path: Path, read: Read, known: bool
+) -> None:
+    damage(store)
+    if not known:
+        checksum_of(store).unlink()
+    with pytest.raises(DamagedBlob):
+        read(store, tmp_path)
+    assert not blob_of(store).exists()
+    assert checksums(store) == []
+    assert list(tmp_path.glob("copy-*")) == []
+
+
+@each_way
+@pytest.mark.parametrize("text", [None, "", "0" * 31, "no checksum at all", "\0" * 32, "ä" * 32])
+def test_where_there_is_no_checksum_the_sha256_decides_and_the_checksum_is_noted(
+    store: BlobStore, tmp_path: Path, read: Read, text: str | None
+) -> None:
+    checksum_of(store).unlink()
+    if text is not None:
+        checksum_of(store).write_text(text, encoding="utf-8")
+    assert read(store, tmp_path) == DATA
+    assert checksum_of(store).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
+
+
+def test_a_wrong_checksum_costs_a_blob_and_is_right_once_that_is_stored_again(store: BlobStore, tmp_path: Path) -> None:
+    checksum_of(store).write_text("0" * 32, encoding="ascii")
+    with pytest.raises(DamagedBlob):
+        materialised(store, tmp_path)
+    store.add(tmp_path / "model.bin")
+    assert materialised(store, tmp_path) == DATA
+
+
+def test_looking_for_damage_trusts_the_sha256_alone(store: BlobStore) -> None:
+    checksum_of(store).write_text("0" * 32, encoding="ascii")
+    store.check(DIGEST)
+    assert checksum_of(store).read_text(encoding="ascii") == xxh3_128_hexdigest(DATA)
+    checksum_of(store).write_text(xxh3_128_hexdigest(damage(store)), encoding="ascii")
+    with pytest.raises(DamagedBlob):
+        store.check(DIGEST)
+    assert checksums(store) == []
+
+
+def test_a_download_that_becomes_a_blob_has_its_checksum_once_it_was_read(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "cache")
+    store.partials.mkdir(parents=True)
+    (store.partials / "download").write_bytes(DATA)
+    store.adopt(store.partials / "download", Blob(DIGEST, len(DATA)))
+    assert checksums(store) == []
+    assert materialised(store, tmp_path) == DATA
+    assert checksums(store) == [checksum_of(store)]
+
+
+def test_a_checksum_goes_with_its_blob(store: BlobStore) -> None:
+    [thing] = store.things()
+    assert store.remove(thing)
+    assert checksums(store) == []
+
+
+@each_way
+def test_where_no_checksum_can_be_kept_all_is_as_it_was(tmp_path: Path, read: Read) -> None:
+    store = BlobStore(tmp_path / "cache")
+    (store.root / "cas").mkdir(parents=True)
+    (store.root / "cas" / "xxh3-128").write_bytes(b"in the way")
+    (tmp_path / "model.bin").write_bytes(DATA)
+    store.add(tmp_path / "model.bin")
+    assert read(store, tmp_path) == DATA
+    damage(store)
+    with pytest.raises(StoreError, match="changed after it was stored"):
+        read(store, tmp_path)

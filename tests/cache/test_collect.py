@@ -1,0 +1,291 @@
+"""What a user may rely on when the store is made smaller: what goes, what stays, and that no build beside it loses anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aged_stores import DAY, EVERYTHING, MONTH, AgedStore, blobs_of, key_of
+
+from epbuild.cache import records
+from epbuild.cache.collect import Limits, Needs, collect
+from epbuild.cache.leases import lease
+from epbuild.cache.records import RECORD_FORMAT
+from epbuild.core.canonical import canonical_json
+from epbuild.core.errors import StoreError
+
+REMOTE = "c" * 64
+PARTIAL = "d" * 64
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AgedStore:
+    return AgedStore(tmp_path)
+
+
+def test_what_nothing_used_for_a_month_goes_with_its_blobs_and_the_rest_stays(store: AgedStore) -> None:
+    store.record("old", "old binary", days=31)
+    young = store.record("young", "young binary", days=29)
+    found = store.collect()
+    assert (store.keys(), store.held()) == ({young}, {"young binary"})
+    assert [(thing.kind, reason) for thing, reason in found.removed] == [("record", "unused"), ("blob", "unused")]
+    assert [thing.kind for thing in found.recent] == ["record", "blob"]
+    assert found.left == sum(path.stat().st_size for path in store.root.rglob("*") if path.is_file())
+
+
+def test_what_a_build_needs_stays_however_old_and_large_it_is(store: AgedStore) -> None:
+    needed = store.record("needed", "needed binary", days=4000)
+    named = store.blob("named by a workspace alone", days=4000)
+    store.record("other", "other binary", days=4000)
+    found = store.collect(Limits(0, 0), Needs(frozenset({needed}), frozenset({named.digest})))
+    assert (store.keys(), store.held()) == ({needed}, {"needed binary", "named by a workspace alone"})
+    assert sorted(thing.kind for thing in found.needed) == ["blob", "blob", "record"]
+
+
+def test_what_is_needed_now_counts_as_used_now(store: AgedStore) -> None:
+    needed = store.record("needed", "binary", days=4000)
+    store.collect(needs=Needs(frozenset({needed})))
+    store.collect()
+    assert store.keys() == {needed}
+
+
+def test_a_blob_is_as_young_as_the_youngest_record_that_names_it(store: AgedStore) -> None:
+    young = store.record("young", "shared", days=3)
+    store.record("old", "shared", "of the old one", days=50)
+    store.collect()
+    assert (store.keys(), store.held()) == ({young}, {"shared"})
+
+
+def test_finding_a_record_makes_it_young(store: AgedStore) -> None:
+    key = store.record("found", "binary", days=31)
+    assert store.records.get(key) is not None
+    store.collect()
+    assert store.keys() == {key}
+
+
+def test_looking_at_a_record_does_not_make_it_young(store: AgedStore) -> None:
+    key = store.record("seen", "binary", days=31)
+    assert store.records.look(key) == {"blobs": [store.blob("binary", 31).digest]}
+    store.collect()
+    assert store.keys() == set()
+
+
+def test_storing_a_content_again_makes_its_blob_young(store: AgedStore) -> None:
+    store.blob("lonely", days=31)
+    store.add("lonely")
+    store.collect()
+    assert store.held() == {"lonely"}
+
+
+def test_a_size_limit_takes_the_longest_unused_first_and_no_more_than_it_must(store: AgedStore) -> None:
+    keys = [store.record(f"{days} days", f"{days}" * 5000, days=days) for days in range(1, 10)]
+    found = store.collect(Limits(30 * DAY, 22_000))
+    assert store.keys() == set(keys[:4])
+    assert store.held() == {f"{days}" * 5000 for days in range(1, 5)}
+    assert {reason for _, reason in found.removed} == {"over size"}
+    assert found.left <= 22_000
+    store.collect(Limits(30 * DAY, found.left - 1))
+    assert store.keys() == set(keys[:3])
+    assert store.held() == {f"{days}" * 5000 for days in range(1, 4)}, "no blob stays without its record"
+
+
+def test_what_was_used_within_the_hour_stays_whatever_the_limits(store: AgedStore) -> None:
+    store.record("fresh", "binary", days=0.9 / 24)
+    store.blob("not yet named by a record", days=0.9 / 24)
+    store.collect(Limits(0, 0))
+    assert store.held() == {"binary", "not yet named by a record"}
+    store.collect(Limits(0, 0), now=time.time() + 3600)
+    assert store.held() == set()
+
+
+def test_a_dry_run_tells_the_same_and_changes_nothing(store: AgedStore) -> None:
+    store.record("old", "a", "b", days=31)
+    needed = store.record("needed", "c", days=31)
+    store.file(f"cas/damaged/{PARTIAL}", "bad", 1)
+
+    def state() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
+
+    before = state()
+    told = store.collect(needs=Needs(frozenset({needed})), dry_run=True)
+    assert state() == before
+    assert store.collect(needs=Needs(frozenset({needed}))) == told
+    assert len(told.removed) == 4
+
+
+@pytest.mark.parametrize("in_between", ["get", "put"])
+def test_a_record_that_a_build_uses_while_it_is_about_to_go_stays_with_its_blobs(store: AgedStore, in_between: str) -> None:
+    key = store.record("used", "binary", days=31)
+
+    def used_now(record: Mapping[str, Any]) -> Iterable[str]:
+        if in_between == "get":
+            assert store.records.get(key) == record
+        else:
+            store.records.put(key, record)
+        return blobs_of(record)
+
+    found = collect(store.root, EVERYTHING, Needs, used_now, now=time.time())
+    assert (store.keys(), store.held(), found.removed) == ({key}, {"binary"}, [])
+    assert store.records.get(key) is not None
+    assert list((store.root / "actions" / "tmp").iterdir()) == []
+
+
+def test_a_blob_that_a_build_stores_while_it_is_about_to_go_stays(store: AgedStore) -> None:
+    store.record("old", "binary", days=31)
+
+    def stored_now(record: Mapping[str, Any]) -> Iterable[str]:
+        store.add("binary")
+        return blobs_of(record)
+
+    found = collect(store.root, EVERYTHING, Needs, stored_now, now=time.time())
+    assert store.held() == {"binary"}
+    assert [thing.kind for thing, _ in found.removed] == ["record"]
+
+
+def test_a_collection_that_is_killed_leaves_no_record_without_its_blobs(
+    store: AgedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [store.record(f"{number}", f"binary {number}", "shared", days=40 + number) for number in range(4)]
+    removed = []
+    real = Path.unlink
+
+    class Killed(BaseException):
+        pass
+
+    def unlink(path: Path, **options: object) -> None:
+        removed.append(path)
+        if len(removed) == 4:
+            raise Killed
+        real(path)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(Killed):
+        store.collect()
+    monkeypatch.undo()
+    left = store.keys()
+    assert left < set(names)
+    for key in left:
+        record = store.records.look(key)
+        assert record is not None
+        assert all(store.blobs.find(digest) for digest in record["blobs"])
+    store.collect()
+    assert (store.keys(), store.held()) == (set(), set())
+
+
+def test_a_partial_download_goes_when_nobody_went_on_with_it_and_nobody_is_at_it(store: AgedStore) -> None:
+    store.file(f"cas/partial/{PARTIAL}", "half", 31)
+    store.file(f"cas/partial/{PARTIAL}.json", "{}", 31)
+    fresh = store.file(f"cas/partial/{REMOTE}", "half", 1)
+    with lease(store.root, f"fetch-{PARTIAL}"):
+        assert store.collect().removed == []
+    assert [thing.name for thing, _ in store.collect().removed] == [f"cas/partial/{PARTIAL}"]
+    assert list((store.root / "cas" / "partial").iterdir()) == [fresh]
+
+
+def test_a_remote_model_goes_as_a_whole_once_no_workspace_needs_it_and_nobody_fetches_it(store: AgedStore) -> None:
+    name = f"remote/{REMOTE}"
+    graph = store.file(f"{name}/model.onnx", "graph", 31)
+    data = store.file(f"{name}/weights/model.data", "data", 31)
+    for file in (graph, data):
+        file.chmod(0o444)
+    note = store.file(f"remote/actions/aa/{PARTIAL}.json", "{}", 31)
+    store.age(graph.parent, 31)
+    assert [thing.name for thing in store.collect(needs=Needs(models=frozenset({name}))).needed] == [name]
+    assert store.collect().removed == [], "needed a moment ago"
+    store.age(graph.parent, 31)
+    with lease(store.root, f"remote-{REMOTE}"):
+        assert store.collect().removed == []
+    assert [(thing.name, thing.size) for thing, _ in store.collect().removed] == [(name, len("graphdata"))]
+    assert not graph.parent.exists()
+    assert note.exists()
+
+
+def test_a_remote_model_that_a_workspace_comes_to_need_meanwhile_stays(store: AgedStore) -> None:
+    name = f"remote/{REMOTE}"
+    graph = store.file(f"{name}/model.onnx", "graph", 31)
+    store.age(graph.parent, 31)
+    answers = iter([Needs(), Needs(models=frozenset({name}))])
+    collect(store.root, MONTH, lambda: next(answers), blobs_of, now=time.time())
+    assert graph.exists()
+
+
+def test_what_was_set_aside_as_damaged_goes_at_once(store: AgedStore) -> None:
+    store.file(f"cas/damaged/{PARTIAL}", "bad", 0)
+    store.file(f"actions/damaged/{PARTIAL}.json", "bad", 0)
+    assert {reason for _, reason in store.collect().removed} == {"damaged"}
+    assert not [path for path in store.root.rglob("*") if path.is_file()]
+
+
+def test_a_store_with_records_of_a_newer_epbuild_is_left_alone(store: AgedStore) -> None:
+    store.record("old", "binary", days=31)
+    newer = {"format": RECORD_FORMAT + 1, "key": key_of("newer"), "record": {}}
+    newer["sha256"] = hashlib.sha256(canonical_json(newer).encode()).hexdigest()
+    store.file(f"actions/{key_of('newer')[:2]}/{key_of('newer')}.json", canonical_json(newer) + "\n", 31)
+    with pytest.raises(StoreError) as failure:
+        store.collect()
+    assert failure.value.problems[0].code == "EPB506"
+    assert store.held() == {"binary"}
+
+
+def test_records_without_a_digest_go_when_they_are_old_whoever_needs_their_keys(store: AgedStore) -> None:
+    for name, days in (("old", 31), ("recent", 3)):
+        document = {"format": 1, "key": key_of(name), "record": {"blobs": []}}
+        store.file(f"actions/{key_of(name)[:2]}/{key_of(name)}.json", json.dumps(document), days)
+    found = store.collect(needs=Needs(keys=frozenset({key_of("old"), key_of("recent")})))
+    assert [thing.name for thing, _ in found.removed] == [key_of("old")]
+    assert store.keys() == {key_of("recent")}
+
+
+def test_a_place_without_a_store_is_an_empty_store(tmp_path: Path) -> None:
+    assert AgedStore(tmp_path / "none").collect().left == 0
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+def test_builds_beside_it_lose_nothing_that_they_have_just_found_or_stored(
+    store: AgedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = 1.5  # instead of an hour: what builders rely on for longer is not promised
+    monkeypatch.setattr(records, "_FRESH_SECONDS", window / 10)
+    over = threading.Event()
+    lost: list[str] = []
+    hits = removed = 0
+
+    def build(seed: int) -> None:
+        nonlocal hits
+        choice = random.Random(seed)
+        while not over.is_set():
+            number = choice.randrange(6)
+            key, contents = key_of(str(number)), [f"own {number}", f"shared {number % 2}"]
+            record = store.records.get(key)
+            if record is None:
+                blobs = [store.add(content).digest for content in contents]
+                store.records.put(key, {"blobs": blobs})
+                record = {"blobs": blobs}
+            else:
+                hits += 1
+            try:
+                assert [store.blobs.read_bytes(digest).decode() for digest in record["blobs"]] == contents
+            except StoreError as error:
+                lost.append(str(error))
+            over.wait(choice.choice([0.0, 0.01, window, 2 * window]))
+
+    builders = [threading.Thread(target=build, args=(seed,)) for seed in range(4)]
+    for builder in builders:
+        builder.start()
+    deadline = time.monotonic() + 8
+    while time.monotonic() < deadline:
+        removed += len(store.collect(EVERYTHING, now=time.time() + 3600 - window).removed)
+    over.set()
+    for builder in builders:
+        builder.join()
+    assert lost == []
+    assert hits
+    assert removed

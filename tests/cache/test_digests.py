@@ -1,0 +1,233 @@
+"""What a user may rely on from content digests: no change goes unnoticed, and nothing is read twice without need."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from epbuild.cache import digests
+from epbuild.cache.digests import Digests, StatKey, unchanged
+from epbuild.core import content
+from epbuild.core.errors import StoreError
+
+
+class DictMemory:
+    """A StatMemory that forgets nothing."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, tuple[StatKey, str]] = {}
+
+    def get(self, path: str) -> tuple[StatKey, str] | None:
+        return self.entries.get(path)
+
+    def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
+        self.entries.update(entries)
+
+
+class Readings:
+    """Counts how often a file was read, and can do something while one is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ahead: list[bool] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def hash_stream(self, source: content.Readable, *, ahead: bool) -> content.Blob:
+        self.count += 1
+        self.ahead.append(ahead)
+        blob = content.hash_stream(source, ahead=ahead)
+        self.meanwhile()
+        return blob
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> Readings:
+    counted = Readings()
+    monkeypatch.setattr(digests, "hash_stream", counted.hash_stream)
+    return counted
+
+
+@pytest.fixture
+def memory() -> DictMemory:
+    return DictMemory()
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files made by the test look a minute old to the code under test, so that their stat can be trusted."""
+    monkeypatch.setattr("epbuild.cache.digests.time.time_ns", lambda: int((time.time() + 60) * 1e9))
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_every_file_gets_the_digest_that_sha256sum_would_print(tmp_path: Path, memory: DictMemory) -> None:
+    paths = {write(tmp_path / f"{n}.bin", bytes([n]) * n * 700_000): bytes([n]) * n * 700_000 for n in range(5)}
+    assert Digests(memory).of_many(paths) == {path: sha256(data) for path, data in paths.items()}
+
+
+def test_large_files_among_small_ones_get_their_own_digests_in_the_order_asked_for(tmp_path: Path, memory: DictMemory) -> None:
+    sizes = [1, content.LARGE_BYTES + 1, 0, 2 * content.LARGE_BYTES, 5000, content.LARGE_BYTES]
+    paths = [write(tmp_path / str(number), bytes([number]) * size) for number, size in enumerate(sizes)]
+    found = Digests(memory).of_many(paths)
+    assert list(found.items()) == [(path, sha256(path.read_bytes())) for path in paths]
+
+
+def test_many_small_files_get_their_own_digests_even_where_one_of_them_cannot_be_read(tmp_path: Path, memory: DictMemory) -> None:
+    paths = [write(tmp_path / str(number), b"x" * number) for number in range(55)]
+    assert Digests(memory).of_many(paths) == {path: sha256(b"x" * number) for number, path in enumerate(paths)}
+    with pytest.raises(StoreError) as failure:
+        Digests(DictMemory()).of_many([*paths[:30], tmp_path / "gone", *paths[30:]])
+    assert [str(tmp_path / "gone") in problem.message for problem in failure.value.problems] == [True]
+
+
+def test_a_large_file_is_read_ahead_only_while_a_core_is_left_over(
+    tmp_path: Path, memory: DictMemory, readings: Readings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "_THREADS", 2)
+    first, second = (write(tmp_path / str(number), bytes([number]) * content.LARGE_BYTES) for number in range(2))
+    small = write(tmp_path / "small", b"small")
+    Digests(memory).of_many([first, small])
+    Digests(DictMemory()).of_many([first, second])
+    assert readings.ahead == [True, True, False, False]
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_that_has_not_changed_is_not_read_again_in_a_later_run(
+    tmp_path: Path, memory: DictMemory, readings: Readings
+) -> None:
+    path = write(tmp_path / "weights", b"data")
+    first = Digests(memory).of(path)
+    assert Digests(memory).of(path) == first
+    assert readings.count == 1
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_that_was_only_touched_has_the_same_digest_and_so_rebuilds_nothing(tmp_path: Path, memory: DictMemory) -> None:
+    path = write(tmp_path / "weights", b"data")
+    first = Digests(memory).of(path)
+    os.utime(path, (1, 1))
+    assert Digests(memory).of(path) == first
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no change time")
+@pytest.mark.usefixtures("later")
+def test_a_change_of_same_size_with_its_modification_time_put_back_is_noticed(tmp_path: Path, memory: DictMemory) -> None:
+    path = write(tmp_path / "weights", b"data")
+    status = path.stat()
+    Digests(memory).of(path)
+    time.sleep(0.02)  # a file system's clock tick
+    path.write_bytes(b"DATA")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_mtime_ns == status.st_mtime_ns
+    assert path.stat().st_ino == status.st_ino
+    assert Digests(memory).of(path) == sha256(b"DATA")
+
+
+@pytest.mark.usefixtures("later")
+def test_a_file_that_was_replaced_by_another_of_the_same_size_is_noticed(tmp_path: Path, memory: DictMemory) -> None:
+    path = write(tmp_path / "weights", b"data")
+    Digests(memory).of(path)
+    write(tmp_path / "new", b"DATA").replace(path)
+    assert Digests(memory).of(path) == sha256(b"DATA")
+
+
+def test_a_file_written_a_moment_ago_is_read_again_because_another_write_might_not_show(
+    tmp_path: Path, memory: DictMemory, readings: Readings
+) -> None:
+    path = write(tmp_path / "weights", b"data")
+    Digests(memory).of(path)
+    assert memory.entries == {}
+    Digests(memory).of(path)
+    assert readings.count == 2
+
+
+@pytest.mark.usefixtures("later")
+def test_hard_links_to_one_file_are_read_once_for_all(tmp_path: Path, memory: DictMemory, readings: Readings) -> None:
+    first = write(tmp_path / "a", b"shared weights")
+    second = tmp_path / "b"
+    second.hardlink_to(first)
+    assert Digests(memory).of_many([first, second, first]) == dict.fromkeys([first, second], sha256(b"shared weights"))
+    assert readings.count == 1
+    assert Digests(memory).of(second) == sha256(b"shared weights")
+    assert readings.count == 1
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, memory: DictMemory, readings: Readings) -> None:
+    path = write(tmp_path / "weights", b"half")
+
+    def finish_writing() -> None:
+        readings.meanwhile = lambda: None
+        path.write_bytes(b"half and half")
+
+    readings.meanwhile = finish_writing
+    assert Digests(memory).of(path) == sha256(b"half and half")
+    assert readings.count == 2
+
+
+def test_a_file_that_never_stops_changing_is_an_error_that_names_it(
+    tmp_path: Path, memory: DictMemory, readings: Readings
+) -> None:
+    path = write(tmp_path / "weights", b"")
+
+    def grow() -> None:
+        with path.open("ab") as file:
+            file.write(b"x")
+
+    readings.meanwhile = grow
+    with pytest.raises(StoreError, match="weights changes while it is read") as failure:
+        Digests(memory).of(path)
+    assert failure.value.problems[0].code == "EPB505"
+    assert readings.count == 3
+
+
+def test_all_files_that_cannot_be_read_are_told_at_once(tmp_path: Path, memory: DictMemory) -> None:
+    (tmp_path / "folder").mkdir()
+    good = write(tmp_path / "good", b"data")
+    with pytest.raises(StoreError) as failure:
+        Digests(memory).of_many([tmp_path / "gone", tmp_path / "folder", good])
+    assert [problem.code for problem in failure.value.problems] == ["EPB504", "EPB504"]
+    assert "gone" in str(failure.value)
+    assert "folder" in str(failure.value)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs named pipes in the file system")
+def test_a_named_pipe_where_a_model_should_be_does_not_hang_the_build(tmp_path: Path, memory: DictMemory) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreError, match="not a regular file"):
+        Digests(memory).of(tmp_path / "pipe")
+
+
+def test_an_input_that_changes_during_an_action_can_be_told_from_one_that_did_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.onnx", b"before")
+    key = StatKey.of(path)
+    assert unchanged(path, key)
+    path.write_bytes(b"afterwards")
+    assert not unchanged(path, key)
+    path.unlink()
+    assert not unchanged(path, key)
+
+
+def test_a_hard_link_is_no_reason_to_read_a_file_again(tmp_path: Path) -> None:
+    memory, path = DictMemory(), tmp_path / "model"
+    path.write_bytes(b"content")
+    os.utime(path, ns=(1, 1))
+    memory.put_many({str(path): (StatKey.of(path), "the digest")})
+    remembering = Digests(memory)
+    with remembering.relinking([path]):
+        os.link(path, tmp_path / "staged")
+    assert remembering.of(path) == "the digest"
+    with remembering.relinking([path]):
+        path.write_bytes(b"changed")
+    assert remembering.of(path) == hashlib.sha256(b"changed").hexdigest()

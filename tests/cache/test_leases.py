@@ -1,0 +1,103 @@
+"""What two builds may rely on when they need the same action at the same time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from epbuild.cache.leases import Cancelled, lease
+from epbuild.core.errors import StoreError
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from epbuild.cache.leases import lease
+with lease(Path(sys.argv[1]), "action"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_second_build_waits_for_the_first_and_is_told_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    order: list[str] = []
+
+    def second() -> None:
+        with lease(tmp_path, "action", waiting=lambda: told.append("waiting")):
+            order.append("second")
+
+    with lease(tmp_path, "action"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        deadline = time.monotonic() + 5
+        while not told and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.25)
+        order.append("first")
+    thread.join(5)
+    assert order == ["first", "second"]
+    assert told == ["waiting"]
+
+
+def test_a_build_that_need_not_wait_says_nothing(tmp_path: Path) -> None:
+    told: list[str] = []
+    for _ in range(2):
+        with lease(tmp_path, "action", waiting=lambda: told.append("waiting")):
+            pass
+    assert told == []
+
+
+def test_different_actions_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with lease(tmp_path, "one"), lease(tmp_path, "two", cancelled=stop):
+        pass
+
+
+def test_an_interrupted_build_stops_waiting_and_a_later_one_still_gets_the_lease(tmp_path: Path) -> None:
+    stop = threading.Event()
+    given_up = pytest.raises(Cancelled)
+    with lease(tmp_path, "action"), given_up, lease(tmp_path, "action", waiting=stop.set, cancelled=stop):
+        pytest.fail("the lease was held twice")
+    with lease(tmp_path, "action"):
+        pass
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_a_build_that_was_killed_holds_no_lease(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    with holder.stdout as output:
+        assert output.readline() == b"held\n"
+        stop = threading.Event()
+        with pytest.raises(Cancelled), lease(tmp_path, "action", waiting=stop.set, cancelled=stop):
+            pytest.fail("the lease was held twice")
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(5)
+    with lease(tmp_path, "action", waiting=lambda: pytest.fail("the dead still hold it")):
+        pass
+
+
+def test_a_lease_ends_when_its_action_fails(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), lease(tmp_path, "action"):
+        raise RuntimeError
+    with lease(tmp_path, "action", waiting=lambda: pytest.fail("still held")):
+        pass
+
+
+def test_a_key_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not a name"), lease(tmp_path, "../other"):
+        pass
+
+
+def test_a_cache_that_cannot_hold_lock_files_is_an_error_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="EPBUILD_CACHE_DIR"), lease(tmp_path / "file", "action"):
+        pass

@@ -1,0 +1,154 @@
+"""What a user may rely on from action records: what was recorded comes back, what is broken is only a miss."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epbuild.cache.records import RECORD_FORMAT, ActionRecords
+from epbuild.core.canonical import canonical_json
+from epbuild.core.errors import StoreError
+
+KEY = "ab" * 32
+OTHER = "cd" * 32
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> ActionRecords:
+    return ActionRecords(tmp_path)
+
+
+def sealed(**envelope: object) -> bytes:
+    """A record file whose digest is right, whatever it says."""
+    digest = hashlib.sha256(canonical_json(envelope).encode()).hexdigest()
+    return f"{canonical_json({**envelope, 'sha256': digest})}\n".encode()
+
+
+def place(root: Path, key: str = KEY) -> Path:
+    return root / "actions" / key[:2] / f"{key}.json"
+
+
+@settings(max_examples=50, deadline=None)
+@given(document=st.dictionaries(st.text(), json_values, max_size=5))
+def test_any_json_document_comes_back_as_it_was_put(document: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        ActionRecords(Path(root)).put(KEY, document)
+        assert ActionRecords(Path(root)).get(KEY) == document
+
+
+def test_an_action_that_was_never_recorded_is_a_miss(records: ActionRecords, tmp_path: Path) -> None:
+    assert records.get(KEY) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_documents_are_equal_files_whatever_their_order_so_that_caches_can_be_compared(
+    records: ActionRecords, tmp_path: Path
+) -> None:
+    records.put(KEY, {"b": 1, "a": "größe"})
+    first = place(tmp_path).read_bytes()
+    records.put(KEY, {"a": "größe", "b": 1})
+    assert place(tmp_path).read_bytes() == first
+    written = f'"format":{RECORD_FORMAT},"key":"{KEY}","record":{{"a":"größe","b":1}}'
+    digest = hashlib.sha256(f"{{{written}}}".encode()).hexdigest()
+    assert first == f'{{{written},"sha256":"{digest}"}}\n'.encode()
+
+
+def test_a_record_may_use_the_words_of_its_own_envelope(records: ActionRecords) -> None:
+    document = {"key": {"ep": "QNN"}, "format": "text", "record": [1]}
+    records.put(KEY, document)
+    assert records.get(KEY) == document
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        b'{"format":1,"key":"ab',
+        b"\xff\xfe not text",
+        b"[1, 2]",
+        b"null",
+        b"[" * 100_000,
+        sealed(key=KEY, record={}),
+        sealed(format=RECORD_FORMAT, key=OTHER, record={}),
+        sealed(format=RECORD_FORMAT, key=KEY, record=[]),
+        sealed(format=RECORD_FORMAT, key=KEY, record={}).rstrip(),
+        json.dumps({"format": RECORD_FORMAT, "key": KEY, "record": {}}).encode(),
+        json.dumps({"format": RECORD_FORMAT + 1, "key": KEY, "record": {}}).encode(),
+        json.dumps({"format": 0, "key": KEY, "record": {}}).encode(),
+        b'{"format":2,"key":"","record":{"a":NaN},"sha256":""}',
+        b'{"format":2,"key":"","record":{"a":"\\ud800"},"sha256":""}',
+    ],
+)
+def test_a_broken_record_is_a_miss_that_is_set_aside_and_can_be_recorded_anew(
+    records: ActionRecords, tmp_path: Path, broken: bytes
+) -> None:
+    records.put(KEY, {"result": "x"})
+    place(tmp_path).write_bytes(broken)
+    assert records.get(KEY) is None
+    assert not place(tmp_path).exists()
+    assert (tmp_path / "actions" / "damaged" / f"{KEY}.json").read_bytes() == broken
+    records.put(KEY, {"result": "x"})
+    assert records.get(KEY) == {"result": "x"}
+
+
+OLD = json.dumps({"format": 1, "key": KEY, "record": {}}).encode()
+NEWER = sealed(format=RECORD_FORMAT + 1, key=KEY, result={})
+
+
+@pytest.mark.parametrize("other", [OLD, NEWER])
+def test_a_record_of_another_version_is_a_miss_and_stays_for_the_epbuild_that_can_read_it(
+    records: ActionRecords, tmp_path: Path, other: bytes
+) -> None:
+    records.put(KEY, {})
+    place(tmp_path).write_bytes(other)
+    assert records.get(KEY) is None
+    assert place(tmp_path).read_bytes() == other
+
+
+def test_no_flip_of_one_bit_gives_anything_but_a_miss(records: ActionRecords, tmp_path: Path) -> None:
+    records.put(KEY, {"result": {"sizes": [1, 2.5, None, True], "name": "größe"}})
+    sound = place(tmp_path).read_bytes()
+    for bit in range(8 * len(sound)):
+        flipped = bytearray(sound)
+        flipped[bit // 8] ^= 1 << bit % 8
+        place(tmp_path).write_bytes(flipped)
+        assert records.look(KEY) is None, bit
+        assert not place(tmp_path).exists(), bit
+
+
+def test_a_record_of_another_shape_than_its_readers_rely_on_is_damaged(tmp_path: Path) -> None:
+    ActionRecords(tmp_path).put(KEY, {"result": "x"})
+    assert ActionRecords(tmp_path, lambda document: "result" in document).get(KEY) == {"result": "x"}
+    assert ActionRecords(tmp_path, lambda document: "size" in document).get(KEY) is None
+    assert not place(tmp_path).exists()
+
+
+def test_a_document_that_is_not_json_is_refused_and_the_old_record_stays(records: ActionRecords) -> None:
+    records.put(KEY, {"seconds": 1.5})
+    with pytest.raises(ValueError, match="JSON"):
+        records.put(KEY, {"seconds": float("nan")})
+    assert records.get(KEY) == {"seconds": 1.5}
+
+
+def test_a_key_that_is_no_digest_cannot_name_a_file_outside_the_store(records: ActionRecords) -> None:
+    with pytest.raises(ValueError, match="not an action key"):
+        records.put("../../etc/passwd", {})
+
+
+def test_a_record_that_may_not_be_read_is_an_error_and_no_miss(records: ActionRecords, tmp_path: Path) -> None:
+    place(tmp_path).mkdir(parents=True)
+    with pytest.raises(StoreError, match=KEY):
+        records.get(KEY)

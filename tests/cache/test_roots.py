@@ -1,0 +1,58 @@
+"""What the store knows of the workspaces that build with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epbuild.cache.roots import Roots
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    return Roots(tmp_path / "cache")
+
+
+def workspace(tmp_path: Path, name: str) -> Path:
+    directory = tmp_path / name / ".epbuild"
+    directory.mkdir(parents=True)
+    return directory
+
+
+def test_workspaces_that_registered_are_known_once_each_and_to_every_process(roots: Roots, tmp_path: Path) -> None:
+    first, second = workspace(tmp_path, "größe"), workspace(tmp_path, "second")
+    for directory in (first, second, first):
+        roots.register(directory)
+    assert Roots(tmp_path / "cache").workspaces() == (sorted([first, second]), [])
+
+
+def test_a_workspace_that_is_gone_is_told_apart_and_can_be_forgotten(roots: Roots, tmp_path: Path) -> None:
+    gone = workspace(tmp_path, "gone")
+    roots.register(gone)
+    gone.rmdir()
+    assert roots.workspaces() == ([], [gone])
+    roots.forget(gone)
+    assert roots.workspaces() == ([], [])
+
+
+def test_a_workspace_that_is_made_again_meanwhile_is_not_forgotten(roots: Roots, tmp_path: Path) -> None:
+    back = workspace(tmp_path, "back")
+    roots.register(back)
+    roots.forget(back)
+    assert roots.workspaces() == ([back], [])
+
+
+def test_a_damaged_entry_is_mended_by_the_next_build(roots: Roots, tmp_path: Path) -> None:
+    directory = workspace(tmp_path, "mine")
+    roots.register(directory)
+    [entry] = (tmp_path / "cache" / "roots").glob("*.json")
+    entry.write_bytes(b"{")
+    assert roots.workspaces() == ([], [])
+    roots.register(directory)
+    assert roots.workspaces() == ([directory], [])
+
+
+def test_asking_makes_nothing(roots: Roots, tmp_path: Path) -> None:
+    assert roots.workspaces() == ([], [])
+    assert list(tmp_path.iterdir()) == []

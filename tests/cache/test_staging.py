@@ -1,0 +1,42 @@
+"""What killed builds leave in a workspace goes away, whichever moment they were killed in, and what is in use stays."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from epbuild.cache.staging import staged, sweep
+
+
+def test_a_lock_without_its_directory_goes_away(tmp_path: Path) -> None:
+    (tmp_path / "action-1-abcd.lock").touch()
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_without_its_lock_goes_away(tmp_path: Path) -> None:
+    (tmp_path / "action-1-abcd" / "out").mkdir(parents=True)
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_in_use_stays_while_others_sweep(tmp_path: Path) -> None:
+    working = threading.Event()
+    working.set()
+
+    def sweep_all_the_time() -> None:
+        while working.is_set():
+            sweep(tmp_path)
+
+    sweeper = threading.Thread(target=sweep_all_the_time)
+    sweeper.start()
+    try:
+        for _ in range(50):
+            with staged(tmp_path, "action") as directory:
+                (directory / "half.bin").write_bytes(b"half")
+                assert [path.name for path in directory.iterdir()] == ["half.bin"]
+    finally:
+        working.clear()
+        sweeper.join()
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,456 @@
+"""What a user may rely on from the workspace: it remembers, it heals, it keeps out of the way, it cleans up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from epbuild.cache import workspace as state
+from epbuild.cache.digests import Digests, StatKey
+from epbuild.cache.leases import lease
+from epbuild.cache.memory import Configuration, StepRecord
+from epbuild.cache.schema import VERSION
+from epbuild.cache.workspace import Measurement, Workspace
+from epbuild.core.errors import StoreError
+
+STEP = StepRecord("compile:g/t/m", "ab" * 32, {"ep": "QNN", "members": ["m"]}, {"files": {"größe": 1}}, 1_700_000_000.25)
+KEY = StatKey(size=1 << 40, mtime_ns=1_700_000_000_123_456_789, ctime_ns=5, inode=(1 << 127) + 1)
+
+
+MAIN = Configuration.of(Path("epbuild.yaml"), (), {})
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "project" / ".epbuild"
+
+
+def test_what_one_run_learned_the_next_one_knows(directory: Path) -> None:
+    outside = str(directory.parent.parent / "models" / "m.onnx")
+    inside = str(directory.parent / "models" / "m.onnx")
+    with Workspace.open(directory) as first:
+        first.memory(MAIN).record_steps([STEP])
+        first.record_measurement("step", Measurement(2.5, 123))
+        first.record_measurement("other", Measurement(1.0))
+        first.record_fact("recipe", "valid")
+        first.files.put_many({inside: (KEY, "d1"), outside: (KEY, "d2")})
+    with Workspace.open(directory, create=False) as second:
+        assert second.memory(MAIN).step(STEP.step) == STEP
+        assert second.measurement("step") == Measurement(2.5, 123)
+        assert second.measurement("other") == Measurement(1.0)
+        assert second.fact("recipe") == "valid"
+        assert second.files.get(inside) == (KEY, "d1")
+        assert second.files.get(outside) == (KEY, "d2")
+
+
+def test_what_was_never_learned_is_unknown(directory: Path) -> None:
+    with Workspace.open(directory) as workspace:
+        assert workspace.memory(MAIN).step("compile:x") is None
+        assert workspace.measurement("compile:x") is None
+        assert workspace.fact("x") is None
+        assert workspace.files.get("/x") is None
+
+
+def test_the_last_thing_learned_counts(directory: Path) -> None:
+    with Workspace.open(directory) as workspace:
+        for text in ("old", "new"):
+            workspace.record_fact("name", text)
+        assert workspace.fact("name") == "new"
+
+
+def test_a_checkout_that_is_moved_keeps_its_digests(directory: Path, tmp_path: Path) -> None:
+    with Workspace.open(directory) as workspace:
+        workspace.files.put_many({str(directory.parent / "m.onnx"): (KEY, "digest")})
+    moved = directory.parent.rename(tmp_path / "moved")
+    with Workspace.open(moved / ".epbuild") as workspace:
+        assert workspace.files.get(str(moved / "m.onnx")) == (KEY, "digest")
+
+
+def test_digests_of_real_files_survive_in_the_workspace(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workspace.open(directory) as workspace:
+        model = directory.parent / "m.onnx"
+        model.write_bytes(b"graph")
+        long_ago = 1_000_000_000
+        monkeypatch.setattr("epbuild.cache.digests.time.time_ns", lambda: long_ago)
+        digest = Digests(workspace.files).of(model)
+        assert workspace.files.get(str(model)) == (StatKey.of(model), digest)
+
+
+def test_steps_that_cannot_all_be_recorded_are_not_recorded_in_part(directory: Path) -> None:
+    broken = StepRecord("share:g/t", "cd" * 32, {}, {"ratio": float("nan")}, 0.0)
+    with Workspace.open(directory) as workspace:
+        with pytest.raises(ValueError, match="JSON"):
+            workspace.memory(MAIN).record_steps([STEP, broken])
+        assert workspace.memory(MAIN).step(STEP.step) is None
+
+
+def test_looking_at_a_project_that_was_never_built_leaves_no_trace_in_it(tmp_path: Path) -> None:
+    with Workspace.open(tmp_path / ".epbuild", create=False) as workspace:
+        workspace.record_fact("name", "text")
+        assert workspace.fact("name") == "text"
+        assert workspace.logs == tmp_path / ".epbuild" / "logs"
+        workspace.sweep()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folders_of_a_workspace_are_there_when_they_are_asked_for(directory: Path) -> None:
+    with Workspace.open(directory) as workspace:
+        assert not (directory / "logs").exists()
+        assert workspace.logs.is_dir()
+        assert workspace.tmp.is_dir()
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_git_takes_no_notice_of_a_workspace(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    with Workspace.open(tmp_path / ".epbuild") as workspace:
+        workspace.record_fact("name", "text")
+    status = subprocess.run(
+        ["git", "-C", tmp_path, "status", "--porcelain", "--untracked-files=all"], check=True, capture_output=True
+    )
+    assert status.stdout == b""
+    (tmp_path / ".epbuild" / ".gitignore").write_bytes(b"mine\n")
+    Workspace.open(tmp_path / ".epbuild").close()
+    assert (tmp_path / ".epbuild" / ".gitignore").read_bytes() == b"mine\n"
+
+
+@pytest.mark.parametrize("damage", [b"this is no database, but it is as long as a header would be" * 100, b"\0" * 4096])
+def test_a_state_file_that_is_garbage_is_set_aside_and_the_build_goes_on(directory: Path, damage: bytes) -> None:
+    Workspace.open(directory).close()
+    (directory / "state.sqlite").write_bytes(damage)
+    with Workspace.open(directory) as workspace:
+        workspace.record_fact("name", "text")
+        assert workspace.fact("name") == "text"
+    assert (directory / "state.sqlite.damaged").read_bytes() == damage
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") == "text"
+
+
+def damage_deeply(directory: Path) -> None:
+    """Leave the header and the list of tables as they are, so that the file still opens."""
+    with Workspace.open(directory) as workspace:
+        workspace.files.put_many({f"/models/{n}": (KEY, "0" * 64) for n in range(2000)})
+    state = directory / "state.sqlite"
+    data = state.read_bytes()
+    assert len(data) > 40 * 4096
+    state.write_bytes(data[: 2 * 4096] + b"\xa5" * (len(data) - 2 * 4096))
+
+
+def test_damage_that_shows_only_deep_in_the_file_heals_when_it_is_met(directory: Path) -> None:
+    damage_deeply(directory)
+    with Workspace.open(directory) as workspace:
+        assert not (directory / "state.sqlite.damaged").exists()
+        assert workspace.files.get("/models/1000") is None
+        assert (directory / "state.sqlite.damaged").exists()
+        workspace.record_fact("name", "text")
+        assert workspace.fact("name") == "text"
+
+
+def alter(directory: Path, statement: str) -> None:
+    connection = sqlite3.connect(directory / "state.sqlite")
+    assert connection.execute(statement).rowcount
+    connection.commit()
+    connection.close()
+
+
+USES: dict[str, Callable[[Workspace], object]] = {
+    "files": lambda workspace: workspace.files.get("/models/1"),
+    "steps": lambda workspace: workspace.memory(MAIN).step(STEP.step),
+    "measurements": lambda workspace: workspace.measurement(STEP.step),
+    "facts": lambda workspace: workspace.fact("name"),
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE files SET digest = CAST(x'ff3031' AS TEXT)",
+        "UPDATE files SET inode = 'seven'",
+        "UPDATE files SET digest = replace(digest, '0', '1')",
+        "UPDATE steps SET key_document = '{'",
+        "UPDATE steps SET result = CAST(x'7bff7d' AS TEXT)",
+        "UPDATE steps SET result = '[]'",
+        "UPDATE steps SET action_key = CAST(x'c3' AS TEXT)",
+        "UPDATE steps SET finished = 'long ago'",
+        "UPDATE measurements SET seconds = 'a while'",
+        "UPDATE facts SET text = CAST(x'fe' AS TEXT)",
+    ],
+)
+def test_a_damaged_row_is_met_as_a_damaged_file_is(directory: Path, change: str) -> None:
+    with Workspace.open(directory) as workspace:
+        workspace.files.put_many({"/models/1": (KEY, "0" * 64)})
+        workspace.memory(MAIN).record_steps([STEP])
+        workspace.record_measurement(STEP.step, Measurement(1.5, 10))
+        workspace.record_fact("name", "text")
+    alter(directory, change)
+    with Workspace.open(directory) as workspace:
+        assert USES[change.split()[1]](workspace) is None
+        assert (directory / "state.sqlite.damaged").exists()
+        workspace.memory(MAIN).record_steps([STEP])
+        assert workspace.memory(MAIN).step(STEP.step) == STEP
+
+
+@pytest.mark.parametrize("change", ["DROP TABLE facts", "ALTER TABLE facts RENAME COLUMN text TO words", "PRAGMA user_version=0"])
+def test_a_state_file_with_other_tables_is_set_aside(directory: Path, change: str) -> None:
+    Workspace.open(directory).close()
+    alter(directory, change)
+    with Workspace.open(directory) as workspace:
+        workspace.record_fact("name", "text")
+        assert workspace.fact("name") == "text"
+    assert (directory / "state.sqlite.damaged").exists()
+
+
+def test_the_state_of_an_older_schema_that_no_migration_leads_from_is_set_aside(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Workspace.open(directory) as workspace:
+        workspace.record_fact("name", "text")
+    monkeypatch.setattr(state, "VERSION", VERSION + 1)
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") is None
+        workspace.record_fact("name", "anew")
+    with Workspace.open(directory) as workspace:
+        assert workspace.fact("name") == "anew"
+
+
+def test_of_two_builds_that_meet_the_damage_the_second_keeps_what_the_first_has_learned_since(directory: Path) -> None:
+    damage_deeply(directory)
+    with Workspace.open(directory) as first, Workspace.open(directory) as second:
+        first.files.get("/models/1000")
+        first.record_fact("name", "learned")
+        second.files.get("/models/1000")
+        assert second.fact("name") == "learned"
+        assert first.fact("name") == "learned"
+
+
+def test_the_state_of_a_newer_epbuild_is_left_alone_with_advice(directory: Path) -> None:
+    Workspace.open(directory).close()
+    connection = sqlite3.connect(directory / "state.sqlite")
+    connection.execute("PRAGMA user_version=999")
+    connection.close()
+    for create in (True, False):
+        with pytest.raises(StoreError, match="newer epbuild") as failure:
+            Workspace.open(directory, create=create)
+        assert failure.value.problems[0].code == "EPB506"
+        assert failure.value.problems[0].hint is not None
+    assert not (directory / "state.sqlite.damaged").exists()
+
+
+def test_a_workspace_that_cannot_be_made_is_an_error_and_one_only_looked_at_is_not(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="file"):
+        Workspace.open(tmp_path / "file" / ".epbuild")
+    with Workspace.open(tmp_path / "file" / ".epbuild", create=False) as workspace:
+        assert workspace.fact("name") is None
+
+
+@pytest.fixture
+def another_user() -> Iterator[Callable[[], None]]:
+    """Gives this process another user's rights, to the end of the test; root is put back then, anybody else stays who they are."""
+    if os.name == "nt":
+        pytest.skip("needs POSIX permissions")
+    privileged = os.geteuid() == 0
+
+    def become() -> None:
+        if privileged:
+            os.setresuid(65534, 65534, 0)
+
+    try:
+        yield become
+    finally:
+        if privileged:
+            os.setresuid(0, 0, 0)
+
+
+@pytest.fixture
+def read_only_workspace() -> Iterator[Path]:
+    """A workspace that nobody but root may write to; whoever may read files can read it."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name) / ".epbuild"
+        with Workspace.open(directory) as workspace:
+            workspace.record_fact("name", "text")
+        for path, mode in ((Path(name), 0o755), (directory, 0o555), (directory / "state.sqlite", 0o444)):
+            path.chmod(mode)
+        yield directory
+        directory.chmod(0o755)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_who_may_only_read_a_workspace_knows_what_it_remembers(
+    read_only_workspace: Path, another_user: Callable[[], None]
+) -> None:
+    before = contents(read_only_workspace)
+    another_user()
+    with Workspace.open(read_only_workspace, create=False) as workspace:
+        assert workspace.fact("name") == "text"
+        workspace.record_fact("name", "kept in memory")
+        assert workspace.fact("name") == "kept in memory"
+        assert not workspace.lasting
+        assert not workspace.unreadable
+    assert contents(read_only_workspace) == before
+    with pytest.raises(StoreError, match=r"state\.sqlite"):
+        Workspace.open(read_only_workspace)
+
+
+def test_who_may_only_read_a_workspace_knows_what_a_build_there_has_just_learned(
+    read_only_workspace: Path, another_user: Callable[[], None]
+) -> None:
+    read_only_workspace.chmod(0o755)
+    (read_only_workspace / "state.sqlite").chmod(0o644)
+    with Workspace.open(read_only_workspace) as building:
+        building.record_fact("name", "news")
+        if os.geteuid() != 0:  # who owns the files has to be kept from writing them
+            for path in (*read_only_workspace.iterdir(), read_only_workspace):
+                path.chmod(path.stat().st_mode & 0o555)
+        another_user()
+        with Workspace.open(read_only_workspace, create=False) as workspace:
+            assert not workspace.lasting
+            assert workspace.fact("name") == "news"
+            assert not workspace.unreadable
+
+
+def test_what_may_not_be_read_or_is_damaged_is_not_known_and_that_can_be_told(
+    read_only_workspace: Path, another_user: Callable[[], None]
+) -> None:
+    state_file = read_only_workspace / "state.sqlite"
+    damaged = read_only_workspace.parent / "damaged" / ".epbuild"
+    damaged.mkdir(parents=True)
+    (damaged / "state.sqlite").write_bytes(b"no database" * 1000)
+    (damaged / "state.sqlite").chmod(0o444)
+    damaged.chmod(0o555)
+    state_file.chmod(0o000)
+    another_user()
+    for directory in (read_only_workspace, damaged):
+        with Workspace.open(directory, create=False) as workspace:
+            assert workspace.unreadable
+            assert workspace.fact("name") is None
+            workspace.record_fact("name", "text")
+            assert workspace.fact("name") == "text"
+
+
+COUNT_UP = """
+import sys
+from pathlib import Path
+from epbuild.cache.memory import Configuration, StepRecord
+from epbuild.cache.workspace import Workspace
+MAIN = Configuration.of(Path("epbuild.yaml"), (), {})
+with Workspace.open(Path(sys.argv[1])) as workspace:
+    for n in range(40):
+        workspace.memory(MAIN).record_steps([StepRecord(f"{sys.argv[2]}-{n}-{part}", "k", {}, {}, 0.0) for part in "ab"])
+        for other in range(4):
+            # In the order of the writing: who sees the first of two must find the second.
+            seen = workspace.memory(MAIN).step(f"{other}-{n}-a") is not None
+            assert not seen or workspace.memory(MAIN).step(f"{other}-{n}-b") is not None, "half a transaction was seen"
+"""
+
+
+def test_builds_that_run_at_once_in_one_new_workspace_lose_nothing_of_each_other(directory: Path) -> None:
+    processes = [subprocess.Popen([sys.executable, "-c", COUNT_UP, directory, str(n)]) for n in range(4)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    with Workspace.open(directory) as workspace:
+        names = [f"{process}-{n}-{part}" for process in range(4) for n in range(40) for part in "ab"]
+        assert [name for name in names if workspace.memory(MAIN).step(name) is None] == []
+
+
+def test_threads_of_one_build_share_a_workspace(directory: Path) -> None:
+    with Workspace.open(directory) as workspace:
+
+        def record(name: str) -> None:
+            for n in range(25):
+                workspace.record_fact(f"{name}-{n}", name)
+
+        threads = [threading.Thread(target=record, args=(str(n),)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [workspace.fact(f"{name}-{n}") for name in range(4) for n in range(25)] == [
+            str(name) for name in range(4) for _ in range(25)
+        ]
+
+
+def test_steps_and_facts_can_be_listed_and_forgotten(directory: Path) -> None:
+    steps = [replace(STEP, step=name) for name in ("emit:a", "emit:b", "share:a")]
+    with Workspace.open(directory) as workspace:
+        workspace.memory(MAIN).record_steps(steps)
+        for name in ("remote b", "remote_c", "remote a", "other"):
+            workspace.record_fact(name, name.upper())
+        assert workspace.steps() == [(MAIN, step) for step in steps]
+        assert workspace.facts("remote ") == {"remote a": "REMOTE A", "remote b": "REMOTE B"}
+        workspace.memory(MAIN).forget_steps(["emit:a", "share:a", "never known"])
+        workspace.forget_facts(["remote a"])
+        assert workspace.steps() == [(MAIN, steps[1])]
+        assert workspace.facts("remote ") == {"remote b": "REMOTE B"}
+
+
+def test_a_workspace_is_busy_while_a_build_stages_or_holds_a_lease(directory: Path) -> None:
+    with Workspace.open(directory) as workspace, Workspace.open(directory) as onlooker:
+        assert not onlooker.busy()
+        with workspace.staging("action"):
+            assert onlooker.busy()
+        with lease(directory, "emit"):
+            assert onlooker.busy()
+        assert not onlooker.busy()
+
+
+def test_a_stand_in_for_a_workspace_can_be_told_from_one_that_lasts(directory: Path) -> None:
+    with Workspace.open(directory, create=False) as workspace:
+        assert not workspace.lasting
+    with Workspace.open(directory) as workspace:
+        assert workspace.lasting
+
+
+def test_a_staging_directory_is_new_and_empty_and_gone_afterwards(directory: Path) -> None:
+    with Workspace.open(directory) as workspace:
+        with workspace.staging("compile:group/target") as first, workspace.staging("compile:group/target") as second:
+            assert first != second
+            assert list(first.iterdir()) == []
+            (first / "out").mkdir()
+            (first / "out" / "model.bin").write_bytes(b"data")
+        assert list(workspace.tmp.iterdir()) == []
+
+
+def test_a_staging_directory_goes_away_when_its_action_fails(directory: Path) -> None:
+    with Workspace.open(directory) as workspace:
+        with pytest.raises(RuntimeError), workspace.staging("action"):
+            raise RuntimeError
+        assert list(workspace.tmp.iterdir()) == []
+
+
+STAGE = """
+import sys, time
+from pathlib import Path
+from epbuild.cache.workspace import Workspace
+with Workspace.open(Path(sys.argv[1])) as workspace, workspace.staging("action") as staging:
+    (staging / "half.bin").write_bytes(b"half")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_only_the_staging_of_dead_builds_is_swept(directory: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", STAGE, directory], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with Workspace.open(directory) as workspace, workspace.staging("mine") as mine, process.stdout as output:
+        assert output.readline() == b"ready\n"
+        workspace.sweep()
+        assert len([path for path in workspace.tmp.iterdir() if path.is_dir()]) == 2
+        process.send_signal(signal.SIGKILL)
+        process.wait(5)
+        workspace.sweep()
+        assert [path for path in workspace.tmp.iterdir() if path.is_dir()] == [mine]

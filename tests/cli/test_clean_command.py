@@ -1,0 +1,102 @@
+"""`epbuild clean` as people read it: what was removed, what was kept and why, and how to get it back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import pytest
+from commands import RECIPE, epbuild, write_model
+
+from epbuild.cache.leases import lease
+from epbuild.cache.memory import Configuration, OutputRecord, StepRecord
+from epbuild.cache.workspace import Workspace
+
+pytestmark = pytest.mark.slow  # each test starts the real command
+
+EMIT = "emit:main/phone/directory"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder in which the recipe was built, as far as `clean` can tell."""
+    write_model(tmp_path / "relu.onnx")
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    folder = tmp_path / "dist" / "phone"
+    folder.mkdir(parents=True)
+    (folder / "relu_ctx.onnx").write_bytes(b"model")
+    listed = {"path": "relu_ctx.onnx", "role": "model", "size": 5, "sha256": hashlib.sha256(b"model").hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": [listed]}), encoding="utf-8")
+    files = {
+        path.name: {"digest": hashlib.sha256(path.read_bytes()).hexdigest(), "size": path.stat().st_size}
+        for path in folder.iterdir()
+    }
+    with Workspace.open(tmp_path / ".epbuild") as workspace:
+        output = OutputRecord("dist/phone", EMIT, "ab" * 32, (), files)
+        record = StepRecord(EMIT, "ab" * 32, {}, {"place": "dist/phone", "results": []}, time.time())
+        workspace.memory(Configuration.of(tmp_path / "epbuild.yaml", (), {})).record_output(output, record)
+    return tmp_path
+
+
+def test_outputs_go_and_the_last_line_says_how_to_get_them_back(project: Path) -> None:
+    size = sum(path.stat().st_size for path in (project / "dist" / "phone").iterdir())
+    done = epbuild(project, "clean")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"removed  dist/phone  2 files, {size} bytes\n"
+        f"Removed 2 files, {size} bytes. `epbuild run epbuild.yaml` restores what the store has.\n"
+    )
+    assert not (project / "dist").exists()
+    assert (project / ".epbuild" / "state.sqlite").exists()
+    assert epbuild(project, "clean").stdout == "There is no output to remove.\n"
+
+
+def test_what_stays_is_told_with_why(project: Path) -> None:
+    (project / "dist" / "phone" / "notes.txt").write_bytes(b"mine")
+    (project / "dist" / "phone" / "relu_ctx.onnx").write_bytes(b"edited")
+    kept = [
+        "  dist/phone/notes.txt: epbuild did not make it",
+        "  dist/phone/relu_ctx.onnx: it was changed since; --force removes it",
+    ]
+    told = epbuild(project, "clean", "--dry-run").stdout.splitlines()
+    assert told[0].startswith("would remove  dist/phone  1 file, ")
+    assert told[1:3] == [f"kept        {line}" for line in kept]
+    done = epbuild(project, "clean").stdout.splitlines()
+    assert done[1:3] == [f"kept   {line}" for line in kept]
+    assert sorted(path.name for path in (project / "dist" / "phone").iterdir()) == ["notes.txt", "relu_ctx.onnx"]
+    assert epbuild(project, "clean", "--force").stdout.startswith("removed  dist/phone  1 file, 6 bytes\n")
+    assert [path.name for path in (project / "dist" / "phone").iterdir()] == ["notes.txt"]
+
+
+def test_many_files_of_the_users_are_not_all_listed(project: Path) -> None:
+    for number in range(20):
+        (project / "dist" / "phone" / f"{number:02}.txt").write_bytes(b"mine")
+    lines = epbuild(project, "clean").stdout.splitlines()
+    assert len(lines) == 1 + 6 + 1 + 1
+    assert lines[-2] == "kept     and 14 more there"
+
+
+def test_a_step_can_be_named_and_one_that_is_not_there_is_an_error(project: Path) -> None:
+    assert epbuild(project, "clean", "epbuild.yaml", "compile:*").stdout == "There is no output to remove.\n"
+    done = epbuild(project, "clean", "epbuild.yaml", "emit:none")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "[EPB240]" in done.stderr
+    assert epbuild(project, "clean", "epbuild.yaml", EMIT).returncode == 0
+    assert not (project / "dist").exists()
+
+
+def test_all_removes_the_workspace_too_but_not_under_a_build(project: Path) -> None:
+    with lease(project / ".epbuild", "emit.x"):
+        done = epbuild(project, "clean", "--all")
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "[EPB509]" in done.stderr
+        assert (project / "dist").exists()
+    assert "would remove  .epbuild  " in epbuild(project, "clean", "--all", "-n").stdout
+    done = epbuild(project, "clean", "--all")
+    assert done.returncode == 0
+    assert "removed  .epbuild  " in done.stdout
+    assert sorted(path.name for path in project.iterdir()) == ["epbuild.yaml", "relu.onnx"]
+    done = epbuild(project, "clean", "epbuild.yaml", EMIT, "--all")
+    assert (done.returncode, done.stdout) == (2, "")

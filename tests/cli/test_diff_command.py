@@ -1,0 +1,173 @@
+"""`epbuild diff` as people and programs read it: a verdict, a table that fits a terminal, and an exit code as that of diff."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import epbuild, pack, write_model
+
+from epbuild.diff.difference import Comparison, Difference
+from epbuild.report.difference import comparison_document, print_comparison
+
+QNN = "QNNExecutionProvider"
+OLD, NEW = "a" * 64, "b" * 64
+TWO_SOCS = Comparison(
+    (
+        Difference("target", "changed", ("eps", QNN, "options", "soc_model"), "SC8380XP", "SM8750"),
+        Difference("target", "added", ("eps", QNN, "options", "htp_graph_finalization_optimization_mode"), None, "3"),
+        Difference("context", "changed", ("models", "prefill", "nodes", "1", "context"), OLD, NEW),
+        Difference("names", "changed", ("models", "prefill", "nodes", "0", "partition name"), "x" * 50, ""),
+        Difference("names", "changed", ("models", "prefill", "nodes", "0", "source file name"), None, "prefill.onnx"),
+    ),
+    models=2,
+)
+
+
+def printed(capsys: pytest.CaptureFixture[str], found: Comparison) -> str:
+    print_comparison(found)
+    return capsys.readouterr().out
+
+
+def test_the_verdict_comes_first_and_the_rest_is_a_table_of_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, TWO_SOCS)
+    assert max(map(len, text.splitlines())) <= 80
+    assert text == (
+        "They differ in target, context and names.\n"
+        "\n"
+        "                                  A                       B\n"
+        "target\n"
+        "  QNNExecutionProvider: option soc_model\n"
+        "                                  SC8380XP                SM8750\n"
+        "  QNNExecutionProvider: option htp_graph_finalization_optimization_mode\n"
+        "                                  -                       3\n"
+        "context\n"
+        "  prefill: node 2, context        aaaaaaaa                bbbbbbbb\n"
+        "names\n"
+        "  prefill: partition name         xxxxxxxxxxxxxxxxxxxxxx  (empty)\n"
+        "                                  xxxxxxxxxxxxxxxxxxxxxx\n"
+        "                                  xxxxxx\n"
+        "  prefill: source file name       nothing                 prefill.onnx\n"
+        "\n"
+        "The same: graph, weights, settings, toolchain.\n"
+    )
+
+
+def test_what_was_not_compared_is_told_also_where_nothing_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, Comparison((), 1, ("B",))) == (
+        "No difference: 1 model, the same to the byte.\n"
+        "\n"
+        "Not compared, as B has no manifest: the options, the toolchain and the source\n"
+        "models.\n"
+    )
+    assert "Not compared, as A and B have no manifests: " in printed(capsys, Comparison((), 1, ("A", "B")))
+
+
+def test_what_a_model_says_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    change = Difference("names", "changed", ("models", "m\x1b[2J", "graph name"), "a\x1b]0;b\x07", "c")
+    text = printed(capsys, Comparison((change,), 1))
+    assert "\x1b" not in text
+    assert "m\\x1b[2J: graph name" in text
+
+
+def test_programs_get_whole_digests_and_every_fact() -> None:
+    document = comparison_document("old", "new", TWO_SOCS)
+    assert json.loads(json.dumps(document)) == document
+    assert {name: document[name] for name in ("format", "a", "b", "equal", "senses", "same", "without_manifest")} == {
+        "format": 1,
+        "a": "old",
+        "b": "new",
+        "equal": False,
+        "senses": ["target", "context", "names"],
+        "same": ["graph", "weights", "settings", "toolchain"],
+        "without_manifest": [],
+    }
+    assert document["differences"][2] == {
+        "sense": "context",
+        "what": "prefill: node 2, context",
+        "kind": "changed",
+        "artifact": "",
+        "place": ["models", "prefill", "nodes", "1", "context"],
+        "old": OLD,
+        "new": NEW,
+    }
+
+
+@pytest.mark.slow
+def test_the_exit_code_is_that_of_diff(tmp_path: Path) -> None:
+    write_model(tmp_path / "a/relu.onnx")
+    write_model(tmp_path / "b/relu.onnx")
+    write_model(tmp_path / "c/relu.onnx", "Abs")
+    same = epbuild(tmp_path, "diff", "a", "b/relu.onnx")
+    assert (same.returncode, same.stderr) == (0, "")
+    assert same.stdout.startswith("No difference: 1 model, the same to the byte.\n")
+    other = epbuild(tmp_path, "diff", "a", "c", "--json")
+    assert (other.returncode, other.stderr) == (1, "")
+    assert json.loads(other.stdout)["verdict"] == "They differ in graph."
+    comment = epbuild(tmp_path, "diff", "a", "c", "--markdown")
+    assert (comment.returncode, comment.stderr) == (1, "")
+    assert comment.stdout.startswith("**The artifacts differ in graph.**\n\n`a` &rarr; `c`: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("a", "nowhere"), "epbuild: error: there is no file or folder nowhere. [EPB600]\n"),
+        (("a", "empty"), "empty holds no manifest and no ONNX model. [EPB600]\n"),
+        (("a", "broken.onnx"), "epbuild: error: it cannot be compared: broken.onnx: "),
+        (("a",), "epbuild: error: Missing argument 'B'."),
+        (("a", "a", "--markdown", "--json"), "epbuild: error: --markdown and --json exclude each other"),
+    ],
+)
+def test_no_answer_is_neither_same_nor_different(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    write_model(tmp_path / "a/relu.onnx")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.onnx").write_bytes(b"broken")
+    done = epbuild(tmp_path, "diff", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+@pytest.mark.slow
+def test_archives_images_and_folders_are_compared_in_any_mix(tmp_path: Path) -> None:
+    write_model(tmp_path / "a/relu.onnx")
+    write_model(tmp_path / "c/relu.onnx", "Abs")
+    forms = [pack(tmp_path / "a", tmp_path / name).name for name in ("a.zip", "a.tar.zst", "image")]
+    plain = json.loads(epbuild(tmp_path, "diff", "a", "c", "--json").stdout)
+    for form in forms:
+        assert epbuild(tmp_path, "diff", form, "a").returncode == 0
+        assert epbuild(tmp_path, "diff", form, forms[0]).returncode == 0
+        done = epbuild(tmp_path, "diff", form, "c", "--json")
+        assert (done.returncode, done.stderr, json.loads(done.stdout)) == (1, "", {**plain, "a": form})
+        done = epbuild(tmp_path, "diff", "c", form, "--markdown")
+        assert done.returncode == 1
+        assert f"`c` &rarr; `{form}`" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_damaged_archive_is_no_answer(tmp_path: Path) -> None:
+    write_model(tmp_path / "a/relu.onnx")
+    path = pack(tmp_path / "a", tmp_path / "a.tar.zst")
+    path.write_bytes(path.read_bytes()[:-1])
+    done = epbuild(tmp_path, "diff", "a", "a.tar.zst")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("a.tar.zst: error: it ")
+    assert done.stderr.endswith("Get it again. [EPB619]\n")
+    pack(tmp_path / "a", tmp_path / "image")
+    broken = tmp_path / "b"
+    broken.mkdir()
+    (broken / "m.onnx").write_bytes(b"no model")
+    pack(broken, tmp_path / "b.zip")
+    done = epbuild(tmp_path, "diff", "image", "b.zip")
+    assert done.returncode == 2
+    assert "b.zip/m.onnx: m.onnx is not a whole ONNX file" in done.stderr
+
+
+def test_an_archive_in_a_folder_is_told_as_not_compared(tmp_path: Path) -> None:
+    write_model(tmp_path / "a/relu.onnx")
+    write_model(tmp_path / "b/relu.onnx")
+    pack(tmp_path / "a", tmp_path / "b" / "more.zip")
+    done = epbuild(tmp_path, "diff", "a", "b")
+    assert (done.returncode, done.stderr) == (0, "b/more.zip: not looked into; name it to compare it\n")

@@ -1,0 +1,171 @@
+"""An editor with the recipe's schema explains every option, proposes its values, and underlines nothing that epbuild would build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import RECIPE, ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from epbuild.catalog.catalog import entries_for, known_eps, session_keys
+from epbuild.catalog.entries import Entry
+from epbuild.catalog.normalize import BadValue, normalize
+from epbuild.commands.schema import SCHEMAS, editor_schema
+from epbuild.core.schemas import schema
+
+SCHEMA = editor_schema("recipe")
+EDITOR = Draft202012Validator(SCHEMA)
+OPTIONS = [(entry, name) for ep in known_eps() for entry in entries_for(ep) for name in sorted(entry.options)]
+SOME_VALUES: tuple[Any, ...] = (
+    True,
+    False,
+    0,
+    1,
+    3,
+    69,
+    1e9,
+    0.5,
+    "true",
+    "OFF",
+    "on",
+    "0",
+    "1",
+    " 2 ",
+    "htp",
+    "Htp",
+    "CPU",
+    "x",
+    "a,b",
+    "${vars.x}",
+    "4 GiB",
+)
+
+
+def recipe(ep: str = "QNNExecutionProvider", several: bool = False, **target: Any) -> dict[str, Any]:
+    """The small recipe with another EP and other keys in its target."""
+    document: dict[str, Any] = yaml.safe_load(RECIPE)
+    wanted = {"toolchain": "qnn", "ep": ep, **target}
+    if several:
+        wanted["eps"] = [{"ep": wanted.pop("ep"), "provider_options": wanted.pop("provider_options", {})}]
+    document["targets"]["phone"] = wanted
+    return document
+
+
+def underlined(document: dict[str, Any]) -> bool:
+    return not EDITOR.is_valid(document)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_schema_is_one_that_tools_can_read(name: str) -> None:
+    document = editor_schema(name)
+    Draft202012Validator.check_schema(document)
+    assert document["$schema"]
+    assert document["title"]
+
+
+def test_the_checked_in_schema_stays_as_it_is_and_decides() -> None:
+    before = schema("recipe")
+    editor_schema("recipe")
+    assert schema("recipe") == before
+    assert "htp_performance_mode" not in str(before)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.name)
+def test_no_checked_in_recipe_is_underlined(path: Path) -> None:
+    assert list(EDITOR.iter_errors(yaml.safe_load(path.read_text(encoding="utf-8")))) == []
+
+
+@pytest.mark.parametrize("ep", known_eps())
+def test_hovering_any_option_of_any_ep_tells_its_meaning(ep: str) -> None:
+    described = SCHEMA["$defs"][f"provider-options-{ep}"]["properties"]
+    for entry in entries_for(ep):
+        for name, option in entry.options.items():
+            assert option.meaning.rstrip(".") in described[name]["description"]
+
+
+def test_hovering_a_session_key_tells_its_meaning_or_what_to_write_instead() -> None:
+    described = SCHEMA["$defs"]["session-options"]["properties"]
+    keys = session_keys()
+    assert described.keys() == keys.options.keys() | keys.reserved.keys()
+    for name, option in keys.options.items():
+        assert option.meaning.rstrip(".") in described[name]["description"]
+    for name, instead in keys.reserved.items():
+        assert instead in described[name]["description"]
+
+
+def test_typing_the_name_of_an_ep_is_completed() -> None:
+    assert set(SCHEMA["$defs"]["target"]["properties"]["ep"]["anyOf"][0]["enum"]) == set(known_eps())
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one EP", "several EPs"])
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"backend_type": "htp"}, False),
+        ({"backend_type": "HTP"}, False),
+        ({"backend_type": "bogus"}, True),
+        ({"backend_type": "${vars.backend}"}, False),
+        ({"htp_graph_finalization_optimization_mode": 3}, False),
+        ({"htp_graph_finalization_optimization_mode": "3"}, False),
+        ({"htp_graph_finalization_optimization_mode": 4}, True),
+        ({"enable_htp_fp16_precision": True}, False),
+        ({"enable_htp_fp16_precision": "1"}, False),
+        ({"enable_htp_fp16_precision": "maybe"}, True),
+        ({"vtcm_mb": 8}, False),
+        ({"vtcm_mb": "${matrix.vtcm}"}, False),
+        ({"vtcm_mb": -1}, True),
+        ({"soc_model": "SM8750"}, False),
+        ({"soc_model": 69}, False),
+        ({"an_option_of_next_year": "x"}, False),
+    ],
+)
+def test_a_wrong_value_is_seen_while_it_is_typed(options: dict[str, Any], wrong: bool, several: bool) -> None:
+    assert underlined(recipe(several=several, provider_options=options)) is wrong
+
+
+def test_options_of_one_ep_are_not_held_against_another() -> None:
+    assert not underlined(recipe("CPUExecutionProvider", provider_options={"backend_type": "bogus"}))
+
+
+def test_an_option_that_is_passed_on_unchecked_is_not_underlined() -> None:
+    assert not underlined(recipe(provider_options={"backend_type": "new"}, allow_unknown_options=True))
+
+
+@pytest.mark.parametrize("name", sorted(session_keys().reserved))
+def test_a_session_key_that_epbuild_sets_itself_is_underlined(name: str) -> None:
+    assert underlined(recipe(session_options={name: "1"}))
+
+
+def accepted(entry: Entry, name: str, value: Any) -> bool:
+    try:
+        normalize(entry.options[name], value, booleans=entry.booleans, names=entry.names.get(name, {}))
+    except BadValue:
+        return False
+    return True
+
+
+def option_validator(ep: str, name: str) -> Draft202012Validator:
+    return Draft202012Validator(SCHEMA["$defs"][f"provider-options-{ep}"]["properties"][name])
+
+
+@pytest.mark.parametrize("ep", known_eps())
+def test_what_the_catalog_takes_is_never_underlined(ep: str) -> None:
+    for entry in entries_for(ep):
+        for name, option in entry.options.items():
+            own = (*option.values, *filter(None, (option.example, option.default)), *entry.names.get(name, {}))
+            editor = option_validator(ep, name)
+            for value in (*SOME_VALUES, *own):
+                if accepted(entry, name, value) or str(value).startswith("${"):
+                    assert editor.is_valid(value), f"{name}: {value!r}"
+
+
+@given(st.sampled_from(OPTIONS), st.one_of(st.text(max_size=12), st.integers(), st.booleans(), st.floats(allow_nan=False)))
+def test_no_value_that_builds_is_underlined(option: tuple[Entry, str], value: Any) -> None:
+    entry, name = option
+    if accepted(entry, name, value):
+        assert option_validator(entry.ep, name).is_valid(value)

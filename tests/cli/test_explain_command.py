@@ -1,0 +1,174 @@
+"""`epbuild explain` as people and programs read it: short lines, whole digests where a program asks, and a plain no for a wrong name."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import RECIPE, epbuild, write_model
+
+from epbuild.commands.explain import Explanation
+from epbuild.plan.key import Change
+from epbuild.plan.steps import Step
+from epbuild.report.explanation import explanation_document, print_explanations
+
+SHARE = Step("share:decoder/snapdragon-SC8380XP", "share", (), "share:decoder/snapdragon-SC8380XP")
+COMPILE = Step("compile:decoder/snapdragon-SC8380XP/prefill", "compile", (), SHARE.id)
+MERGE = Step("merge:decoder/snapdragon-SC8380XP", "merge", (SHARE.id,), "emit:decoder/snapdragon-SC8380XP/directory")
+EMIT = Step("emit:decoder/snapdragon-SC8380XP/directory", "emit", (SHARE.id,), "emit:decoder/snapdragon-SC8380XP/directory")
+OLD, NEW = "a" * 64, "b" * 64
+CHANGES = (
+    Change("changed", ("eps", "QNNExecutionProvider", "options", "htp_graph_finalization_optimization_mode"), "3", "1"),
+    Change("changed", ("members", "prefill", "external", "weights-of-the-whole-decoder-in-one-file.bin"), OLD, NEW),
+)
+STALE = Explanation(SHARE, "out of date", NEW, OLD, 1.8e9, tuple(map(str, CHANGES)), CHANGES)
+WAITING = Explanation(EMIT, "out of date", None, OLD, 1.8e9, (f"needs {SHARE.id}",), (), (STALE,))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *explanations: Explanation) -> str:
+    print_explanations(explanations)
+    return capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_new_step_is_explained_by_what_is_missing(tmp_path: Path) -> None:
+    write_model(tmp_path / "relu.onnx")
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    toolchains = str(tmp_path / "none yet")
+    done = epbuild(tmp_path, "explain", "*", EPBUILD_TOOLCHAIN_DIR=toolchains)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "new  compile:main/phone/relu\n"
+        "  It was never built here.\n"
+        "  - the toolchain 'qnn' is not provisioned yet\n"
+        "\n"
+        "new  emit:main/phone/directory\n"
+        "  It was never emitted here.\n"
+        "  It waits for:\n"
+        "    new  compile:main/phone/relu\n"
+        "      It was never built here.\n"
+        "      - the toolchain 'qnn' is not provisioned yet\n"
+    )
+    document = json.loads(epbuild(tmp_path, "explain", "emit:*", "--json", EPBUILD_TOOLCHAIN_DIR=toolchains).stdout)
+    nothing: dict[str, object] = {"key": None, "previous_key": None, "built": None, "changes": []}
+    cause = {"reasons": ["the toolchain 'qnn' is not provisioned yet"], "causes": []}
+    assert document == {
+        "format": 1,
+        "recipe": "epbuild.yaml",
+        "steps": [
+            {
+                "id": "emit:main/phone/directory",
+                "state": "new",
+                "reasons": ["needs compile:main/phone/relu"],
+                "causes": [{"id": "compile:main/phone/relu", "state": "new", **nothing, **cause}],
+                **nothing,
+            }
+        ],
+    }
+
+
+@pytest.mark.slow
+def test_a_name_that_no_step_has_exits_with_2_and_the_nearest_ids(tmp_path: Path) -> None:
+    write_model(tmp_path / "relu.onnx")
+    (tmp_path / "other.yaml").write_text(RECIPE, encoding="utf-8")
+    done = epbuild(tmp_path, "explain", "compile:main/phone/rel", "-r", "other.yaml")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "no step matches 'compile:main/phone/rel'. Did you mean 'compile:main/phone/relu'" in done.stderr
+    assert "[EPB240]" in done.stderr
+    assert epbuild(tmp_path, "explain").returncode == 2, "without a step there is nothing to explain"
+
+
+def test_lines_fit_80_columns_and_no_fact_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, STALE, WAITING, replace(STALE, step=COMPILE, state="restorable"))
+    assert max(map(len, text.splitlines())) <= 80
+    words = re.sub(r"\s+", " ", text)
+    for change in CHANGES:
+        assert words.count(f"- {change}") == 3
+    assert "aaaaaaaa -> bbbbbbbb" in words
+    assert "a" * 9 not in text
+
+
+def test_an_output_that_waits_shows_what_it_waits_for_below_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, WAITING).splitlines()
+    assert lines[0] == f"out of date  {EMIT.id}"
+    assert lines[2:4] == ["  It waits for:", f"    out of date  {SHARE.id}"]
+    assert not [line for line in lines if "needs" in line], "said once is enough"
+
+
+def test_a_current_step_says_when_it_was_built_and_with_which_key(capsys: pytest.CaptureFixture[str]) -> None:
+    current = Explanation(SHARE, "current", OLD, OLD, 1.8e9, (), ())
+    text = " ".join(printed(capsys, current).split())
+    assert re.fullmatch(
+        rf"current {SHARE.id} Last built 2027-01-1\d \d\d:\d\d:\d\d, with the key aaaaaaaa; "
+        "nothing that it depends on has changed since.",
+        text,
+    )
+    emitted = replace(current, step=EMIT)
+    assert "Last emitted" in (text := " ".join(printed(capsys, emitted).split()))
+    assert "its files are in place." in text
+
+
+@pytest.mark.parametrize(
+    ("explanation", "sentence"),
+    [
+        (
+            Explanation(SHARE, "new", NEW, None, None, (), ()),
+            "It was never built here, and the store has no result for its key, bbbbbbbb.",
+        ),
+        (
+            Explanation(SHARE, "restorable", NEW, None, None, (), ()),
+            "It was never built here; the store has a result for its key, bbbbbbbb.",
+        ),
+        (replace(STALE, state="restorable"), "now its key is bbbbbbbb. The store has a result for that."),
+        (
+            Explanation(EMIT, "restorable", OLD, OLD, 1.8e9, ("a.bin is missing",), ()),
+            "The store has what it takes to put its files back. - a.bin is missing",
+        ),
+        (replace(STALE, step=COMPILE), f"It is compiled in one process with all of {SHARE.id}."),
+        (replace(STALE, step=MERGE), f"It is done together with {EMIT.id}."),
+        (
+            Explanation(EMIT, "out of date", NEW, OLD, 1.8e9, (), (), (replace(STALE, state="current", reasons=()),)),
+            "what was emitted is an earlier result. - option htp_graph",
+        ),
+    ],
+    ids=["new", "known to the store", "known again", "damaged", "a member of a group", "merged", "built and not emitted"],
+)
+def test_each_state_is_told_as_what_it_is(capsys: pytest.CaptureFixture[str], explanation: Explanation, sentence: str) -> None:
+    assert sentence in " ".join(printed(capsys, explanation).split())
+
+
+def test_a_promise_to_restore_is_not_made_while_something_has_to_be_compiled_first(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = Explanation(SHARE, "out of date", OLD, OLD, 1.8e9, ("its result is no longer in the store",), ())
+    text = printed(capsys, Explanation(EMIT, "restorable", OLD, OLD, 1.8e9, ("a.bin is missing",), (), (lost,)))
+    assert "The store has" not in text
+    assert "its result is no longer in the store" in text
+
+
+def test_the_document_has_every_fact_with_whole_values() -> None:
+    [step] = explanation_document("epbuild.yaml", [STALE])["steps"]
+    assert step["changes"][1] == {
+        "what": "model prefill: external data weights-of-the-whole-decoder-in-one-file.bin",
+        "place": ["members", "prefill", "external", "weights-of-the-whole-decoder-in-one-file.bin"],
+        "old": OLD,
+        "new": NEW,
+    }
+    assert (step["key"], step["previous_key"], step["built"]) == (NEW, OLD, 1.8e9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["run", "--check"], ["plan"], ["explain"], ["clean", "--dry-run"], ["log"]])
+def test_a_recipe_and_steps_are_named_in_one_order_and_the_recipe_can_be_left_out(tmp_path: Path, command: list[str]) -> None:
+    write_model(tmp_path / "relu.onnx")
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    (tmp_path / "odd[1].yaml").write_text(RECIPE, encoding="utf-8")
+    step = "compile:main/phone/relu"
+    orders = [[step], ["epbuild.yaml", step], ["-r", "epbuild.yaml", step], [step, "--recipe=odd[1].yaml"]]
+    answers = [epbuild(tmp_path, *command, *names) for names in orders]
+    assert len({(done.returncode, done.stdout, done.stderr) for done in answers}) == 1
+    assert answers[0].returncode == (1 if command[0] in {"run", "log"} else 0)  # nothing was built, and nothing has a log
+    assert "recipe" not in answers[0].stderr
+    assert "no step matches 'odd[1].yaml'" in epbuild(tmp_path, "plan", "odd[1].yaml").stderr, "a glob is a step"

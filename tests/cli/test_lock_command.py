@@ -1,0 +1,400 @@
+"""`epbuild lock` as people use it: with the real installer, on wheels of a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import RECIPE, epbuild, write_model
+from small_wheels import only_from, write_wheel
+
+from epbuild.toolchain.platforms import platform_here
+
+pytestmark = pytest.mark.slow
+
+HERE = str(platform_here())
+PYTHON = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
+PACKAGES = "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]"
+
+
+class Checkout:
+    """A folder with a recipe and no model, and an installer that knows some wheels only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "checkout"
+        self.folder.mkdir()
+        self.wheels = folder / "wheels"
+        self.variables = {**only_from(self.wheels, folder / "uv"), "EPBUILD_TOOLCHAIN_DIR": str(folder / "toolchains")}
+        self.write_recipe()
+        write_wheel(self.wheels, "onnxruntime", "1.31.1", "numpy", "pyreadline3; sys_platform == 'win32'")
+        write_wheel(self.wheels, "onnxruntime-qnn", "2.7.0")
+        write_wheel(self.wheels, "pyreadline3", "3.5.6")
+        write_wheel(self.wheels, "numpy", "2.4.6")
+
+    def write_recipe(self, *changes: tuple[str, str]) -> None:
+        text = RECIPE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (self.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
+
+    @property
+    def place(self) -> Path:
+        return self.folder / "epbuild.lock"
+
+    @property
+    def text(self) -> str:
+        return self.place.read_text(encoding="utf-8")
+
+    def epbuild(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return epbuild(self.folder, *arguments, **self.variables)
+
+    def lock(self, *arguments: str) -> list[str]:
+        """The lines of a `lock` that has to succeed, but for those that tell how long it took."""
+        done = self.epbuild("lock", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [line for line in done.stdout.splitlines() if not line.startswith("locked ")]
+
+    def refusal(self, code: int, *arguments: str) -> str:
+        """What a `lock` says that has to fail, and that leaves the lock as it is."""
+        before = self.place.read_bytes() if self.place.exists() else None
+        done = self.epbuild("lock", *arguments)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert (self.place.read_bytes() if self.place.exists() else None) == before
+        return done.stderr
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_a_first_lock_is_told_and_has_every_package_with_its_digest(checkout: Checkout) -> None:
+    told = checkout.lock()
+    assert f"added    toolchain qnn  numpy 2.4.6  ({HERE})" in told
+    assert told[-1].startswith("Wrote epbuild.lock: 1 toolchain, ")
+    for distribution, version in (("onnxruntime", "1.31.1"), ("onnxruntime-qnn", "2.7.0"), ("numpy", "2.4.6")):
+        wheel = checkout.wheels / f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        assert f"toolchain qnn {HERE} {distribution}=={version} sha256:{digest}" in checkout.text.splitlines()
+    assert f"toolchain qnn {HERE} ({PYTHON})" in checkout.text.splitlines()
+    assert "recipe tiny" in checkout.text.splitlines()
+
+
+def test_a_lock_says_nothing_of_where_packages_come_from_or_of_this_machine(checkout: Checkout) -> None:
+    checkout.lock()
+    assert "://" not in checkout.text
+    assert "wheels" not in checkout.text
+    assert str(checkout.folder) not in checkout.text
+
+
+def test_locking_again_changes_nothing(checkout: Checkout) -> None:
+    checkout.lock()
+    before = (checkout.place.read_bytes(), checkout.place.stat().st_mtime_ns)
+    assert checkout.lock() == [f"epbuild.lock is up to date: 1 toolchain, {3 + HERE.startswith('windows')} packages, 1 platform"]
+    assert (checkout.place.read_bytes(), checkout.place.stat().st_mtime_ns) == before
+
+
+def test_two_people_write_the_same_lock(tmp_path: Path) -> None:
+    texts = []
+    for name in ("one", "another"):
+        (tmp_path / name).mkdir()
+        checkout = Checkout(tmp_path / name)
+        checkout.lock()
+        texts.append(checkout.place.read_bytes())
+    assert texts[0] == texts[1]
+
+
+def test_a_check_writes_nothing_and_says_whether_there_is_something_to_write(checkout: Checkout) -> None:
+    done = checkout.epbuild("lock", "--check")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "epbuild.lock is not up to date; `epbuild lock` writes it."
+    assert not checkout.place.exists()
+    checkout.lock()
+    assert checkout.epbuild("lock", "--check").returncode == 0
+
+
+def test_versions_stay_until_somebody_asks_for_newer_ones(checkout: Checkout) -> None:
+    checkout.lock()
+    before = checkout.text
+    write_wheel(checkout.wheels, "numpy", "2.5.5")
+    write_wheel(checkout.wheels, "extra", "1.0")
+    assert checkout.lock()[-1].startswith("epbuild.lock is up to date")
+    checkout.write_recipe((PACKAGES, "[onnxruntime==1.31.1, onnxruntime-qnn==2.7.0, extra]"))
+    assert checkout.lock()[:-1] == [f"added    toolchain qnn  extra 1.0  ({HERE})"]
+    checkout.write_recipe()
+    assert checkout.lock("-P", "NumPy")[:-1] == [
+        f"removed  toolchain qnn  extra 1.0  ({HERE})",
+        f"updated  toolchain qnn  numpy 2.4.6 -> 2.5.5  ({HERE})",
+    ]
+    checkout.place.write_text(before, encoding="utf-8")
+    assert checkout.lock("--upgrade")[:-1] == [f"updated  toolchain qnn  numpy 2.4.6 -> 2.5.5  ({HERE})"]
+
+
+def test_a_file_that_an_index_gets_later_is_no_reason_to_change_a_lock(checkout: Checkout) -> None:
+    checkout.lock()
+    before = checkout.text
+    general = checkout.wheels / "numpy-2.4.6-py3-none-any.whl"
+    (checkout.wheels / "numpy-2.4.6-py2.py3-none-any.whl").write_bytes(general.read_bytes() + b"\0")
+    assert checkout.lock()[-1].startswith("epbuild.lock is up to date")
+    assert checkout.text == before
+    checkout.place.unlink()
+    checkout.lock()
+    assert (before.count(" numpy=="), checkout.text.count(" numpy==")) == (1, 2)
+
+
+def test_a_package_that_nobody_has_cannot_be_upgraded(checkout: Checkout) -> None:
+    checkout.lock()
+    told = checkout.refusal(2, "--upgrade-package", "nunpy")
+    assert (
+        "neither a toolchain nor a model of the recipe needs a package 'nunpy' that could be upgraded. Did you mean 'numpy'? [EPB248]"
+        in told
+    )
+
+
+def test_a_toolchain_is_locked_for_every_platform_that_it_names(checkout: Checkout) -> None:
+    checkout.write_recipe((PACKAGES, f"{PACKAGES}\n    platforms: [windows-arm64, linux-x86_64]"))
+    told = checkout.lock()
+    assert "added    toolchain qnn  numpy 2.4.6  (linux-x86_64, windows-arm64)" in told
+    assert "added    toolchain qnn  pyreadline3 3.5.6  (windows-arm64)" in told
+    assert told[-1] == "Wrote epbuild.lock: 1 toolchain, 4 packages, 2 platforms"
+
+
+def test_what_was_locked_on_another_platform_stays_when_it_is_locked_here(checkout: Checkout) -> None:
+    other = "linux-arm64" if HERE != "linux-arm64" else "linux-x86_64"
+    checkout.write_recipe((PACKAGES, f"{PACKAGES}\n    platforms: [{other}]"))
+    checkout.lock()
+    checkout.write_recipe()
+    write_wheel(checkout.wheels, "numpy", "2.5.5")
+    assert f"added    toolchain qnn  numpy 2.4.6  ({HERE})" in checkout.lock(), "another version than on the other platform"
+    assert f"toolchain qnn {other} ({PYTHON})" in checkout.text
+
+
+def test_a_lock_with_a_merge_conflict_is_settled_with_the_versions_that_it_has(checkout: Checkout) -> None:
+    checkout.lock()
+    good = checkout.text
+    write_wheel(checkout.wheels, "numpy", "2.5.5")
+    line = next(line for line in good.splitlines() if " numpy==" in line)
+    checkout.place.write_text(
+        good.replace(line, f"<<<<<<< ours\n{line}\n=======\n{line.replace('2.4.6', '2.5.5')}\n>>>>>>> theirs"), encoding="utf-8"
+    )
+    done = checkout.epbuild("lock")
+    assert done.returncode == 0
+    assert (
+        "warning: the lock has a merge conflict. It is written anew, with the versions that could be read. [EPB242]"
+        in done.stderr
+    )
+    assert checkout.text == good
+
+
+def test_a_lock_of_a_newer_epbuild_is_not_replaced(checkout: Checkout) -> None:
+    checkout.place.write_text("epbuild-lock 99\n", encoding="utf-8")
+    assert "the lock is of a format that this epbuild does not know" in checkout.refusal(2)
+
+
+def test_another_recipe_in_the_same_folder_has_a_lock_of_its_own(checkout: Checkout) -> None:
+    checkout.lock()
+    before = checkout.place.read_bytes()
+    (checkout.folder / "zoo.yaml").write_text(RECIPE.replace("name: tiny", "name: zoo"), encoding="utf-8")
+    assert checkout.lock("zoo.yaml")[-1].startswith("Wrote zoo.lock: ")
+    assert checkout.place.read_bytes() == before
+    assert "recipe zoo" in (checkout.folder / "zoo.lock").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_lock_of_another_recipe_is_replaced_and_that_is_told(checkout: Checkout) -> None:
+    checkout.lock()
+    checkout.write_recipe(("name: tiny", "name: other"))
+    assert checkout.lock()[0] == "updated  recipe tiny -> other"
+
+
+def test_a_package_that_does_not_exist_is_told_with_what_uv_says(checkout: Checkout) -> None:
+    checkout.lock()
+    checkout.write_recipe(("onnxruntime-qnn==2.7.0", "onnxruntime-qnn==9.9.9"))
+    told = checkout.refusal(3)
+    assert f"epbuild.yaml:4:3: error: toolchain 'qnn' could not be locked for {HERE}; uv said: " in told
+    assert "[EPB309]" in told
+
+
+def test_a_package_that_is_named_by_its_place_cannot_be_locked(checkout: Checkout) -> None:
+    wheel = (checkout.wheels / "numpy-2.4.6-py3-none-any.whl").as_posix()
+    checkout.write_recipe((PACKAGES, f"['{wheel}']"))
+    assert f"toolchain 'qnn' cannot be locked: '{wheel}' names a place and not a version." in checkout.refusal(3)
+
+
+def test_an_ep_that_nobody_knows_is_told_where_it_is_named(checkout: Checkout) -> None:
+    checkout.write_recipe(("ep: QNNExecutionProvider", "ep: QNExecutionProvider"))
+    assert "epbuild.yaml:11:9: error: unknown EP 'QNExecutionProvider'" in checkout.refusal(2)
+
+
+def test_a_model_that_the_recipe_pins_is_locked_without_being_fetched(checkout: Checkout) -> None:
+    pins = f"sha256: {'a' * 64}, data_sha256: {{relu.bin: {'b' * 64}}}"
+    checkout.write_recipe(("relu: relu.onnx", f"relu: {{path: 'https://models.example/relu.onnx', {pins}}}"))
+    told = checkout.lock()
+    assert "added    model relu aaaaaaaaaaaa" in told
+    assert {f"model relu sha256:{'a' * 64}", f"model relu sha256:{'b' * 64} relu.bin"} <= set(checkout.text.splitlines())
+    assert "models.example" not in checkout.text
+
+
+def test_a_variable_can_be_set_for_a_lock_as_for_a_build(checkout: Checkout) -> None:
+    write_wheel(checkout.wheels, "onnxruntime-qnn", "2.8.0")
+    checkout.write_recipe(
+        ("name: tiny", "name: tiny\nvars: {qnn: 2.7.0}"), ("onnxruntime-qnn==2.7.0", "'onnxruntime-qnn==${vars.qnn}'")
+    )
+    assert f"added    toolchain qnn  onnxruntime-qnn 2.8.0  ({HERE})" in checkout.lock("--set", "vars.qnn=2.8.0")
+
+
+def test_an_environment_that_is_there_is_locked_as_it_is_found(checkout: Checkout) -> None:
+    folder = checkout.folder / "vendor"
+    venv.EnvBuilder(with_pip=False, symlinks=sys.platform != "win32").create(folder)
+    site = next(folder.glob("[Ll]ib/python*/site-packages"), folder / "Lib/site-packages")
+    for distribution, version in (("onnxruntime", "1.31.1"), ("onnxruntime_qnn", "2.7.0")):
+        metadata = site / f"{distribution}-{version}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n", encoding="utf-8")
+    python = "vendor/Scripts/python.exe" if sys.platform == "win32" else "vendor/bin/python"
+    checkout.write_recipe((f"packages: {PACKAGES}", f"interpreter: {python}"))
+    checkout.lock()
+    assert [line for line in checkout.text.splitlines() if line.startswith("toolchain")] == [
+        f"toolchain qnn {HERE} ({PYTHON})",
+        f"toolchain qnn {HERE} onnxruntime-qnn==2.7.0 installed",
+        f"toolchain qnn {HERE} onnxruntime==1.31.1 installed",
+    ]
+
+
+def test_an_environment_that_is_not_here_is_told_and_what_was_found_elsewhere_is_kept(checkout: Checkout) -> None:
+    other = "windows-x86_64" if HERE != "windows-x86_64" else "linux-x86_64"
+    checkout.write_recipe((f"packages: {PACKAGES}", "interpreter: C:/nowhere/python.exe"))
+    elsewhere = f"toolchain qnn {other} (cpython-3.10)\ntoolchain qnn {other} onnxruntime==1.22.0 installed\n"
+    checkout.place.write_text(f"epbuild-lock 1\nrecipe tiny\n{elsewhere}", encoding="utf-8")
+    done = checkout.epbuild("lock")
+    assert done.returncode == 0
+    assert "warning: toolchain 'qnn' is not locked for this platform: its interpreter is not here." in done.stderr
+    assert elsewhere in checkout.text
+
+
+def test_programs_read_what_changed_as_one_document(checkout: Checkout) -> None:
+    done = checkout.epbuild("lock", "--json")
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert {key: document[key] for key in ("format", "recipe", "lock", "changed", "written", "warnings")} == {
+        "format": 1,
+        "recipe": "epbuild.yaml",
+        "lock": "epbuild.lock",
+        "changed": True,
+        "written": True,
+        "warnings": [],
+    }
+    assert {
+        "kind": "added",
+        "about": "package",
+        "name": "numpy",
+        "old": None,
+        "new": "2.4.6",
+        "toolchain": "qnn",
+        "platforms": [HERE],
+    } in document["changes"]
+    again = json.loads(checkout.epbuild("lock", "--check", "--json").stdout)
+    assert (again["changed"], again["written"], again["changes"]) == (False, False, [])
+
+
+@pytest.mark.parametrize("command", [["plan"], ["run"], ["run", "--check"], ["run", "--dry-run"]])
+def test_locked_without_a_lock_is_one_sentence_and_exit_code_2(checkout: Checkout, command: list[str]) -> None:
+    done = checkout.epbuild(*command, "--locked")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "there is no epbuild.lock beside the recipe, and --locked builds only what it says." in done.stderr
+    assert "[EPB241]" in done.stderr
+    assert not (checkout.folder / ".epbuild").exists()
+
+
+def test_a_lock_that_an_editor_of_windows_saved_is_read(checkout: Checkout) -> None:
+    checkout.lock()
+    text = checkout.place.read_bytes()
+    checkout.place.write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))
+    assert checkout.lock() == ["epbuild.lock is up to date: 1 toolchain, 3 packages, 1 platform"]
+    checkout.epbuild("plan", "--locked")
+    assert "EPB242" not in checkout.epbuild("run", "--locked", "--dry-run").stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
+def test_a_lock_that_is_a_link_stays_one(checkout: Checkout) -> None:
+    elsewhere = checkout.folder / "locks" / "shared.lock"
+    elsewhere.parent.mkdir()
+    checkout.place.symlink_to("locks/shared.lock")
+    checkout.lock()
+    assert checkout.place.is_symlink()
+    assert elsewhere.read_text(encoding="utf-8").startswith("# What this recipe's toolchains")
+    assert [path.name for path in elsewhere.parent.iterdir()] == ["shared.lock"]
+
+
+def test_a_lock_that_cannot_be_written_is_told_with_its_code(checkout: Checkout) -> None:
+    checkout.place.symlink_to("nowhere/epbuild.lock")  # as in a folder that may not be written, for every user
+    assert "EPB518" in checkout.refusal(3)
+
+
+def test_a_model_of_a_wheel_is_locked_with_its_bytes_and_other_bytes_are_refused(checkout: Checkout) -> None:
+    write_model(checkout.folder / "relu.onnx")
+    model = (checkout.folder / "relu.onnx").read_bytes()
+    write_wheel(checkout.wheels, "my-models", "1.0", files={"my_models/net.onnx": model})
+    checkout.write_recipe(("relu: relu.onnx", "relu: package:my-models==1.0/net.onnx"))
+    assert "not fetched yet" in checkout.epbuild("plan").stdout
+    told = checkout.lock()
+    digest = hashlib.sha256(model).hexdigest()
+    assert "fetched           model relu" in told
+    assert f"model relu sha256:{digest}" in checkout.text.splitlines()
+    checkout.place.write_text(checkout.text.replace(digest, "0" * 64), encoding="utf-8")
+    assert "EPB247" in checkout.epbuild("plan").stderr
+    refused = checkout.epbuild("plan", "--locked")
+    assert refused.returncode == 2
+    assert "epbuild.lock says: its graph" in refused.stderr
+
+
+def test_the_wheel_of_a_model_is_locked_and_another_one_is_refused_with_and_without_locked(checkout: Checkout) -> None:
+    write_model(checkout.folder / "relu.onnx")
+    model = (checkout.folder / "relu.onnx").read_bytes()
+
+    def release(net: bytes) -> str:
+        wheel = write_wheel(checkout.wheels, "my-models", "1.0", files={"my_models/net.onnx": net})
+        return hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+    def anew(*arguments: str) -> subprocess.CompletedProcess[str]:
+        """A build by a user who has fetched nothing yet."""
+        caches = {name: str(checkout.folder / f"other-{name}") for name in ("EPBUILD_CACHE_DIR", "UV_CACHE_DIR")}
+        return epbuild(checkout.folder, *arguments, **{**checkout.variables, **caches})
+
+    locked = release(model)
+    checkout.write_recipe(("relu: relu.onnx", "relu: package:my-models==1.0/net.onnx"))
+    told = checkout.lock()
+    assert "added    wheel my-models 1.0" in told
+    assert told[-1].endswith(", 1 remote model, 1 wheel")
+    assert f"wheel my-models==1.0 sha256:{locked}" in checkout.text.splitlines()
+    assert checkout.epbuild("lock", "--check").returncode == 0
+
+    older = checkout.text
+    checkout.place.write_text(older.replace(f"wheel my-models==1.0 sha256:{locked}\n", ""), encoding="utf-8")
+    assert "does not have the wheel of my-models==1.0" in checkout.epbuild("plan").stderr
+    assert checkout.epbuild("plan", "--locked").returncode == 2
+    assert checkout.epbuild("lock", "--check").returncode == 1
+    checkout.lock()
+    assert checkout.text == older
+
+    write_model(checkout.folder / "relu.onnx", "Sigmoid")
+    changed = (checkout.folder / "relu.onnx").read_bytes()
+    other = release(changed)
+    for arguments in (["run"], ["run", "--locked"]):
+        (checkout.folder / ".epbuild").rename(checkout.folder / f".before-{len(arguments)}")
+        done = anew(*arguments)
+        assert done.returncode == 3
+        assert "epbuild.yaml:" in done.stderr
+        assert f"not one that the lock has: its sha256 is {other}. It was not unpacked." in done.stderr
+        assert "[EPB321]" in done.stderr
+    assert "EPB321" not in checkout.epbuild("lock", "-P", "my-models").stderr
+    assert f"wheel my-models==1.0 sha256:{other}" in checkout.text.splitlines()
+    # What was fetched before is here still, and is not what is locked now.
+    assert f"model relu sha256:{hashlib.sha256(changed).hexdigest()}" in checkout.text.splitlines()
+    assert "EPB247" not in checkout.epbuild("plan", "--locked").stderr

@@ -1,0 +1,88 @@
+"""The reference under `docs/reference/` says what the catalog and the schema say, all of it, in Markdown that stays whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from commands import ROOT, environment
+
+from epbuild.catalog.catalog import entries_for, known_eps, session_keys
+from epbuild.core.schemas import schema
+from tools.reference.pages import reference_pages
+
+PAGES = reference_pages()
+FOLDER = ROOT / "docs" / "reference"
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tools.reference", *arguments, str(folder)],
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_checked_in_pages_are_what_their_sources_say() -> None:
+    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
+    assert there == PAGES, "run `python -m tools.reference --write`"
+
+
+@pytest.mark.parametrize("ep", known_eps())
+def test_every_option_of_an_ep_is_on_its_page_with_its_meaning(ep: str) -> None:
+    page = PAGES[f"{ep}.md"]
+    for entry in entries_for(ep):
+        for option in entry.options.values():
+            [row, *_] = [line for line in page.splitlines() if line.startswith(f"| `{option.name}` |")]
+            assert row
+            assert option.meaning.split("`")[0].split("|")[0].split("<")[0].split("*")[0].strip(". ") in page
+
+
+def test_every_session_key_is_on_the_page() -> None:
+    for name in (*session_keys().options, *session_keys().reserved):
+        assert f"| `{name}` |" in PAGES["session-options.md"]
+
+
+def test_every_key_of_the_language_is_on_its_page() -> None:
+    document = schema("recipe")
+    described = [document, *document["$defs"].values()]
+    for keys in (set(one.get("properties", {})) for one in described):
+        for key in keys:
+            assert f"| `{key}` |" in PAGES["recipe.md"]
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_every_row_of_a_table_has_the_columns_of_its_head(name: str) -> None:
+    widths = [len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0 for line in PAGES[name].splitlines()]
+    for above, width in pairwise(widths):
+        assert not (above and width) or above == width
+
+
+@pytest.mark.parametrize("name", sorted(name for name in PAGES if name.endswith(".md")))
+def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
+    anchors = {
+        re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", PAGES[name], re.M)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", PAGES[name]):
+        assert (target[1:] in anchors) if target.startswith("#") else target in PAGES
+
+
+def test_one_command_brings_the_pages_up_to_date_and_takes_the_old_ones_away(tmp_path: Path) -> None:
+    (tmp_path / "GoneExecutionProvider.md").write_text("old", encoding="utf-8")
+    (tmp_path / "recipe.md").write_text("old", encoding="utf-8")
+    stale = command(tmp_path)
+    assert stale.returncode == 1
+    assert "GoneExecutionProvider.md" in stale.stderr
+    assert "recipe.md" in stale.stderr
+    done = command(tmp_path, "--write")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name for path in tmp_path.iterdir()} == PAGES.keys()
+    assert command(tmp_path).returncode == 0

@@ -1,0 +1,43 @@
+"""`epbuild schema` hands out JSON Schemas, to a pipe or into a file that is whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import epbuild
+
+from epbuild.commands.schema import SCHEMAS, editor_schema
+
+pytestmark = pytest.mark.slow  # each test starts the real command
+
+
+@pytest.mark.parametrize("arguments", [(), *((name,) for name in SCHEMAS)], ids=str)
+def test_a_schema_is_printed_as_json_and_nothing_else(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = epbuild(tmp_path, "schema", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == editor_schema(*arguments or ("recipe",))
+
+
+def test_a_schema_file_is_replaced_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+    (tmp_path / "epbuild.schema.json").write_text("old", encoding="utf-8")
+    done = epbuild(tmp_path, "schema", "--output", "epbuild.schema.json")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "epbuild.schema.json").read_text(encoding="utf-8")) == editor_schema("recipe")
+    assert [path.name for path in tmp_path.iterdir()] == ["epbuild.schema.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["recipes"], 2, "'recipes' is not one of 'recipe', 'manifest', 'catalog'"),
+        (["--output", "."], 2, "is a directory"),
+        (["--output", "missing/schema.json"], 3, "missing"),
+    ],
+)
+def test_a_schema_that_cannot_be_given_is_one_line(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+    done = epbuild(tmp_path, "schema", *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    [line] = done.stderr.splitlines()
+    assert words in line

@@ -1,0 +1,83 @@
+"""What a user may rely on from `epbuild log`: what the EP said is there after a failure, and also for a result made elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
+
+from epbuild.cache.workspace import Workspace
+from epbuild.commands import log as logs
+from epbuild.commands.log import log_file, logged_steps, read_log
+from epbuild.commands.run import read_plan
+from epbuild.core.errors import BuildError
+from epbuild.plan.steps import Plan
+
+names = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9_-])?", fullmatch=True)
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    workshop.build()
+    return workshop
+
+
+def opened(workshop: Workshop) -> tuple[Plan, Workspace]:
+    return read_plan(workshop.request)[1], Workspace.open(workshop.folder / ".epbuild")
+
+
+MAIN = Path("epbuild.yaml")
+
+
+@pytest.mark.parametrize(("step", "text"), [(CLASSIFIER, "compiled classifier\n"), (COMPILES[1], "compiled prefill\n")])
+def test_the_log_of_a_step_is_that_of_the_process_it_ran_in(built: Workshop, step: str, text: str) -> None:
+    plan, workspace = opened(built)
+    with workspace:
+        assert "".join(read_log(plan, step, workspace, MAIN)) == text
+
+
+def test_the_log_of_a_result_that_was_taken_over_is_that_of_its_compile(
+    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = built.checkout(tmp_path / "other", monkeypatch)
+    other.build()
+    plan, workspace = opened(other)
+    with workspace:
+        assert logged_steps(plan, workspace, MAIN) == [*COMPILES, SHARE, CLASSIFIER]
+        assert list(read_log(plan, CLASSIFIER, workspace, MAIN)) == ["compiled classifier\n"]
+
+
+def test_a_step_that_was_never_compiled_has_no_log_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, workspace = opened(Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch))
+    with workspace:
+        assert logged_steps(plan, workspace, MAIN) == []
+        with pytest.raises(BuildError, match="EPB430") as refused:
+            read_log(plan, SHARE, workspace, MAIN)
+    assert refused.value.problems[0].hint == "`epbuild log` lists the steps that have one."
+
+
+def test_a_log_that_is_no_text_can_still_be_read(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_CHUNK", 3)
+    log_file(built.folder / ".epbuild", CLASSIFIER).write_bytes("größe".encode() + b"\xff" + "→".encode())
+    plan, workspace = opened(built)
+    with workspace:
+        assert "".join(read_log(plan, CLASSIFIER, workspace, MAIN)) == "größe\ufffd→"
+
+
+@settings(deadline=None)
+@given(groups=st.tuples(names, names), targets=st.tuples(names, names))
+def test_no_two_groups_write_into_one_log(groups: tuple[str, str], targets: tuple[str, str]) -> None:
+    one, other = (f"share:{group}/{target}" for group, target in zip(groups, targets, strict=True))
+    assert (log_file(Path(), one) == log_file(Path(), other)) is (one == other)
+
+
+def test_groups_whose_names_have_dots_do_not_share_a_log() -> None:
+    assert log_file(Path(), "share:llm.v2/npu") != log_file(Path(), "share:llm/v2.npu")
+
+
+def test_a_log_stays_in_the_workspace(tmp_path: Path) -> None:
+    assert log_file(tmp_path, SHARE).parent == tmp_path / "logs"

@@ -1,0 +1,119 @@
+"""A build takes no more memory at once than it may, by what the recipe says, what was measured, or what the models' size suggests."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
+
+from epbuild.cache.leases import lease
+from epbuild.cache.workspace import Workspace
+from epbuild.commands.run import run
+from epbuild.compile import executor
+from epbuild.engine.capacity import estimated_memory
+from epbuild.engine.events import Event, StepFinished
+from epbuild.survey.orphans import lease_name
+from epbuild.toolchain.process import Ending
+
+PATIENCE = 5
+"""Seconds that a worker waits for the other to run at the same time."""
+
+
+class Together:
+    """Stands before a workshop's worker and tells whether two workers ever ran at once."""
+
+    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch, patience: float) -> None:
+        self.seen = False
+        self._barrier = threading.Barrier(2)
+        self._patience = patience
+        self._worker = workshop.worker
+        monkeypatch.setattr(executor, "supervise", self._supervise)
+
+    def _supervise(self, *arguments: Any, **options: Any) -> Ending:
+        try:
+            self._barrier.wait(self._patience)
+            self.seen = True
+        except threading.BrokenBarrierError:
+            self._barrier.reset()
+        ending = self._worker(*arguments, **options)
+        *most, last = ending.reports
+        return replace(ending, reports=(*most, {**last, "peak_memory": 7_000_000}))
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def build(workshop: Workshop, memory: int | None) -> None:
+    events: list[Event] = []
+    run(replace(workshop.request, jobs=2, memory=memory), events.append)
+
+
+def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = workshop.survey()
+    keys = [str(status.actions[group].key) for group in (SHARE, CLASSIFIER)]
+    place = status.plan.emissions[EMIT_CLASSIFIER].path.relative_to(workshop.folder).as_posix()
+    held, free = threading.Event(), threading.Event()
+
+    def another_build() -> None:
+        folder = workshop.folder / ".epbuild"
+        with ExitStack() as stack:
+            for root, key in [*((workshop.cache, key) for key in keys), (folder, lease_name(place))]:
+                stack.enter_context(lease(root, key))
+            held.set()
+            free.wait(PATIENCE)
+
+    other = threading.Thread(target=another_build)
+    other.start()
+    assert held.wait(PATIENCE)
+    threading.Timer(1.5, free.set).start()
+    workshop.build()
+    other.join()
+    ended = {event.step: event.seconds for event in workshop.events if isinstance(event, StepFinished)}
+    assert max(ended.values()) < 1
+    with Workspace.open(workshop.folder / ".epbuild") as workspace:
+        for group in (SHARE, CLASSIFIER):
+            measured = workspace.measurement(group)
+            assert measured is not None
+            assert measured.seconds < 1
+
+
+def test_session_groups_run_at_once_where_there_is_memory_for_both(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = Together(workshop, monkeypatch, PATIENCE)
+    build(workshop, 3 * estimated_memory(10_000))
+    assert together.seen
+
+
+def test_session_groups_take_turns_where_there_is_not(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = Together(workshop, monkeypatch, 0.3)
+    build(workshop, estimated_memory(10_000))
+    assert not together.seen
+
+
+def test_what_an_earlier_build_measured_counts_more_than_the_size(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    Together(workshop, monkeypatch, 0.3)
+    build(workshop, 1)
+    with Workspace.open(workshop.folder / ".epbuild") as workspace:
+        for group in (SHARE, CLASSIFIER):
+            measured = workspace.measurement(group)
+            assert measured is not None
+            assert measured.peak_rss_bytes == 7_000_000
+    workshop.packages["onnxruntime"] = "1.32.0"
+    together = Together(workshop, monkeypatch, PATIENCE)
+    build(workshop, 15_000_000)
+    assert together.seen
+
+
+def test_what_the_recipe_says_counts_most(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop.write_recipe(("    share_weights: true\n", "    share_weights: true\n    memory: 8 GB\n"))
+    together = Together(workshop, monkeypatch, 0.3)
+    build(workshop, 8_000_000_000)
+    assert not together.seen

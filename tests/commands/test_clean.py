@@ -1,0 +1,224 @@
+"""What a user may rely on when outputs are taken back: only what epbuild made goes, and the next build needs no compile."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
+
+from epbuild.cache.leases import lease
+from epbuild.cache.roots import Roots
+from epbuild.commands.clean import check_idle, clean, remove_workspace
+from epbuild.compile import executor
+from epbuild.core.directory import swap_in
+from epbuild.core.errors import PlanError, StoreError
+from epbuild.publish import removal
+from epbuild.publish.removal import Cleaned
+from epbuild.toolchain.process import Ending
+
+GONE = dict.fromkeys(STEPS, "restorable") | {EMIT_DECODER: "new", EMIT_CLASSIFIER: "new"}
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    workshop = Workshop(tmp_path / "project", tmp_path / "cache", monkeypatch)
+    workshop.build()
+    return workshop
+
+
+def cleaned(built: Workshop, *steps: str, force: bool = False, dry_run: bool = False) -> dict[str, Cleaned]:
+    request = replace(built.request, selection=steps)
+    return {found.step: found for found in clean(request, force=force, dry_run=dry_run)}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_output_goes_and_the_next_build_restores_all_of_it_without_a_compile(built: Workshop) -> None:
+    before = built.contents() | built.contents("classifier")
+    found = cleaned(built)
+    assert sorted(found) == sorted([EMIT_DECODER, EMIT_CLASSIFIER])
+    assert sum(len(item.removed) for item in found.values()) == 7
+    assert sum(item.size for item in found.values()) > 0
+    assert not (built.folder / "dist").exists()
+    assert built.states() == GONE
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+    assert built.contents() | built.contents("classifier") == before
+
+
+def test_only_the_steps_that_were_asked_for_are_taken_back(built: Workshop) -> None:
+    assert list(cleaned(built, "emit:decoder/*")) == [EMIT_DECODER]
+    assert not built.output().exists()
+    assert built.output("classifier").is_dir()
+    assert built.states() == dict.fromkeys(STEPS, "current") | {EMIT_DECODER: "new"}
+    assert cleaned(built, COMPILES[0]) == {}
+    assert {built.states()[step] for step in (*COMPILES, SHARE)} == {"restorable"}
+    assert built.states()[CLASSIFIER] == "current"
+
+
+def test_a_glob_that_matches_no_step_is_an_error_and_nothing_goes(built: Workshop) -> None:
+    with pytest.raises(PlanError, match="EPB240"):
+        cleaned(built, "emit:nothing/*")
+    assert built.states() == dict.fromkeys(STEPS, "current")
+
+
+def test_a_users_own_files_stay_where_they_are(built: Workshop) -> None:
+    own = {"notes.txt": b"mine", "deep/er/data.bin": b"mine too"}
+    for name, content in own.items():
+        (built.output() / name).parent.mkdir(parents=True, exist_ok=True)
+        (built.output() / name).write_bytes(content)
+    found = cleaned(built)[EMIT_DECODER]
+    assert found.kept == dict.fromkeys(sorted(own), "not made by epbuild")
+    assert files(built.folder / "dist") == {f"decoder/{name}": content for name, content in own.items()}
+    assert cleaned(built, force=True)[EMIT_DECODER].kept == found.kept, "force is not for these"
+    assert files(built.output()) == own
+    built.build()
+    assert own.items() < built.contents().items()
+
+
+def test_a_link_of_the_users_stays_and_what_it_leads_to_as_well(built: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "manifest.json").write_bytes((built.output() / "manifest.json").read_bytes())
+    (built.output() / "manifest.json").unlink()
+    (built.output() / "manifest.json").symlink_to(tmp_path / "elsewhere" / "manifest.json")
+    (built.output() / "more").symlink_to(tmp_path / "elsewhere")
+    assert cleaned(built, force=True)[EMIT_DECODER].kept == dict.fromkeys(["manifest.json", "more"], "not made by epbuild")
+    assert sorted(path.name for path in built.output().iterdir()) == ["manifest.json", "more"]
+    assert (tmp_path / "elsewhere" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["prefill_qnn.bin", "manifest.json"])
+def test_a_file_that_was_changed_since_stays_until_force_is_used(built: Workshop, name: str) -> None:
+    edited = built.output() / name
+    tamper(edited, bytes(reversed(edited.read_bytes())))
+    for _ in range(2):
+        assert cleaned(built)[EMIT_DECODER].kept == {name: "changed since"}
+        assert list(built.contents()) == [name]
+    assert cleaned(built, force=True)[EMIT_DECODER].removed == (name,)
+    assert not built.output().exists()
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+
+
+def test_a_file_that_is_changed_while_it_is_about_to_go_stays(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited = built.output() / "prefill_qnn.bin"
+
+    def edit_then_swap(*arguments: Any) -> None:
+        edited.write_bytes(b"edited in the last moment")
+        swap_in(*arguments)
+
+    monkeypatch.setattr(removal, "swap_in", edit_then_swap)
+    cleaned(built, "emit:decoder/*")
+    assert built.contents() == {"prefill_qnn.bin": b"edited in the last moment"}
+
+
+def test_a_clean_that_is_killed_leaves_its_mess_to_a_build_that_looks_for_it(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = built.folder / ".epbuild" / "snapshot-epbuild.yaml"
+    snapshot.write_bytes(b"nothing to do")
+
+    def killed(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(removal, "swap_in", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cleaned(built)
+    assert not snapshot.exists()
+
+
+def test_a_dry_run_tells_the_same_and_changes_nothing(built: Workshop) -> None:
+    (built.output() / "notes.txt").write_bytes(b"mine")
+    before = files(built.folder / "dist")
+    told = cleaned(built, dry_run=True)
+    assert files(built.folder / "dist") == before
+    assert built.states() == dict.fromkeys(STEPS, "current")
+    assert cleaned(built) == told
+
+
+def test_what_was_taken_back_already_is_no_error(built: Workshop) -> None:
+    cleaned(built)
+    assert [item.removed for item in cleaned(built).values()] == [(), ()]
+    assert not (built.folder / "dist").exists()
+
+
+def test_without_a_memory_the_manifest_tells_what_epbuild_made(built: Workshop) -> None:
+    (built.output() / "notes.txt").write_bytes(b"mine")
+    tamper(built.output() / "prefill_qnn.bin", b"?" * (built.output() / "prefill_qnn.bin").stat().st_size)
+    remove_workspace(built.request.recipe)
+    found = cleaned(built)[EMIT_DECODER]
+    assert found.kept == {"notes.txt": "not made by epbuild", "prefill_qnn.bin": "changed since"}
+    assert sorted(built.contents()) == ["notes.txt", "prefill_qnn.bin"]
+    assert not (built.folder / ".epbuild").exists(), "taking back makes no workspace"
+
+
+def test_a_folder_that_epbuild_did_not_make_is_left_alone(built: Workshop, tmp_path: Path) -> None:
+    built.output().rename(tmp_path / "elsewhere")
+    built.output().symlink_to(tmp_path / "elsewhere")
+    assert cleaned(built)[EMIT_DECODER].kept == {"": "not made by epbuild"}
+    assert (tmp_path / "elsewhere" / "manifest.json").is_file()
+    assert built.output().is_symlink()
+
+
+def test_an_output_that_a_killed_build_left_half_swapped_goes_as_well(built: Workshop) -> None:
+    built.output().rename(built.output().with_name(".decoder.epbuild-old-5678abcd"))
+    assert len(cleaned(built)[EMIT_DECODER].removed) == 4
+    assert not (built.folder / "dist").exists()
+
+
+def test_a_build_that_lays_an_output_out_is_waited_for(built: Workshop) -> None:
+    started, done = threading.Event(), threading.Event()
+
+    def take_back() -> None:
+        started.set()
+        cleaned(built, EMIT_DECODER)
+        done.set()
+
+    thread = threading.Thread(target=take_back)
+    names = [path.stem for path in (built.folder / ".epbuild" / "leases").iterdir()]
+    [name] = [name for name in names if "decoder" in name and name.startswith("output.")]  # as the build has called it
+    with lease(built.folder / ".epbuild", name):
+        thread.start()
+        started.wait(5)
+        assert not done.wait(0.3)
+        assert built.output().is_dir()
+    thread.join(5)
+    assert done.is_set()
+    assert not built.output().exists()
+
+
+def test_all_that_is_remembered_goes_and_the_store_still_restores(built: Workshop) -> None:
+    cleaned(built)
+    forgotten = remove_workspace(built.request.recipe)
+    assert forgotten.size > 0
+    assert not (built.folder / ".epbuild").exists()
+    assert Roots(built.cache).workspaces() == ([], [])
+    assert built.build().restored == len(COMPILES) + 2
+    assert built.compiled == []
+
+
+def test_a_dry_run_removes_no_workspace(built: Workshop) -> None:
+    assert remove_workspace(built.request.recipe, dry_run=True).size > 0
+    assert (built.folder / ".epbuild" / "state.sqlite").is_file()
+
+
+def test_a_workspace_in_which_a_build_is_at_work_stays(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    built.write_recipe(("quality: 3", "quality: 1"))
+    refused: list[str] = []
+
+    def worker(*arguments: Any, **options: Any) -> Ending:
+        with pytest.raises(StoreError) as failure:
+            remove_workspace(built.request.recipe)
+        refused.append(failure.value.problems[0].code)
+        return built.worker(*arguments, **options)
+
+    monkeypatch.setattr(executor, "supervise", worker)
+    assert built.build().exit_code == 0
+    assert refused == ["EPB509"]
+    check_idle(built.request.recipe)

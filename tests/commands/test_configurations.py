@@ -1,0 +1,268 @@
+"""Two recipes in one folder, and one recipe with several settings: each knows its own steps, and none touches another's output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
+
+from epbuild.cache.workspace import Workspace
+from epbuild.commands.clean import clean
+from epbuild.commands.gc import needs
+from epbuild.commands.run import survey
+from epbuild.engine.events import OutputRemoved, Warned
+from epbuild.publish.removal import Cleaned
+from epbuild.survey.status import StepStatus
+
+CURRENT = dict.fromkeys(STEPS, "current")
+BY_QUALITY = ('path: "dist/${group}"', 'path: "dist/${vars.quality}/${group}"')
+ZIPPED = (
+    '{layout: directory, path: "dist/${group}"}',
+    '{layout: directory, path: "dist/${vars.quality}/${group}.zip", pack: zip}',
+)
+FAST = ("vars.quality=1",)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "project", tmp_path / "cache", monkeypatch)
+
+
+@pytest.fixture
+def other(workshop: Workshop) -> Path:
+    """A second recipe that writes the same into the same places."""
+    path = workshop.folder / "b.yaml"
+    path.write_bytes(workshop.request.recipe.read_bytes())
+    return path
+
+
+def edit(recipe: Path, old: str, new: str) -> None:
+    text = recipe.read_text(encoding="utf-8")
+    assert old in text
+    recipe.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def steps(workshop: Workshop, recipe: Path | None = None, settings: tuple[str, ...] = ()) -> dict[str, StepStatus]:
+    request = replace(workshop.request, recipe=recipe or workshop.request.recipe, settings=settings)
+    return {status.step.id: status for status in survey(request).steps()}
+
+
+def states(workshop: Workshop, recipe: Path | None = None, settings: tuple[str, ...] = ()) -> dict[str, str]:
+    return {ident: status.state for ident, status in steps(workshop, recipe, settings).items()}
+
+
+def cleaned(workshop: Workshop, recipe: Path | None = None, settings: tuple[str, ...] = ()) -> dict[str, Cleaned]:
+    request = replace(workshop.request, recipe=recipe or workshop.request.recipe, settings=settings)
+    return {found.step: found for found in clean(request)}
+
+
+def removed(workshop: Workshop) -> list[str]:
+    return [event.directory for event in workshop.events if isinstance(event, OutputRemoved)]
+
+
+def files(workshop: Workshop) -> dict[str, bytes]:
+    top = workshop.folder / "dist"
+    return {path.relative_to(top).as_posix(): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+def test_what_another_recipe_wrote_as_this_one_would_is_up_to_date(workshop: Workshop, other: Path) -> None:
+    workshop.build(recipe=other)
+    assert states(workshop) == CURRENT
+    for recipe in (None, other, None):
+        finished = workshop.build(recipe=recipe)
+        assert (finished.current, workshop.compiled) == (len(STEPS), [])
+        assert states(workshop) == states(workshop, other) == CURRENT
+
+
+@pytest.mark.parametrize("order", ["b", "ab", "ba", "aba", "bab", "abab"])
+def test_a_recipe_whose_output_moves_leaves_what_another_one_has_there_too(workshop: Workshop, other: Path, order: str) -> None:
+    for name in order:
+        workshop.build(recipe=other if name == "b" else None)
+    workshop.build()
+    before = files(workshop)
+    edit(other, "dist/", "elsewhere/")
+    workshop.build(recipe=other)
+    assert removed(workshop) == []
+    assert files(workshop) == before
+    assert states(workshop) == states(workshop, other) == CURRENT
+    messages = [event.problem.message for event in workshop.events if isinstance(event, Warned)]
+    assert [message.partition("; ")[2] for message in messages] == ["it stays, as epbuild.yaml has it too"] * 2
+    workshop.build(recipe=other)
+    assert not any(isinstance(event, Warned) for event in workshop.events), "it is said once"
+    edit(workshop.request.recipe, "dist/", "third/")
+    workshop.build()
+    assert not (workshop.folder / "dist").exists(), "no recipe asks for it any more"
+    assert len(removed(workshop)) == 2
+
+
+def test_an_output_belongs_to_the_recipe_that_wrote_it_last(workshop: Workshop, other: Path) -> None:
+    edit(other, "name: small", "name: other")
+    workshop.build()
+    workshop.build(recipe=other)
+    assert states(workshop, other) == CURRENT
+    status = steps(workshop)[EMIT_DECODER]
+    assert (status.state, status.reasons) == ("restorable", ("b.yaml has written something else there",))
+    workshop.build()
+    assert states(workshop) == CURRENT
+    before = files(workshop)
+    edit(other, "dist/", "elsewhere/")
+    workshop.build(recipe=other)
+    assert (removed(workshop), files(workshop)) == ([], before)
+    assert states(workshop) == CURRENT
+
+
+def test_a_recipe_that_wrote_an_output_last_takes_it_along(workshop: Workshop, other: Path) -> None:
+    edit(other, "name: small", "name: other")
+    workshop.build()
+    workshop.build(recipe=other)
+    edit(other, "dist/", "elsewhere/")
+    workshop.build(recipe=other)
+    assert len(removed(workshop)) == 2
+    assert not (workshop.folder / "dist").exists()
+    assert steps(workshop)[EMIT_DECODER].reasons == ("it is not there any more",)
+    assert workshop.build().built == 2
+
+
+def test_recipes_with_places_of_their_own_never_make_each_others_steps_out_of_date(workshop: Workshop, other: Path) -> None:
+    edit(other, "dist/", "elsewhere/")
+    edit(other, "quality: 3", "quality: 1")
+    workshop.build()
+    workshop.build(recipe=other)
+    for recipe in (None, other, None):
+        assert states(workshop, recipe) == CURRENT
+        assert workshop.build(recipe=recipe).current == len(STEPS)
+        assert removed(workshop) == []
+
+
+def test_settings_with_places_of_their_own_never_make_each_others_steps_out_of_date(workshop: Workshop) -> None:
+    workshop.write_recipe(BY_QUALITY)
+    workshop.build()
+    workshop.build(settings=FAST)
+    for settings in ((), FAST, ("vars.quality=2", *FAST), ()):
+        assert states(workshop, settings=settings) == CURRENT
+        assert workshop.build(settings=settings).current == len(STEPS)
+
+
+def test_settings_with_one_place_take_turns_there(workshop: Workshop) -> None:
+    workshop.build()
+    plain = files(workshop)
+    workshop.build(settings=FAST)
+    assert states(workshop, settings=FAST) == CURRENT
+    found = steps(workshop)
+    assert {ident for ident, status in found.items() if status.state != "current"} == {EMIT_DECODER}
+    assert found[EMIT_DECODER].reasons == ("epbuild.yaml with other settings has written something else there",)
+    assert workshop.build().built == 1
+    assert (files(workshop), workshop.compiled) == (plain, [])
+    assert states(workshop) == CURRENT
+
+
+def test_another_setting_is_explained_by_what_differs_from_the_last_one(workshop: Workshop) -> None:
+    workshop.build()
+    status = steps(workshop, settings=FAST)[SHARE]
+    assert status.state == "out of date"
+    assert any("htp_graph_finalization_optimization_mode" in reason for reason in status.reasons)
+
+
+@pytest.mark.parametrize("change", [BY_QUALITY, ZIPPED])
+def test_after_a_build_with_another_setting_an_output_is_cleaned_whole(workshop: Workshop, change: tuple[str, str]) -> None:
+    workshop.write_recipe(change)
+    workshop.build()
+    workshop.build(settings=FAST)
+    found = cleaned(workshop)
+    assert [item.kept for item in found.values()] == [{}, {}]
+    assert all(item.removed for item in found.values())
+    assert sorted(path.name for path in (workshop.folder / "dist").iterdir()) == ["1"]
+    assert set(states(workshop, settings=FAST).values()) == {"current"}
+    assert all(item.removed for item in cleaned(workshop, settings=FAST).values())
+    assert not (workshop.folder / "dist").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [('"dist/${group}"', '"dist/${group}"'), (ZIPPED[0], ZIPPED[1].replace("${vars.quality}/", ""))]
+)
+def test_what_was_built_last_with_another_setting_is_cleaned_whole_where_it_lies(
+    workshop: Workshop, change: tuple[str, str]
+) -> None:
+    workshop.write_recipe(change)
+    workshop.build()
+    workshop.build(settings=FAST)
+    found = cleaned(workshop)
+    assert [(item.kept, bool(item.removed)) for item in found.values()] == [({}, True)] * 2
+    assert not (workshop.folder / "dist").exists()
+    assert workshop.build(settings=FAST).built == 2
+
+
+@pytest.mark.parametrize("name", ["small", "other"])
+def test_cleaning_one_recipe_leaves_what_another_one_has_in_its_place(workshop: Workshop, other: Path, name: str) -> None:
+    edit(other, "name: small", f"name: {name}")
+    workshop.build(recipe=other)
+    workshop.build()
+    before = files(workshop)
+    found = cleaned(workshop, other)
+    assert {(item.owner, item.removed) for item in found.values()} == {("epbuild.yaml", ())}
+    assert files(workshop) == before
+    assert states(workshop) == CURRENT
+    assert all(item.removed for item in cleaned(workshop).values())
+    assert not (workshop.folder / "dist").exists()
+
+
+def test_an_output_whose_other_recipe_is_gone_can_be_cleaned_and_goes_when_it_is_not_wanted(
+    workshop: Workshop, other: Path
+) -> None:
+    workshop.build(recipe=other)
+    workshop.build()
+    other.unlink()
+    assert cleaned(workshop)[EMIT_DECODER].removed
+    workshop.build()
+    other.write_bytes(workshop.request.recipe.read_bytes())
+    workshop.build(recipe=other)
+    other.unlink()
+    edit(workshop.request.recipe, "dist/", "elsewhere/")
+    workshop.build()
+    assert len(removed(workshop)) == 2
+
+
+def test_what_outputs_in_place_need_is_needed_and_what_was_replaced_is_not(workshop: Workshop) -> None:
+    workspace = workshop.folder / ".epbuild"
+    workshop.build()
+    slow = {workshop.record(step).action_key for step in (SHARE, CLASSIFIER)}
+    workshop.build(settings=FAST)
+    fast = needs([workspace], workshop.cache).keys
+    assert fast & slow == {workshop.record(CLASSIFIER).action_key}
+    assert len(fast) == 2
+    workshop.write_recipe(BY_QUALITY)
+    workshop.build()
+    workshop.build(settings=FAST)
+    assert needs([workspace], workshop.cache).keys == slow | fast
+
+
+def test_what_another_recipe_has_in_place_is_needed(workshop: Workshop, other: Path) -> None:
+    edit(other, "quality: 3", "quality: 1")
+    edit(other, "dist/", "elsewhere/")
+    workshop.build(recipe=other)
+    theirs = needs([workshop.folder / ".epbuild"], workshop.cache).keys
+    workshop.build()
+    assert theirs < needs([workshop.folder / ".epbuild"], workshop.cache).keys
+
+
+def test_settings_by_the_dozen_do_not_pile_up(workshop: Workshop) -> None:
+    workshop.write_recipe(("vars: {quality: 3}", "vars: {quality: 3, number: 0}"))
+    for number in range(30):
+        workshop.build(settings=(f"vars.quality={1 + number % 2}", f"vars.number={number}"))
+    with Workspace.open(workshop.folder / ".epbuild") as workspace:
+        assert len({configuration for configuration, _ in workspace.steps()}) <= 21
+        assert max(len(output.owners) for output in workspace.outputs()) <= 20
+
+
+def test_each_recipe_has_logs_of_its_own(workshop: Workshop, other: Path) -> None:
+    edit(other, "models: [classifier]", "models: [decode]")
+    workshop.build()
+    workshop.build(recipe=other)
+    logs = sorted(path.name for path in (workshop.folder / ".epbuild" / "logs").iterdir())
+    assert [name for name in logs if "classifier" in name] == [
+        "compile+classifier+plain+classifier.log",
+        "compile+classifier+plain+decode+b.yaml.log",
+    ]
+    assert EMIT_CLASSIFIER in states(workshop)

@@ -1,0 +1,88 @@
+"""How far each model is compiled: every model of a recipe has its row, whatever became of the others, and nothing is published for it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import CLASSIFIER, LET_THE_CPU, Workshop
+
+from epbuild.commands.run import cover
+from epbuild.compile import executor
+from epbuild.engine.events import Event, ModelCovered, RunFinished
+from epbuild.toolchain.process import Ending
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def rows(workshop: Workshop, *selection: str) -> list[ModelCovered]:
+    events: list[Event] = []
+    cover(replace(workshop.request, selection=selection), events.append)
+    return [event for event in events if isinstance(event, ModelCovered)]
+
+
+def test_every_model_has_a_row_and_nothing_is_published(workshop: Workshop) -> None:
+    workshop.write_recipe((LET_THE_CPU, ""))
+    found = rows(workshop)
+    assert [(row.model, row.target, row.outcome, row.ep_context_nodes) for row in found] == [
+        ("prefill", "npu", "partial", 1),
+        ("decode", "npu", "partial", 1),
+        ("classifier", "plain", "partial", 1),
+    ]
+    [classifier] = [row.outside for row in found if row.step == CLASSIFIER]
+    assert classifier is not None
+    assert (classifier.count, classifier.operators) == (1, {"Relu": 1})
+    assert not (workshop.folder / "dist").exists()
+
+
+def test_what_is_known_is_not_compiled_again(workshop: Workshop) -> None:
+    before = rows(workshop)
+    workshop.compiled.clear()
+    assert rows(workshop) == before
+    assert workshop.compiled == []
+
+
+def test_only_the_steps_that_are_named_are_compiled(workshop: Workshop) -> None:
+    assert [row.model for row in rows(workshop, "compile:classifier/*")] == ["classifier"]
+    assert workshop.compiled == ["classifier"]
+
+
+def test_a_model_that_fails_has_its_reason_and_so_has_the_one_that_shares_weights_with_it(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worker(command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        if not (folder / "in" / "prefill").exists():
+            return workshop.worker(command, folder, log, **options)
+        log.write_text("", encoding="utf-8")
+        failed = {"event": "failed", "kind": "error", "type": "Fail", "message": "no such thing"}
+        return Ending("exited", 1, ({"event": "member_started", "member": "prefill"}, failed), ())
+
+    monkeypatch.setattr(executor, "supervise", worker)
+    prefill, decode, classifier = rows(workshop)
+    assert (prefill.outcome, prefill.reason) == ("failed", "no such thing.")
+    assert (decode.outcome, decode.reason) == ("failed", "it shares weights with 'prefill', which failed: no such thing.")
+    assert classifier.outcome == "partial"
+
+
+def test_a_build_tells_of_the_models_that_were_to_do(workshop: Workshop) -> None:
+    workshop.build()
+    told = [event for event in workshop.events if isinstance(event, ModelCovered)]
+    assert [row.model for row in told] == ["prefill", "decode", "classifier"]
+    assert isinstance(workshop.events[-1], RunFinished)
+    workshop.build()
+    assert not any(isinstance(event, ModelCovered) for event in workshop.events)
+
+
+def test_a_build_tells_of_the_models_that_it_brings_out_of_the_store_into_a_checkout(workshop: Workshop) -> None:
+    workshop.build()
+    shutil.rmtree(workshop.folder / ".epbuild")
+    workshop.events.clear()
+    workshop.build()
+    assert workshop.compiled == []
+    assert [event.model for event in workshop.events if isinstance(event, ModelCovered)] == ["prefill", "decode", "classifier"]

@@ -1,0 +1,171 @@
+"""What `explain` owes a user: the cause and no guess, followed to where it began, and never another answer than `plan` gives."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from small_builds import CLASSIFIER, COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
+
+from epbuild.commands.explain import Explanation, explain
+from epbuild.core.errors import PlanError
+
+QUALITY = "option htp_graph_finalization_optimization_mode of QNNExecutionProvider changed: 3 -> 1"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+@pytest.fixture
+def built(workshop: Workshop) -> Workshop:
+    assert workshop.build().exit_code == 0
+    return workshop
+
+
+def why(workshop: Workshop, step: str) -> Explanation:
+    """The explanation of one step, which must agree with the plan's."""
+    [found] = explain(workshop.request, [step])
+    [planned] = [status for status in workshop.survey().steps() if status.step.id == step]
+    assert (found.state, found.reasons, found.key) == (planned.state, planned.reasons, planned.key)
+    return found
+
+
+def told(explanation: Explanation) -> list[str]:
+    return [str(change) for change in explanation.changes]
+
+
+def test_a_step_that_was_never_built_is_new_and_is_compared_with_nothing(workshop: Workshop) -> None:
+    found = why(workshop, SHARE)
+    assert (found.state, found.previous_key, found.built, found.changes) == ("new", None, None, ())
+    assert found.key is not None
+
+
+def test_a_result_of_a_neighbour_that_is_nearly_the_same_explains_nothing(
+    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = built.checkout(tmp_path / "other", monkeypatch)
+    other.write_recipe(("quality: 3", "quality: 1"))
+    found = why(other, SHARE)
+    assert (found.state, found.changes, found.reasons) == ("new", (), ())
+
+
+def test_a_current_step_has_no_changes_and_the_key_and_the_time_of_its_last_build(workshop: Workshop) -> None:
+    begin = time.time()
+    workshop.build()
+    end = time.time()
+    found = why(workshop, SHARE)
+    assert (found.state, found.changes, found.causes) == ("current", (), ())
+    assert found.key == found.previous_key
+    assert found.built is not None
+    assert begin <= found.built <= end
+
+
+def test_a_file_that_was_touched_and_not_changed_explains_as_current(built: Workshop) -> None:
+    for path in (built.folder / "prefill.onnx", built.output() / "prefill_qnn.bin"):
+        os.utime(path, ns=(1, 1))
+    assert {found.state for found in explain(built.request, ["*"])} == {"current"}
+
+
+def test_every_step_of_a_sharing_group_is_explained_by_the_member_that_changed(built: Workshop) -> None:
+    before = why(built, SHARE)
+    (built.folder / "decode.onnx").write_bytes(source_model(7.0))
+    for step in (*COMPILES, SHARE):
+        found = why(built, step)
+        assert found.previous_key == before.key != found.key
+        [change] = found.changes
+        assert change.what == "model decode"
+        assert change.place == ("members", "decode", "graph")
+        assert len(change.old) == len(change.new) == 64
+
+
+def test_an_output_that_waits_is_explained_by_what_it_waits_for(built: Workshop) -> None:
+    built.write_recipe(("quality: 3", "quality: 1"))
+    found = why(built, EMIT_DECODER)
+    assert found.reasons == (f"needs {SHARE}",)
+    [cause] = found.causes
+    assert (cause.step.id, cause.state) == (SHARE, "out of date")
+    assert told(cause) == [QUALITY]
+
+
+def test_an_output_whose_compile_is_done_already_is_still_explained_by_what_changed_for_the_compile(built: Workshop) -> None:
+    built.write_recipe(("quality: 3", "quality: 1"))
+    assert built.build(SHARE).exit_code == 0
+    found = why(built, EMIT_DECODER)
+    assert found.state == "out of date"
+    [cause] = found.causes
+    assert (cause.step.id, cause.state, cause.reasons) == (SHARE, "current", ())
+    assert told(cause) == [QUALITY]
+
+
+def test_going_back_is_explained_by_the_change_back_and_costs_no_compile(built: Workshop) -> None:
+    built.write_recipe(("quality: 3", "quality: 1"))
+    built.build()
+    built.write_recipe()
+    [cause] = why(built, EMIT_DECODER).causes
+    assert (cause.step.id, cause.state) == (SHARE, "restorable")
+    assert told(cause) == [QUALITY.replace("3 -> 1", "1 -> 3")]
+
+
+def test_damage_is_told_by_the_file_and_has_no_cause_beyond_it(built: Workshop) -> None:
+    (built.output() / "prefill_qnn.bin").unlink()
+    (built.output() / "decode_ctx.onnx").write_bytes(b"short")
+    found = why(built, EMIT_DECODER)
+    assert found.state == "restorable"
+    [size] = [reason for reason in found.reasons if reason.startswith("decode_ctx.onnx has 5 bytes instead of ")]
+    kept = "decode_ctx.onnx was changed after epbuild wrote it, and will be kept"
+    assert sorted(found.reasons) == sorted([size, "prefill_qnn.bin is missing", kept])
+    assert found.causes == ()
+
+
+def test_damage_that_the_store_cannot_mend_is_explained_by_the_lost_result(built: Workshop) -> None:
+    (built.output() / "prefill_qnn.bin").unlink()
+    built.lose_blobs()
+    [cause] = why(built, EMIT_DECODER).causes
+    assert (cause.step.id, cause.reasons) == (SHARE, ("its result is no longer in the store",))
+
+
+def test_what_a_step_is_needed_for_counts_also_when_that_step_alone_is_asked_about(built: Workshop) -> None:
+    built.lose_blobs()
+    assert why(built, SHARE).state == "current", "its outputs are in place, so `run` would not build it"
+
+
+def test_a_step_whose_toolchain_is_gone_is_explained_by_that_and_its_key_is_not_guessed(built: Workshop) -> None:
+    built.toolchain_is_there = False
+    found = why(built, CLASSIFIER)
+    assert found.reasons == ("the toolchain 'qnn' is not provisioned yet",)
+    assert (found.key, found.changes) == (None, ())
+    assert found.previous_key is not None
+
+
+def test_a_tightened_expectation_explains_itself_with_the_key_unchanged(built: Workshop) -> None:
+    built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 0"))
+    found = why(built, SHARE)
+    assert found.key == found.previous_key
+    assert found.changes == ()
+    assert all("The recipe expects 0" in reason for reason in found.reasons)
+    assert len(found.reasons) == 2
+
+
+def test_a_glob_explains_every_step_that_it_matches_once_and_in_the_plans_order(built: Workshop) -> None:
+    assert [found.step.id for found in explain(built.request, ["*"])] == STEPS
+    assert [found.step.id for found in explain(built.request, [SHARE, "share:*", COMPILES[0]])] == [COMPILES[0], SHARE]
+
+
+def test_a_glob_that_matches_nothing_is_refused_with_the_nearest_steps(built: Workshop) -> None:
+    with pytest.raises(PlanError) as refused:
+        explain(built.request, [SHARE, "compile:decoder/npu/decoded"])
+    [problem] = refused.value.problems
+    assert problem.code == "EPB240"
+    assert problem.hint is not None
+    assert problem.hint.startswith(f"Did you mean '{COMPILES[1]}'")
+
+
+def test_an_explanation_makes_nothing(workshop: Workshop) -> None:
+    before = sorted(workshop.folder.rglob("*"))
+    explain(workshop.request, ["*"])
+    assert sorted(workshop.folder.rglob("*")) == before
+    assert not workshop.cache.exists()

@@ -1,0 +1,293 @@
+"""What a user may rely on when the store is looked after: what builds need stays, damage is found and told, and is made good."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from small_builds import CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop
+
+from epbuild.cache.collect import Limits
+from epbuild.cache.leases import Cancelled
+from epbuild.cache.records import ActionRecords
+from epbuild.cache.workspace import Workspace
+from epbuild.commands import remote
+from epbuild.commands.gc import Tidied, needs, stock, tidy, verify
+from epbuild.commands.remote import RemoteModels
+from epbuild.core.errors import StoreError
+from epbuild.recipe.model import ModelSource
+
+NOTHING_OLD = Limits(0)
+SILENT = lambda done, total: None  # noqa: E731
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "project", tmp_path / "cache", monkeypatch)
+
+
+@pytest.fixture
+def built(workshop: Workshop) -> Workshop:
+    workshop.build()
+    return workshop
+
+
+def let_time_pass(cache: Path, days: float = 100) -> None:
+    then = time.time() - days * 86400
+    for path in cache.rglob("*"):
+        os.utime(path, (then, then))
+
+
+def removed(found: Tidied) -> list[str]:
+    return sorted(thing.kind for thing, _ in found.collected.removed)
+
+
+def record_files(cache: Path) -> list[Path]:
+    return list((cache / "actions").glob("??/*.json"))
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+
+def blob_of(built: Workshop, step: str, name: str) -> Path:
+    digest: str = built.record(step).result["artifacts"][name]["digest"]
+    return built.cache / "cas" / "sha256" / digest[:2] / digest
+
+
+def test_a_build_leaves_neither_its_store_to_backups_nor_its_workspace_to_git(built: Workshop) -> None:
+    assert (built.cache / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+    assert (built.folder / ".epbuild" / ".gitignore").read_text(encoding="utf-8") == "*\n"
+
+
+def test_what_a_workspace_built_last_stays_however_old_it_is(built: Workshop) -> None:
+    let_time_pass(built.cache)
+    found = tidy(built.cache, Limits(0, 0))
+    assert (removed(found), found.workspaces) == ([], (built.folder / ".epbuild",))
+    built.output().rename(built.folder / "elsewhere")
+    assert built.build().restored == 0
+    assert built.compiled == []
+    assert built.output().is_dir()
+
+
+def test_what_two_checkouts_need_stays_until_both_are_gone(
+    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = built.checkout(tmp_path / "other", monkeypatch)
+    other.build()
+    built.folder.rename(tmp_path / "moved away")
+    let_time_pass(built.cache)
+    found = tidy(built.cache, NOTHING_OLD)
+    assert (removed(found), found.gone) == ([], (built.folder / ".epbuild",))
+    other.folder.rename(tmp_path / "moved as well")
+    let_time_pass(built.cache)
+    assert set(removed(tidy(built.cache, NOTHING_OLD))) == {"blob", "record"}
+    assert (built.blobs(), record_files(built.cache)) == ([], [])
+    assert tidy(built.cache, NOTHING_OLD).gone == ()
+
+
+def test_a_moved_checkout_is_known_again_with_its_next_build(
+    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built.folder.rename(tmp_path / "moved")
+    built.folder = tmp_path / "moved"
+    tidy(built.cache, NOTHING_OLD)
+    built.build()
+    let_time_pass(built.cache)
+    assert removed(tidy(built.cache, NOTHING_OLD)) == []
+
+
+def test_an_earlier_recipes_results_stay_for_a_while_and_then_go(built: Workshop) -> None:
+    before = len(built.blobs())
+    let_time_pass(built.cache, days=20)
+    built.write_recipe(("quality: 3", "quality: 1"))
+    built.build()
+    assert removed(tidy(built.cache, Limits(30 * 86400))) == []
+    built.write_recipe()
+    built.build()
+    assert built.compiled == []
+    built.write_recipe(("quality: 3", "quality: 1"))
+    built.build()
+    let_time_pass(built.cache, days=31)
+    assert "record" in removed(tidy(built.cache, Limits(30 * 86400)))
+    assert len(built.blobs()) == before
+    assert built.build().current == len(STEPS)
+
+
+def test_results_whose_outputs_were_deleted_are_not_needed_any_more(built: Workshop) -> None:
+    kept = built.record(SHARE)
+    assert built.record(CLASSIFIER).action_key != kept.action_key
+    for file in built.output("classifier").iterdir():
+        file.unlink()
+    assert needs([built.folder / ".epbuild"], built.cache).keys == {kept.action_key}
+    let_time_pass(built.cache)
+    tidy(built.cache, NOTHING_OLD)
+    assert {path.stem for path in record_files(built.cache)} == {kept.action_key}
+
+
+def test_a_remote_model_stays_as_long_as_a_workspace_remembers_it(built: Workshop) -> None:
+    graph = built.cache / "remote" / ("a" * 64) / "model.onnx"
+    graph.parent.mkdir(parents=True)
+    graph.write_bytes(b"graph")
+    model = ModelSource(
+        "m", remote_place := built.survey().plan.emissions[EMIT_DECODER].where, "https://m.example/m", remote_place
+    )
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        workspace.record_fact(remote._fact(model), str(graph))
+        let_time_pass(built.cache)
+        assert removed(tidy(built.cache, NOTHING_OLD)) == []
+        assert RemoteModels(workspace, None).known(model) == graph  # type: ignore[arg-type]
+        workspace.forget_facts([remote._fact(model)])
+    let_time_pass(built.cache)
+    assert removed(tidy(built.cache, NOTHING_OLD)) == ["remote model"]
+
+
+def test_nothing_is_removed_where_it_cannot_be_told_what_a_workspace_needs(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_time_pass(built.cache)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(StoreError) as failure:
+        tidy(built.cache, NOTHING_OLD)
+    assert failure.value.problems[0].code == "EPB508"
+    assert len(record_files(built.cache)) == 2
+
+
+def test_a_dry_run_forgets_no_workspace(built: Workshop, tmp_path: Path) -> None:
+    built.folder.rename(tmp_path / "moved")
+    for _ in range(2):
+        assert tidy(built.cache, NOTHING_OLD, dry_run=True).gone == (built.folder / ".epbuild",)
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    tidy(tmp_path / "none", NOTHING_OLD)
+    assert verify(tmp_path / "none", SILENT).blobs == 0
+    assert stock(tmp_path / "none", tmp_path / "none").workspaces == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_build_with_nothing_to_do_works_with_a_store_that_cannot_be_written(built: Workshop) -> None:
+    roots = built.cache / "roots"
+    for path in sorted(roots.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    roots.rmdir()
+    roots.write_bytes(b"no folder")
+    assert built.build().current == len(STEPS)
+
+
+@pytest.mark.slow
+def test_builds_and_collections_at_once_end_in_whole_outputs(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an hour that lasts a moment, so that much goes while builds still want it: then it is made again, and never wrong."""
+    monkeypatch.setattr(importlib.import_module("epbuild.cache.collect"), "YOUNG_SECONDS", 0.3)
+    monkeypatch.setattr("epbuild.cache.records._FRESH_SECONDS", 0.0)
+    over = threading.Event()
+    collections = 0
+    expected = built.contents()
+
+    def collect_again_and_again() -> None:
+        nonlocal collections
+        while not over.is_set():
+            collections += bool(tidy(built.cache, Limits(0)).collected.removed)
+
+    collector = threading.Thread(target=collect_again_and_again)
+    collector.start()
+    try:
+        for turn in range(12):
+            built.write_recipe(*([("quality: 3", "quality: 1")] if turn % 2 == 0 else []))
+            assert built.build().exit_code == 0
+            time.sleep(0.3)
+    finally:
+        over.set()
+        collector.join()
+    assert built.contents() == expected
+    assert collections > 0
+
+
+def test_a_sound_store_verifies(built: Workshop) -> None:
+    told: list[tuple[int, int]] = []
+    found = verify(built.cache, lambda done, total: told.append((done, total)))
+    size = sum(path.stat().st_size for path in built.blobs())
+    assert (found.blobs, found.records, found.size, found.damaged) == (len(built.blobs()), 2, size, [])
+    assert max(told) == (size, size)
+
+
+def test_a_damaged_blob_is_told_with_what_it_was_part_of_and_is_made_again(built: Workshop) -> None:
+    bad = blob_of(built, SHARE, "prefill_ctx_qnn.bin")
+    content = bad.read_bytes()
+    overwrite(bad, content[:-1] + b"?")
+    [damage] = verify(built.cache, SILENT).damaged
+    assert (damage.kind, damage.name) == ("blob", bad.name)
+    assert damage.part_of == (f"prefill_ctx_qnn.bin of {SHARE} in {built.folder}",)
+    assert verify(built.cache, SILENT).damaged == [], "it is told once"
+    for file in built.output().iterdir():
+        file.unlink()
+    assert built.build().exit_code == 0
+    assert built.compiled == ["prefill+decode"]
+    assert bad.read_bytes() == content
+
+
+def test_damage_that_no_workspace_knows_is_told_by_what_the_record_says(built: Workshop, tmp_path: Path) -> None:
+    bad = blob_of(built, SHARE, "prefill_ctx_qnn.bin")
+    overwrite(bad, b"short")
+    built.folder.rename(tmp_path / "moved")
+    [damage] = verify(built.cache, SILENT).damaged
+    assert damage.part_of == ("prefill_ctx_qnn.bin, compiled from prefill, decode",)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"{", "it is not a whole record"), (None, "it is not a whole record"), (b"", "it is not a whole record")],
+)
+def test_a_damaged_record_is_told_and_set_aside(built: Workshop, content: bytes | None, why: str) -> None:
+    record = built.record(CLASSIFIER)
+    [place] = [path for path in record_files(built.cache) if path.stem == record.action_key]
+    if content is None:
+        ActionRecords(built.cache).put(place.stem, {"document": {}})
+    else:
+        place.write_bytes(content)
+    [damage] = verify(built.cache, SILENT).damaged
+    assert (damage.kind, damage.name, damage.why) == ("record", place.stem, why)
+    assert damage.part_of == (f"{CLASSIFIER} in {built.folder}",)
+    assert not place.exists()
+    assert verify(built.cache, SILENT).damaged == []
+
+
+def test_a_record_without_one_of_its_blobs_is_told(built: Workshop) -> None:
+    lost = blob_of(built, CLASSIFIER, "classifier_ctx_qnn.bin")
+    lost.unlink()
+    [damage] = verify(built.cache, SILENT).damaged
+    assert (damage.kind, damage.why) == ("record", f"it names a blob that is not there: {lost.name}")
+    assert len(record_files(built.cache)) == 1
+
+
+def test_a_check_can_be_cancelled(built: Workshop) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(Cancelled):
+        verify(built.cache, SILENT, cancelled)
+
+
+@pytest.fixture
+def toolchains(tmp_path: Path) -> Path:
+    environment = tmp_path / "toolchains" / "abc" / "env" / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python").write_bytes(b"12345")
+    (tmp_path / "toolchains" / "interpreters").mkdir()
+    return tmp_path / "toolchains"
+
+
+def test_the_stock_counts_every_kind_of_thing(built: Workshop, toolchains: Path) -> None:
+    for place in ("cas/partial/" + "b" * 64, "cas/damaged/" + "c" * 64, "remote/" + "d" * 64 + "/m.onnx"):
+        (built.cache / place).parent.mkdir(parents=True, exist_ok=True)
+        (built.cache / place).write_bytes(b"1234")
+    found = stock(built.cache, toolchains)
+    assert found.things["blob"] == (len(built.blobs()), sum(path.stat().st_size for path in built.blobs()))
+    assert found.things["record"] == (2, sum(path.stat().st_size for path in record_files(built.cache)))
+    assert found.things["partial download"] == found.things["damaged"] == found.things["remote model"] == (1, 4)
+    assert found.toolchains == (1, 5)
+    assert found.workspaces == (built.folder / ".epbuild",)

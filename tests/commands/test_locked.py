@@ -1,0 +1,407 @@
+"""With a lock, a build is made with what the lock says: `--locked` refuses everything else, and without it everything else is told."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import EMIT_DECODER, Workshop, source_model
+
+import epbuild.fetch
+import epbuild.toolchain
+from epbuild.cache.blobs import BlobStore
+from epbuild.commands import run as session
+from epbuild.commands.lock_fit import catalog_facts
+from epbuild.commands.locked import lock_path
+from epbuild.commands.run import Request, run, survey
+from epbuild.core.errors import EpbuildError, PlanError, Problem, ToolchainError
+from epbuild.engine.events import Warned
+from epbuild.fetch.models import RemoteModel
+from epbuild.recipe.load import load
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+from epbuild.toolchain.lock_file import render
+
+HERE = "linux-x86_64"
+ADDRESS = "https://models.example/decode.onnx"
+CONTENT = source_model(2.0)
+PIN = hashlib.sha256(CONTENT).hexdigest()
+REMOTE = ("decode: decode.onnx", f"decode: {{path: '{ADDRESS}', sha256: {PIN}}}")
+A, B = "a" * 64, "b" * 64
+ENVIRONMENT = LockedEnvironment(
+    "cpython-3.11", (Package("onnxruntime", "1.31.1", (A,)), Package("onnxruntime-qnn", "2.7.0", (B,)))
+)
+
+
+class LockedWorkshop(Workshop):
+    """A workshop with a lock that fits, whose model 'decode' is remote; remembers which lock each toolchain was made with."""
+
+    def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, cache, monkeypatch)
+        self.fetched = 0
+        self.served = CONTENT
+        self.made_with: list[LockedEnvironment | None] = []
+        self.wheels: dict[str, Sequence[str]] = {}
+        monkeypatch.setattr(epbuild.toolchain, "platform_here", lambda: HERE)
+        monkeypatch.setattr(epbuild.fetch, "fetch_model", self._fetch_model)
+        monkeypatch.setattr(session, "prepare", self._remember)
+        self.write_recipe(REMOTE)
+        recipe = load(folder / "epbuild.yaml")
+        self.fitting = Lock(
+            recipe="small",
+            toolchains={"qnn": LockedToolchain(("onnxruntime-qnn==2.7.0",), {HERE: ENVIRONMENT})},
+            models={"decode": LockedModel(PIN)},
+            catalog=catalog_facts(recipe),
+        )
+        self.write_lock(self.fitting)
+
+    def write_lock(self, lock: Lock) -> None:
+        (self.folder / "epbuild.lock").write_text(render(lock), encoding="utf-8")
+
+    def refusal(self, *selection: str) -> EpbuildError:
+        """What a locked build is refused with; a locked look at it is refused with the same."""
+        self.compiled.clear()
+        request = replace(self.request, selection=selection, locked=True)
+        with pytest.raises(EpbuildError) as caught:
+            run(request, lambda event: None)
+        with pytest.raises(EpbuildError) as seen:
+            survey(request)
+        assert seen.value.problems == caught.value.problems
+        assert self.compiled == []
+        return caught.value
+
+    @property
+    def warnings(self) -> list[Problem]:
+        return [event.problem for event in self.events if isinstance(event, Warned)]
+
+    def keys(self, *, locked: bool) -> dict[str, str | None]:
+        return {status.step.id: status.key for status in survey(replace(self.request, locked=locked)).steps()}
+
+    def _remember(
+        self, toolchain: Any, base: Path, home: Path, entries: Any, locked: LockedEnvironment | None, packages: Any
+    ) -> Environment:
+        self.made_with.append(locked)
+        return self._prepare(toolchain)
+
+    def _fetch_model(
+        self,
+        text: str,
+        sha256: str | None,
+        store: BlobStore,
+        *,
+        pins: Mapping[str, str],
+        wheels: Mapping[str, Sequence[str]],
+        only_checked: bool,
+        progress: Callable[[str, int, int | None], None],
+        cancelled: threading.Event,
+    ) -> RemoteModel:
+        self.fetched += 1
+        self.wheels = dict(wheels)
+        graph = self.folder.parent / "fetched.onnx"
+        graph.write_bytes(self.served)
+        return RemoteModel(graph, {})
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LockedWorkshop:
+    return LockedWorkshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def with_environment(lock: Lock, **changes: Any) -> Lock:
+    qnn = lock.toolchains["qnn"]
+    return replace(lock, toolchains={"qnn": replace(qnn, platforms={HERE: replace(ENVIRONMENT, **changes)})})
+
+
+# -- A lock that fits --------------------------------------------------------------------------------------------------
+
+
+def test_the_lock_lies_beside_its_recipe_and_has_its_name(tmp_path: Path) -> None:
+    assert lock_path(tmp_path / "epbuild.yaml") == tmp_path / "epbuild.lock"
+    assert lock_path(tmp_path / "zoo.v2.yaml") == tmp_path / "zoo.v2.lock"
+
+
+def test_a_build_is_made_with_what_the_lock_says_whether_or_not_it_is_asked_to(workshop: LockedWorkshop) -> None:
+    assert workshop.build().exit_code == 0
+    assert workshop.warnings == []
+    run(replace(workshop.request, locked=True), workshop.events.append)
+    assert workshop.made_with == [ENVIRONMENT, ENVIRONMENT]
+    assert workshop.warnings == []
+
+
+def test_a_build_has_the_same_keys_with_and_without_locked(workshop: LockedWorkshop) -> None:
+    workshop.build()
+    assert workshop.keys(locked=True) == workshop.keys(locked=False)
+    assert set(workshop.states().values()) == {"current"}
+
+
+def test_without_a_lock_nothing_is_held_to_one(workshop: LockedWorkshop) -> None:
+    (workshop.folder / "epbuild.lock").unlink()
+    assert workshop.build().exit_code == 0
+    assert (workshop.made_with, workshop.warnings) == ([None], [])
+
+
+# -- What does not fit -------------------------------------------------------------------------------------------------
+
+
+def test_without_a_lock_a_locked_build_is_refused(workshop: LockedWorkshop) -> None:
+    (workshop.folder / "epbuild.lock").unlink()
+    error = workshop.refusal()
+    (problem,) = error.problems
+    assert (problem.code, error.exit_code) == ("EPB241", 2)
+    assert problem.text == (
+        "there is no epbuild.lock beside the recipe, and --locked builds only what it says. Write it with `epbuild lock`."
+    )
+
+
+TOOLCHAIN_MISFITS: list[tuple[Callable[[Lock], Lock], str]] = [
+    (
+        lambda lock: replace(lock, toolchains={"qnn": replace(lock.toolchains["qnn"], requires=("onnxruntime-qnn==2.6.0",))}),
+        "the toolchain 'qnn' asks for onnxruntime-qnn==2.7.0, and epbuild.lock was made for onnxruntime-qnn==2.6.0",
+    ),
+    (
+        lambda lock: replace(lock, toolchains={"qnn": replace(lock.toolchains["qnn"], requires=())}),
+        "the toolchain 'qnn' asks for onnxruntime-qnn==2.7.0, and epbuild.lock was made without that",
+    ),
+    (
+        lambda lock: replace(
+            lock, toolchains={"qnn": replace(lock.toolchains["qnn"], requires=("numpy", "onnxruntime-qnn==2.7.0"))}
+        ),
+        "epbuild.lock was made for numpy, which the toolchain 'qnn' does not ask for",
+    ),
+    (
+        lambda lock: with_environment(lock, packages=(ENVIRONMENT.packages[0], Package("onnxruntime-qnn", "2.8.0", (B,)))),
+        "the toolchain 'qnn' asks for onnxruntime-qnn==2.7.0, and epbuild.lock has 2.8.0 on linux-x86_64",
+    ),
+    (
+        lambda lock: with_environment(lock, packages=(ENVIRONMENT.packages[0],)),
+        "the toolchain 'qnn' asks for onnxruntime-qnn==2.7.0, and epbuild.lock has no such package on linux-x86_64",
+    ),
+    (
+        lambda lock: with_environment(lock, packages=tuple(replace(package, files=()) for package in ENVIRONMENT.packages)),
+        "epbuild makes the toolchain 'qnn', and epbuild.lock has what was found in an environment that was there",
+    ),
+    (lambda lock: replace(lock, toolchains={}), "the toolchain 'qnn' is not in epbuild.lock"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), TOOLCHAIN_MISFITS)
+def test_a_toolchain_that_was_not_locked_so_is_refused_and_otherwise_made_without_the_lock(
+    workshop: LockedWorkshop, change: Callable[[Lock], Lock], message: str
+) -> None:
+    workshop.write_lock(change(workshop.fitting))
+    error = workshop.refusal()
+    assert [(problem.code, problem.message) for problem in error.problems] == [("EPB244", message)]
+    assert (error.exit_code, error.problems[0].hint) == (2, "Write the lock anew: `epbuild lock`.")
+    assert workshop.fetched == 0, "a model was fetched for a build that is refused"
+    assert workshop.build().exit_code == 0
+    [warning] = workshop.warnings
+    assert (warning.code, warning.message) == ("EPB244", message)
+    assert warning.hint == "It is made without the lock; `epbuild lock` writes that anew."
+    assert workshop.made_with == [None]
+
+
+OTHER_MISFITS: list[tuple[Callable[[Lock], Lock], str, str]] = [
+    (
+        lambda lock: replace(lock, toolchains={**lock.toolchains, "old": LockedToolchain(("numpy",), {})}),
+        "EPB244",
+        "epbuild.lock has a toolchain 'old', which the recipe does not have",
+    ),
+    (
+        lambda lock: replace(lock, catalog={**lock.catalog, "session-keys": "1"}),
+        "EPB246",
+        "what the catalog knows of session-keys is not what it was when epbuild.lock was made: revision 1 then, 2 now",
+    ),
+    (
+        lambda lock: replace(lock, catalog={**lock.catalog, "QNNExecutionProvider/onnxruntime-qnn": f"1 sha256:{A}"}),
+        "EPB246",
+        (
+            "what the catalog knows of QNNExecutionProvider/onnxruntime-qnn is not what it was when epbuild.lock was made: "
+            "revision 1 has other content"
+        ),
+    ),
+    (
+        lambda lock: replace(lock, catalog={**lock.catalog, "OtherExecutionProvider": "1"}),
+        "EPB246",
+        "epbuild.lock has the catalog's revision for OtherExecutionProvider, which no target uses",
+    ),
+    (
+        lambda lock: replace(lock, catalog={"session-keys": lock.catalog["session-keys"]}),
+        "EPB246",
+        "epbuild.lock has no revision of the catalog for QNNExecutionProvider/onnxruntime-qnn",
+    ),
+    (lambda lock: replace(lock, models={}), "EPB247", "the remote model 'decode' is not in epbuild.lock"),
+    (
+        lambda lock: replace(lock, models={**lock.models, "prefill": LockedModel(A)}),
+        "EPB247",
+        "epbuild.lock has a remote model 'prefill', which the recipe does not use",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "code", "message"), OTHER_MISFITS)
+def test_whatever_else_was_not_locked_so_is_refused_and_otherwise_told(
+    workshop: LockedWorkshop, change: Callable[[Lock], Lock], code: str, message: str
+) -> None:
+    workshop.write_lock(change(workshop.fitting))
+    error = workshop.refusal()
+    assert [(problem.code, problem.message) for problem in error.problems] == [(code, message)]
+    assert workshop.fetched == 0
+    assert workshop.build().exit_code == 0
+    assert [(problem.code, problem.message) for problem in workshop.warnings] == [(code, message)]
+    assert workshop.made_with == [ENVIRONMENT], "the toolchains are as they are locked"
+
+
+def test_a_pin_that_is_not_the_locked_one_is_told_before_anything_is_fetched(workshop: LockedWorkshop) -> None:
+    workshop.write_recipe((REMOTE[0], REMOTE[1].replace(PIN, A)))
+    (problem,) = workshop.refusal().problems
+    assert (problem.code, workshop.fetched) == ("EPB247", 0)
+    assert problem.message == "the recipe pins another content of the model 'decode' than epbuild.lock has"
+
+
+def test_everything_that_does_not_fit_is_told_at_once(workshop: LockedWorkshop) -> None:
+    workshop.write_lock(replace(workshop.fitting, toolchains={}, models={}, catalog={}))
+    assert {problem.code for problem in workshop.refusal().problems} == {"EPB244", "EPB246", "EPB247"}
+
+
+def test_the_lock_of_another_recipe_is_refused_and_otherwise_left_alone(workshop: LockedWorkshop) -> None:
+    workshop.write_lock(replace(workshop.fitting, recipe="large", models={}))
+    error = workshop.refusal()
+    assert [problem.code for problem in error.problems] == ["EPB243"]
+    assert error.problems[0].message == "epbuild.lock is the lock of another recipe: 'large', and this one is 'small'"
+    assert error.exit_code == 2
+    assert workshop.build().exit_code == 0
+    [warning] = workshop.warnings
+    assert (warning.code, warning.hint) == ("EPB243", "It is left alone; `epbuild lock` replaces it by this recipe's.")
+    assert workshop.made_with == [None]
+
+
+def test_a_platform_that_is_not_locked_is_refused_and_otherwise_made_without_the_lock(workshop: LockedWorkshop) -> None:
+    toolchain = LockedToolchain(("onnxruntime-qnn==2.7.0",), {"windows-arm64": ENVIRONMENT})
+    workshop.write_lock(replace(workshop.fitting, toolchains={"qnn": toolchain}))
+    with pytest.raises(PlanError) as caught:
+        survey(replace(workshop.request, locked=True))
+    (problem,) = caught.value.problems
+    assert problem.code == "EPB245"
+    assert problem.message == "epbuild.lock does not have the toolchain 'qnn' for this platform, linux-x86_64"
+    assert problem.hint == "Run `epbuild lock` here, or name the platform in the toolchain's 'platforms'."
+    assert workshop.build().exit_code == 0
+    assert [warning.code for warning in workshop.warnings] == ["EPB245"]
+    assert workshop.made_with == [None]
+
+
+def test_a_toolchain_that_no_selected_step_needs_may_be_locked_for_other_platforms_only(workshop: LockedWorkshop) -> None:
+    vendor = "  vendor: {interpreter: 'C:/ryzen-ai/python.exe'}\n"
+    target = "  laptop: {toolchain: vendor, ep: VitisAIExecutionProvider}\n"
+    workshop.write_recipe(REMOTE, ("models: {", f"{vendor}models: {{"), ("groups:\n", f"{target}groups:\n"))
+    facts = catalog_facts(load(workshop.folder / "epbuild.yaml"))
+    elsewhere = LockedToolchain((), {"windows-x86_64": LockedEnvironment("cpython-3.10", (Package("onnxruntime-vitisai", "1"),))})
+    workshop.write_lock(replace(workshop.fitting, toolchains={**workshop.fitting.toolchains, "vendor": elsewhere}, catalog=facts))
+    events: list[Any] = []
+    assert run(replace(workshop.request, locked=True), events.append) == 0
+    assert not [event for event in events if isinstance(event, Warned)]
+
+
+def test_a_damaged_lock_stops_every_build(workshop: LockedWorkshop) -> None:
+    place = workshop.folder / "epbuild.lock"
+    place.write_text(f"<<<<<<< ours\n{place.read_text(encoding='utf-8')}", encoding="utf-8")
+    for locked in (False, True):
+        with pytest.raises(PlanError) as caught:
+            run(replace(workshop.request, locked=locked), lambda event: None)
+        (problem,) = caught.value.problems
+        assert (problem.code, problem.message, str(problem.where)) == ("EPB242", "the lock has a merge conflict", f"{place}:1:1")
+    assert workshop.compiled == []
+
+
+# -- Wheels that models are from ---------------------------------------------------------------------------------------
+
+IN_WHEEL = (REMOTE[0], "decode: package:my-models==1.1/decode.onnx")
+OTHER_WHEELS = [
+    ([], "epbuild.lock does not have the wheel of my-models==1.1, where the model 'decode' is from"),
+    (
+        [Package("my-models", "1.0", (A,))],
+        "epbuild.lock does not have the wheel of my-models==1.1, where the model 'decode' is from, only that of my-models==1.0",
+    ),
+    (
+        [Package("my-models", "1.0", (A,)), Package("my-models", "1.1", (B,))],
+        "epbuild.lock has the wheel of my-models==1.0, which no model of the recipe is from",
+    ),
+]
+
+
+def test_a_wheel_has_to_be_one_of_those_that_are_locked(workshop: LockedWorkshop) -> None:
+    workshop.write_recipe(IN_WHEEL)
+    workshop.write_lock(replace(workshop.fitting, wheels=(Package("my-models", "1.1", (A, B)),)))
+    for locked in (False, True):
+        assert run(replace(workshop.request, locked=locked), lambda event: None) == 0
+    assert workshop.wheels == {"my-models==1.1": (A, B)}
+
+
+@pytest.mark.parametrize(("wheels", "message"), OTHER_WHEELS)
+def test_a_lock_without_the_wheel_is_refused_and_otherwise_told(
+    workshop: LockedWorkshop, wheels: list[Package], message: str
+) -> None:
+    workshop.write_recipe(IN_WHEEL)
+    workshop.write_lock(replace(workshop.fitting, wheels=tuple(wheels)))
+    assert [(problem.code, problem.message) for problem in workshop.refusal().problems] == [("EPB297", message)]
+    assert workshop.fetched == 0
+    assert workshop.build().exit_code == 0
+    assert [(problem.code, problem.message) for problem in workshop.warnings] == [("EPB297", message)]
+
+
+def test_a_lock_of_another_recipe_says_nothing_of_wheels(workshop: LockedWorkshop) -> None:
+    workshop.write_recipe(IN_WHEEL)
+    workshop.write_lock(replace(workshop.fitting, recipe="large", wheels=(Package("my-models", "1.1", (A,)),)))
+    assert workshop.build().exit_code == 0
+    assert workshop.wheels == {}
+
+
+# -- What comes to light later -----------------------------------------------------------------------------------------
+
+
+def test_a_model_that_arrives_with_other_bytes_is_refused_and_otherwise_told(workshop: LockedWorkshop) -> None:
+    commit = "c" * 40
+    workshop.write_recipe((REMOTE[0], f"decode: 'hf://acme/tiny/decode.onnx@{commit}'"))
+    workshop.served = source_model(7.0)
+    with pytest.raises(PlanError) as caught:
+        run(replace(workshop.request, locked=True), lambda event: None)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.message) == ("EPB247", "the remote model 'decode' is not what epbuild.lock says: its graph")
+    assert workshop.compiled == []
+    assert workshop.build().exit_code == 0
+    assert [warning.code for warning in workshop.warnings] == ["EPB247"]
+
+
+def test_an_environment_that_is_not_the_locked_one_is_refused_and_otherwise_told(workshop: LockedWorkshop) -> None:
+    workshop.packages = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0", "numpy": "2.0"}
+    error = workshop.refusal()
+    assert isinstance(error, ToolchainError)
+    (problem,) = error.problems
+    assert (problem.code, error.exit_code) == ("EPB308", 3)
+    assert problem.message == "the toolchain 'qnn' is not what epbuild.lock says: it has numpy 2.0, which is not locked"
+    assert workshop.build().exit_code == 0
+    assert [warning.code for warning in workshop.warnings] == ["EPB308"]
+
+
+def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop: LockedWorkshop) -> None:
+    workshop.write_recipe(REMOTE, ("{packages: [onnxruntime-qnn==2.7.0]}", "{interpreter: python}"))
+    packages = tuple(replace(package, files=()) for package in ENVIRONMENT.packages)
+    lock = replace(workshop.fitting, toolchains={"qnn": LockedToolchain((), {HERE: replace(ENVIRONMENT, packages=packages)})})
+    workshop.write_lock(lock)
+    assert run(replace(workshop.request, locked=True), lambda event: None) == 0
+    workshop.packages["onnxruntime"] = "1.32.0"
+    (problem,) = workshop.refusal().problems
+    assert problem.message == "the toolchain 'qnn' is not what epbuild.lock says: its onnxruntime is 1.32.0 instead of 1.31.1"
+    assert problem.hint == "Put that right in its environment, or run `epbuild lock`."
+
+
+def test_part_of_a_recipe_is_held_to_the_lock_as_well(workshop: LockedWorkshop) -> None:
+    request = Request(workshop.request.recipe, (EMIT_DECODER,), jobs=1, locked=True)
+    assert run(request, lambda event: None) == 0
+    workshop.write_lock(replace(workshop.fitting, recipe="large"))
+    with pytest.raises(PlanError, match="EPB243"):
+        run(request, lambda event: None)

@@ -1,0 +1,211 @@
+"""Which versions, Pythons, platforms and models get into a lock: those that it had, as long as nobody asks for others."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from small_builds import RECIPE
+
+import epbuild.fetch
+from epbuild.cache.blobs import BlobStore
+from epbuild.commands import lock as locking
+from epbuild.commands.lock import Upgrade, make_lock, write_lock
+from epbuild.commands.run import Request
+from epbuild.core.errors import PlanError, ToolchainError
+from epbuild.engine.events import Event, Fetched, ToolchainLocked, ToolchainStarted
+from epbuild.fetch.models import RemoteModel
+from epbuild.recipe.model import Toolchain
+from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
+from epbuild.toolchain.lock_file import read_lock, render
+from epbuild.toolchain.resolve import Python
+
+COMMIT = "c" * 40
+ADDRESS = f"hf://acme/tiny/decode.onnx@{COMMIT}"
+REMOTE = ("decode: decode.onnx", f"decode: '{ADDRESS}'")
+HERE = "linux-x86_64"
+NEWEST = {"numpy": "2.5.5", "onnxruntime-qnn": "2.7.0"}
+
+
+class Index:
+    """What is resolved: the newest version of each package, unless another one is preferred."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.recipe = folder / "epbuild.yaml"
+        self.pythons: list[str] = []
+        self.fetched: list[str] = []
+        self.events: list[Event] = []
+        self.newest = dict(NEWEST)
+        self.served: bytes | None = None
+        self.write_recipe()
+        monkeypatch.setenv("EPBUILD_CACHE_DIR", str(folder / "cache"))
+        monkeypatch.setattr(locking, "platform_here", lambda: HERE)
+        monkeypatch.setattr(locking, "resolve_packages", self._resolve)
+        monkeypatch.setattr(locking, "find_python", lambda toolchain: Python(toolchain.python or "cpython-3.11", ()))
+        monkeypatch.setattr(epbuild.fetch, "fetch_model", self._fetch)
+
+    def write_recipe(self, *changes: tuple[str, str]) -> None:
+        text = RECIPE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        self.recipe.write_text(text, encoding="utf-8")
+
+    def lock(self, upgrade: Upgrade | None = None) -> Lock:
+        """The lock that is then beside the recipe."""
+        found = make_lock(Request(self.recipe), self.events.append, upgrade)
+        write_lock(found)
+        place = self.recipe.with_suffix(".lock")
+        assert read_lock(place.read_text(encoding="utf-8"), str(place)) == found.lock
+        return found.lock
+
+    def versions(self, lock: Lock, platform: str = HERE) -> dict[str, str]:
+        return {package.name: package.version for package in lock.toolchains["qnn"].platforms[platform].packages}
+
+    def _resolve(self, toolchain: Toolchain, python: Python, platform: str, preferred: Mapping[str, str]) -> LockedEnvironment:
+        self.pythons.append(python.name)
+        versions = {name: preferred.get(name, version) for name, version in self.newest.items()}
+        digests = {
+            name: hashlib.sha256(f"{name} {version} {platform}".encode()).hexdigest() for name, version in versions.items()
+        }
+        name = python.name.replace("@", "-")
+        return LockedEnvironment(name, tuple(Package(name, versions[name], (digests[name],)) for name in sorted(versions)))
+
+    def _fetch(
+        self,
+        text: str,
+        sha256: str | None,
+        store: BlobStore,
+        *,
+        pins: Mapping[str, str],
+        wheels: Mapping[str, Sequence[str]],
+        only_checked: bool,
+        progress: Callable[[str, int, int | None], None],
+        cancelled: threading.Event,
+    ) -> RemoteModel:
+        self.fetched.append(text)
+        folder = self.recipe.parent / "fetched"
+        folder.mkdir(exist_ok=True)
+        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+        weight = helper.make_tensor("w", TensorProto.FLOAT, [4], b"\0" * 16, raw=True)
+        model = helper.make_model(
+            helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight])
+        )
+        onnx.external_data_helper.convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
+        onnx.save(model, folder / "decode.onnx")
+        if self.served is not None:
+            (folder / "decode.onnx").write_bytes(self.served)
+        (folder / "weights.bin").write_bytes(b"\0" * 16)
+        return RemoteModel(folder / "decode.onnx", {})
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
+    return Index(tmp_path, monkeypatch)
+
+
+def test_a_file_of_another_program_that_has_the_name_of_the_lock_is_left_as_it_is(index: Index) -> None:
+    place = index.recipe.with_suffix(".lock")
+    place.write_text('{"nodes": {}}\n', encoding="utf-8")
+    with pytest.raises(PlanError, match="this is no lock of epbuild"):
+        index.lock()
+    assert place.read_text(encoding="utf-8") == '{"nodes": {}}\n'
+
+
+# -- Toolchains --------------------------------------------------------------------------------------------------------
+
+
+def test_versions_stay_whatever_is_newer_by_now(index: Index) -> None:
+    index.lock()
+    index.newest["numpy"] = "2.6.0"
+    assert index.versions(index.lock()) == NEWEST
+    assert index.versions(index.lock(Upgrade(("numpy",))))["numpy"] == "2.6.0"
+    index.newest["numpy"] = "2.7.0"
+    assert index.versions(index.lock(Upgrade(everything=True)))["numpy"] == "2.7.0"
+
+
+def test_a_platform_that_is_new_gets_the_versions_of_the_others(index: Index) -> None:
+    index.lock()
+    index.newest["numpy"] = "2.6.0"
+    packages = "packages: [onnxruntime-qnn==2.7.0]"
+    index.write_recipe((packages, f"{packages}, platforms: [windows-arm64, {HERE}]"))
+    lock = index.lock()
+    assert index.versions(lock, "windows-arm64") == index.versions(lock) == NEWEST
+
+
+def test_a_platform_that_the_recipe_no_longer_names_goes(index: Index) -> None:
+    packages = "packages: [onnxruntime-qnn==2.7.0]"
+    index.write_recipe((packages, f"{packages}, platforms: [windows-arm64, {HERE}]"))
+    assert index.lock().toolchains["qnn"].platforms.keys() == {"windows-arm64", HERE}
+    index.write_recipe((packages, f"{packages}, platforms: [{HERE}]"))
+    assert index.lock().toolchains["qnn"].platforms.keys() == {HERE}
+
+
+def test_a_python_that_the_recipe_leaves_open_stays_that_of_whoever_locked_it_first(index: Index) -> None:
+    place = index.recipe.with_suffix(".lock")
+    environment = LockedEnvironment("cpython-3.12", (Package("numpy", "2.0", ("a" * 64,)),))
+    place.write_text(render(Lock("small", {"qnn": LockedToolchain((), {HERE: environment})})), encoding="utf-8")
+    assert index.lock().toolchains["qnn"].platforms[HERE].python == "cpython-3.12"
+    assert index.lock(Upgrade(everything=True)).toolchains["qnn"].platforms[HERE].python == "cpython-3.11"
+
+
+def test_a_platform_that_has_no_name_cannot_be_locked_unless_others_are_named(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "platform_here", lambda: None)
+    with pytest.raises(ToolchainError, match="EPB309"):
+        index.lock()
+    packages = "packages: [onnxruntime-qnn==2.7.0]"
+    index.write_recipe((packages, f"{packages}, platforms: [windows-arm64]"))
+    assert index.lock().toolchains["qnn"].platforms.keys() == {"windows-arm64"}
+
+
+def test_what_takes_long_is_told_while_it_lasts(index: Index) -> None:
+    index.lock()
+    started = [event.text for event in index.events if isinstance(event, ToolchainStarted)]
+    assert started[-1] == "resolving its packages for linux-x86_64"
+    [locked] = [event for event in index.events if isinstance(event, ToolchainLocked)]
+    assert (locked.toolchain, locked.platforms, locked.packages) == ("qnn", (HERE,), 2)
+
+
+# -- Models ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_only_its_commit_names_is_fetched_and_locked_with_its_data(index: Index) -> None:
+    index.write_recipe(REMOTE)
+    folder = index.recipe.parent / "fetched"
+    lock = index.lock()
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    assert lock.models == {"decode": LockedModel(digests["decode.onnx"], {"weights.bin": digests["weights.bin"]})}
+    assert Fetched("decode") in index.events
+    index.lock()
+    assert index.fetched == [ADDRESS]
+
+
+def test_a_file_that_is_no_model_is_not_locked(index: Index) -> None:
+    index.write_recipe(REMOTE)
+    index.served = b"<html>not found</html>"
+    with pytest.raises(PlanError, match="the model 'decode' is not a whole ONNX file"):
+        index.lock()
+
+
+def test_a_model_that_the_recipe_pins_is_not_fetched(index: Index) -> None:
+    index.write_recipe((REMOTE[0], f"decode: {{path: 'https://models.example/decode.onnx', sha256: {'A' * 64}}}"))
+    assert index.lock().models == {"decode": LockedModel("a" * 64)}
+    assert index.fetched == []
+
+
+def test_a_model_that_no_group_uses_is_neither_fetched_nor_locked(index: Index) -> None:
+    index.write_recipe(("decode: decode.onnx", f"decode: decode.onnx, spare: '{ADDRESS}'"))
+    assert index.lock().models == {}
+    assert index.fetched == []
+
+
+def test_models_that_are_paths_need_not_be_there(index: Index) -> None:
+    assert not list(index.recipe.parent.glob("*.onnx"))
+    assert index.lock().models == {}

@@ -1,0 +1,215 @@
+"""What is left of an output when the power fails: the old one or the new one, whole, whatever of the unsynced writes was lost.
+
+A publication is watched: before each change of a name, and at its end, a picture of the folder is taken as a disk may have it that lost
+what was not synced. The names are there as they were made, as journals have it, or those alone that were synced. A file has the content
+that it had when it was synced last, and is empty without that. Each picture is then mended, as the next build does it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.digests import Digests
+from epbuild.cache.workspace import Workspace
+from epbuild.core import atomic, directory
+from epbuild.core.directory import mend, prepare
+from epbuild.core.errors import Position
+from epbuild.output.contents import Workbench
+from epbuild.output.existing import Written
+from epbuild.plan.steps import Emission
+from epbuild.publish.publishing import Publisher
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads descriptors in /proc")
+
+CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "epbuild.exchange"}
+OLD = {"model.onnx": b"old model", "deep/model.bin": b"old binary", "same.json": b"the same", "gone.json": b"gone"}
+NEW = {"model.onnx": b"new model", "deep/model.bin": b"new binary", "same.json": b"the same", "more/new.bin": b"new"}
+MINE = {"notes.txt": b"mine", "deep/own.txt": b"mine too"}
+
+Names = Mapping[int, list[tuple[str, int, bool]]]
+"""By the inode of each folder its entries: their names, their inodes, and whether they are folders."""
+
+
+@dataclass
+class Disk:
+    """What was synced below `root` so far, and the pictures that were taken."""
+
+    root: Path
+    contents: dict[int, bytes] = field(default_factory=dict)
+    names: dict[int, list[tuple[str, int, bool]]] = field(default_factory=dict)
+    pictures: list[Callable[[Path], None]] = field(default_factory=list)
+
+    def sync(self, descriptor: int) -> None:
+        """Take note of what a file or a folder has that is synced now."""
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            self.names[path.stat().st_ino] = _listed(path)
+        else:
+            self.contents[path.stat().st_ino] = path.read_bytes()
+
+    def sync_all(self) -> None:
+        """What was there before is on the disk."""
+        for place in (self.root, *self.root.rglob("*")):
+            descriptor = os.open(place, os.O_RDONLY)
+            self.sync(descriptor)
+            os.close(descriptor)
+
+    def take_pictures(self) -> None:
+        """As the disk may be now: with all names, and with those alone that are synced."""
+        contents, names = dict(self.contents), dict(self.names)
+        now = {place.stat().st_ino: _listed(place) for place in (self.root, *self.root.rglob("*")) if place.is_dir()}
+        top = self.root.stat().st_ino
+        for listed in (now, {**{inode: [] for inode in now}, **names}):
+            self.pictures.append(partial(_restore, inode=top, listed=listed, contents=contents))
+
+
+def _listed(folder: Path) -> list[tuple[str, int, bool]]:
+    return [(entry.name, entry.inode(), entry.is_dir()) for entry in os.scandir(folder)]
+
+
+def _restore(place: Path, inode: int, listed: Names, contents: Mapping[int, bytes]) -> None:
+    first: dict[int, Path] = {}
+
+    def restore(place: Path, inode: int) -> None:
+        place.mkdir()
+        for name, entry, is_folder in listed.get(inode, []):
+            if is_folder:
+                restore(place / name, entry)
+            elif entry in first:
+                os.link(first[entry], place / name)
+            else:
+                (place / name).write_bytes(contents.get(entry, b""))
+                first[entry] = place / name
+
+    restore(place, inode)
+
+
+_watchers: list[Disk] = []
+
+
+def _before(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in CHANGES and _watchers:
+        disk = _watchers.pop()  # what it does itself is not watched
+        try:
+            disk.take_pictures()
+        finally:
+            _watchers.append(disk)
+
+
+sys.addaudithook(_before)  # for good: such hooks cannot be removed
+
+
+@contextmanager
+def watched(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """Watch what the block does below `root`."""
+    disk, fsync, exchange = Disk(root), os.fsync, directory.exchange  # type: ignore[attr-defined]
+    disk.sync_all()
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        disk.sync(descriptor)
+
+    def exchanged(one: Path, other: Path) -> bool:
+        sys.audit("epbuild.exchange")
+        return exchange(one, other)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", synced)
+        patched.setattr(directory, "exchange", exchanged)
+        patched.setattr(atomic, "_SYNCING_THREADS", 1)
+        _watchers.append(disk)
+        try:
+            yield disk
+        finally:
+            _watchers.clear()
+    disk.take_pictures()
+
+
+def emission(path: Path) -> Emission:
+    return Emission("emit:decoder/npu/directory", "directory", None, path, (), Position("epbuild.yaml", 1, 1))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Mapping[str, bytes]], Written]]:
+    """Publishes files, from the store and from a bench, where others were published before."""
+    with Workspace.open(tmp_path / "workspace") as workspace:
+        store, digests = BlobStore(tmp_path / "cache"), Digests(workspace.files)
+
+        def publish(path: Path, wanted: Mapping[str, bytes], before: Mapping[str, bytes]) -> Written:
+            written = known(digests, before)
+            with prepare(path, written, "emit:decoder/npu/directory") as draft:
+                bench = Workbench(draft / "made", store)
+                bench.folder.mkdir()
+                contents = [bench.bytes_written(name, "asset", data) for name, data in wanted.items()]
+                Publisher(emission(path), bench, draft, store, digests, written, never_pushed).as_folder(contents)
+            return written
+
+        yield publish
+
+
+def never_pushed(*arguments: object) -> None:
+    raise AssertionError("a folder is not pushed")
+
+
+def known(digests: Digests, *recorded: Mapping[str, bytes]) -> Written:
+    found: dict[str, set[str]] = {}
+    for files in recorded:
+        for name, data in files.items():
+            found.setdefault(name, set()).add(hashlib.sha256(data).hexdigest())
+    return Written(found, digests)
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchanged", "two renames"])
+@pytest.mark.parametrize("before", [OLD, {}], ids=["again", "first"])
+def test_an_output_is_the_old_one_or_the_new_one_whatever_was_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publish: Any, before: Mapping[str, bytes], exchanges: bool
+) -> None:
+    root = tmp_path / "disk"
+    root.mkdir()
+    output = root / "dist" / "decoder"
+    mine = MINE if before else {}
+    if before:
+        publish(output, before, {})
+        for name, data in mine.items():
+            (output / name).write_bytes(data)
+    if not exchanges:
+        monkeypatch.setattr(directory, "exchange", lambda one, other: False)
+    with watched(root, monkeypatch) as disk:
+        publish(output, NEW, before)
+    assert files(output) == {**NEW, **mine}
+    assert len(disk.pictures) > 20
+    whole = [{**NEW, **mine}, {**before, **mine}]
+    missing = 0
+    for number, picture in enumerate(disk.pictures):
+        place = tmp_path / str(number)
+        picture(place)
+        found = place / "dist" / "decoder"
+        missing += not found.exists()
+        if found.exists():
+            assert files(found) in whole, f"picture {number} of {len(disk.pictures)}"
+        if found.parent.is_dir():
+            with Workspace.open(tmp_path / "workspace") as workspace:
+                mend(found, known(Digests(workspace.files), before, NEW))
+            assert [path.name for path in found.parent.iterdir()] in (["decoder"], [])
+        assert (files(found) if found.exists() else {}) in whole, f"picture {number} of {len(disk.pictures)}, mended"
+        shutil.rmtree(place)
+    if before and exchanges:
+        assert missing == 0, "there is an output at every moment"
+    picture(place)
+    assert files(place / "dist" / "decoder") == {**NEW, **mine}, "what was told to be done lasts"

@@ -1,0 +1,248 @@
+"""What a user may rely on for models that lie elsewhere: fetched once, for a build and never for a look, and told while they arrive."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, HERE, SHARE, STEPS, Workshop, source_model
+
+import epbuild.fetch
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.workspace import Workspace
+from epbuild.commands import remote
+from epbuild.commands.remote import RemoteModels
+from epbuild.commands.run import survey
+from epbuild.core.errors import Problem, StoreError
+from epbuild.engine.events import Event, Fetched, Fetching, RunStarted
+from epbuild.fetch.models import RemoteModel
+from epbuild.recipe.model import ModelSource
+
+ADDRESS = "https://models.example/decode.onnx"
+PIN = "a" * 64
+MODEL = ModelSource("decode", HERE, ADDRESS, HERE, sha256=PIN)
+NEVER = threading.Event()
+SIZE = 1000
+
+
+@dataclass
+class Network:
+    """What lies elsewhere: every address has one model, in two pieces of `SIZE` bytes together; may be out of reach."""
+
+    folder: Path
+    asked: list[tuple[str, str | None, dict[str, str]]] = field(default_factory=list)
+    out_of_reach: bool = False
+    between: Callable[[], None] = lambda: None
+
+    @property
+    def graph(self) -> Path:
+        return self.folder / "remote.onnx"
+
+    def fetch_model(
+        self,
+        text: str,
+        sha256: str | None,
+        store: BlobStore,
+        *,
+        pins: Mapping[str, str],
+        wheels: Mapping[str, Sequence[str]],
+        only_checked: bool,
+        progress: Callable[[str, int, int | None], None],
+        cancelled: threading.Event,
+    ) -> RemoteModel:
+        self.asked.append((text, sha256, dict(pins)))
+        if self.out_of_reach:
+            raise StoreError(Problem("EPB531", f"{text} cannot be reached"))
+        progress(text, 0, SIZE)
+        progress(text, SIZE // 2, SIZE)
+        self.between()
+        progress(text, SIZE, SIZE)
+        self.graph.write_bytes(source_model(2.0))
+        return RemoteModel(self.graph, {})
+
+
+@pytest.fixture
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Network:
+    found = Network(tmp_path)
+    monkeypatch.setattr(epbuild.fetch, "fetch_model", found.fetch_model)
+    return found
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> RemoteModels:
+    return RemoteModels(Workspace.open(tmp_path / ".epbuild"), BlobStore(tmp_path / "cache"))
+
+
+def fetched(models: RemoteModels, model: ModelSource = MODEL) -> tuple[Path, list[Event]]:
+    told: list[Event] = []
+    return models.fetched(model, told.append, NEVER), told
+
+
+def test_nothing_is_known_of_a_model_that_was_never_fetched_and_nobody_is_asked(models: RemoteModels, network: Network) -> None:
+    assert models.known(MODEL) is None
+    assert network.asked == []
+
+
+def test_a_model_is_asked_for_with_everything_that_pins_it(models: RemoteModels, network: Network) -> None:
+    model = replace(MODEL, data_sha256={"decode.bin": "b" * 64})
+    graph, told = fetched(models, model)
+    assert graph == network.graph
+    assert network.asked == [(ADDRESS, PIN, {"decode.bin": "b" * 64})]
+    assert told[-1] == Fetched("decode")
+
+
+def test_a_model_that_is_here_is_not_fetched_again_and_not_told_of(models: RemoteModels, network: Network) -> None:
+    first, _ = fetched(models)
+    assert fetched(models) == (first, [])
+    assert models.known(MODEL) == first
+    assert len(network.asked) == 1
+
+
+def test_a_model_whose_file_is_gone_is_fetched_again(models: RemoteModels, network: Network) -> None:
+    fetched(models)
+    network.graph.unlink()
+    assert models.known(MODEL) is None
+    assert fetched(models)[0].is_file()
+    assert len(network.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(MODEL, path="https://models.example/other.onnx"),
+        replace(MODEL, sha256="b" * 64),
+        replace(MODEL, sha256=None),
+        replace(MODEL, data_sha256={"decode.bin": "b" * 64}),
+    ],
+    ids=["address", "digest", "no digest", "data"],
+)
+def test_another_address_or_pin_is_another_model_and_never_answered_with_the_old_one(
+    models: RemoteModels, network: Network, other: ModelSource
+) -> None:
+    fetched(models)
+    assert models.known(other) is None
+    fetched(models, other)
+    assert len(network.asked) == 2
+
+
+def test_a_model_under_another_name_in_the_recipe_is_the_same_model(models: RemoteModels, network: Network) -> None:
+    graph, _ = fetched(models)
+    assert models.known(replace(MODEL, name="renamed")) == graph
+
+
+def test_a_fetch_that_fails_leaves_nothing_that_looks_like_a_model(models: RemoteModels, network: Network) -> None:
+    network.out_of_reach = True
+    told: list[Event] = []
+    with pytest.raises(StoreError):
+        models.fetched(MODEL, told.append, NEVER)
+    assert models.known(MODEL) is None
+    assert told == []
+
+
+def test_a_large_model_is_told_of_now_and_then_and_not_for_every_piece(
+    models: RemoteModels, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    network.between = lambda: clock.append(clock.pop() + 1)
+    _, told = fetched(models)
+    assert told == [Fetching("decode", ADDRESS, 0, SIZE), Fetching("decode", ADDRESS, SIZE, SIZE), Fetched("decode")]
+
+
+REMOTE = ("decode: decode.onnx", f"decode: {{path: '{ADDRESS}', sha256: {PIN}}}")
+DECODER = [*COMPILES, SHARE]
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    made = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    content = source_model(2.0)
+    made.write_recipe((REMOTE[0], REMOTE[1].replace(PIN, hashlib.sha256(content).hexdigest())))
+    return made
+
+
+def test_a_look_at_a_build_fetches_nothing_and_says_what_is_not_here(workshop: Workshop, network: Network) -> None:
+    assert workshop.states() == dict.fromkeys(STEPS, "new")
+    for step in DECODER:
+        assert "the model 'decode' is not fetched yet" in workshop.reasons(step)
+    assert "is not fetched yet" not in " ".join(workshop.reasons(CLASSIFIER))
+    assert network.asked == []
+    assert not (workshop.folder / ".epbuild").exists()
+
+
+def test_a_build_fetches_what_it_needs_before_it_starts_and_the_next_one_asks_nobody(
+    workshop: Workshop, network: Network
+) -> None:
+    assert workshop.build().exit_code == 0
+    kinds = [type(event) for event in workshop.events]
+    assert kinds.index(Fetching) < kinds.index(Fetched) < kinds.index(RunStarted)
+    assert workshop.compiled == ["prefill+decode", "classifier"]
+    network.out_of_reach = True
+    assert workshop.states() == dict.fromkeys(STEPS, "current")
+    assert workshop.build().exit_code == 0
+    assert workshop.compiled == []
+    assert len(network.asked) == 1
+
+
+def test_a_part_of_a_recipe_that_needs_no_remote_model_is_built_without_the_network(workshop: Workshop, network: Network) -> None:
+    network.out_of_reach = True
+    assert workshop.build("*:classifier/*").exit_code == 0
+    assert workshop.compiled == ["classifier"]
+    states = workshop.states()
+    assert (states[CLASSIFIER], states[EMIT_CLASSIFIER], states[SHARE]) == ("current", "current", "new")
+
+
+def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(workshop: Workshop, network: Network) -> None:
+    workshop.build()
+    network.graph.unlink()
+    states = workshop.states()
+    assert (states[SHARE], states[EMIT_DECODER], states[CLASSIFIER]) == ("out of date", "out of date", "current")
+    assert workshop.reasons(SHARE) == ("the model 'decode' is not fetched yet",)
+    before = workshop.contents()
+    assert workshop.build().exit_code == 0
+    assert workshop.compiled == []
+    assert workshop.contents() == before
+
+
+@pytest.mark.parametrize("output", ["provenance: true", "bom: true", "provenance: true, bom: true"])
+def test_whoever_fetches_with_another_secret_gets_the_same_output_and_no_secret_is_told(
+    workshop: Workshop, network: Network, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    recipe = (workshop.folder / "epbuild.yaml").read_text(encoding="utf-8")
+    text = recipe.replace(ADDRESS, f"{ADDRESS}?token=${{env.TOKEN}}").replace(
+        "{layout: directory", f"{{layout: directory, {output}"
+    )
+    (workshop.folder / "epbuild.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("TOKEN", "s3cr3t")
+    assert workshop.build(EMIT_DECODER).exit_code == 0, workshop.failures
+    before = workshop.contents()
+    assert not any(b"s3cr3t" in data for data in before.values())
+
+    monkeypatch.setenv("TOKEN", "an0ther")
+    assert workshop.build(EMIT_DECODER).exit_code == 0
+    assert workshop.contents() == before
+    found = survey(replace(workshop.request, selection=(EMIT_DECODER,)))
+    assert "s3cr3t" not in repr(found.actions[EMIT_DECODER].document)
+    assert "an0ther" not in repr(found.actions[EMIT_DECODER].document)
+
+
+def test_a_model_at_another_absolute_place_gives_the_same_provenance(
+    tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.write_recipe(
+        ("classifier: classifier.onnx", 'classifier: "${env.PLACE}/classifier.onnx"'),
+        ("{layout: directory", "{layout: directory, provenance: true"),
+    )
+    told = []
+    for name in ("one", "another"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "classifier.onnx").write_bytes(source_model(2.0))
+        monkeypatch.setenv("PLACE", (tmp_path / name).as_posix())
+        assert workshop.build(EMIT_CLASSIFIER).exit_code == 0, workshop.failures
+        told.append(workshop.contents("classifier")["provenance.intoto.json"])
+    assert told[0] == told[1]

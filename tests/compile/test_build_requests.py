@@ -1,0 +1,204 @@
+"""What a worker is asked for, and under what names its inputs lie before it: what the recipe says, for each EP and each member."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from small_builds import QNN, Workshop
+
+from epbuild.compile import executor
+from epbuild.compile.executor import ALLOCATION
+from epbuild.toolchain.process import Ending
+
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+class Heard:
+    """Stands before a workshop's worker and remembers what each session group's worker was given, by its first member."""
+
+    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requests: dict[str, dict[str, Any]] = {}
+        self.environments: dict[str, Mapping[str, str]] = {}
+        self.files: dict[str, dict[str, bytes]] = {}
+        self._worker = workshop.worker
+        monkeypatch.setattr(executor, "supervise", self._supervise)
+
+    def _supervise(self, command: Any, folder: Path, log: Path, *, environment: Mapping[str, str], **options: Any) -> Ending:
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        first = request["members"][0]["name"]
+        self.requests[first] = request
+        self.environments[first] = environment
+        self.files[first] = {
+            path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+        }
+        return self._worker(command, folder, log, environment=environment, **options)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+@pytest.fixture
+def heard(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Heard:
+    return Heard(workshop, monkeypatch)
+
+
+PLAIN = "  plain: {toolchain: qnn, ep: QNNExecutionProvider}\n"
+TWO_EPS = """\
+  plain:
+    toolchain: qnn
+    eps:
+      - {ep: QNNExecutionProvider, library: own/libqnn_ep.so, provider_options: {backend_path: own/libQnnHtp.so}}
+      - {ep: OpenVINOExecutionProvider, provider_options: {device_type: CPU}}
+"""
+
+
+@pytest.fixture
+def with_two_eps(workshop: Workshop) -> Workshop:
+    own = workshop.folder / "own"
+    own.mkdir()
+    for name in ("libqnn_ep.so", "libQnnHtp.so"):
+        (own / name).write_bytes(name.encode())
+    workshop.write_recipe((PLAIN, TWO_EPS))
+    return workshop
+
+
+def test_the_eps_of_a_target_reach_the_worker_in_order_each_with_its_own_options(with_two_eps: Workshop, heard: Heard) -> None:
+    assert with_two_eps.build().exit_code == 0
+    qnn, openvino = heard.requests["classifier"]["eps"]
+    assert (qnn["name"], openvino["name"]) == (QNN, OPENVINO)
+    assert qnn["provider_options"].keys() == {"backend_path"}
+    assert openvino["provider_options"] == {"device_type": "CPU"}
+
+
+def test_a_library_of_the_users_own_reaches_the_worker_as_a_path_that_holds_wherever_it_runs(
+    with_two_eps: Workshop, heard: Heard
+) -> None:
+    with_two_eps.build()
+    qnn, openvino = heard.requests["classifier"]["eps"]
+    assert Path(qnn["library"]) == (with_two_eps.folder / "own" / "libqnn_ep.so").resolve()
+    [installed] = heard.requests["prefill"]["eps"]
+    assert (openvino["library"], installed["library"]) == (None, None)
+
+
+def test_a_file_that_an_option_names_lies_before_the_ep_under_the_name_that_it_is_given(
+    with_two_eps: Workshop, heard: Heard
+) -> None:
+    with_two_eps.build()
+    named = heard.requests["classifier"]["eps"][0]["provider_options"]["backend_path"]
+    assert heard.files["classifier"][named] == b"libQnnHtp.so"
+    # What an EP writes of its options must be the same on every machine.
+    assert str(with_two_eps.folder) not in named
+
+
+@pytest.mark.parametrize("name", ["libQnnHtp.so", "libqnn_ep.so"])
+def test_another_content_of_a_file_that_a_target_names_is_compiled_again(with_two_eps: Workshop, name: str) -> None:
+    with_two_eps.build()
+    (with_two_eps.folder / "own" / name).write_bytes(b"another")
+    with_two_eps.build()
+    assert with_two_eps.compiled == ["classifier"]
+
+
+def test_an_input_of_the_users_outlives_the_build_that_was_given_it(with_two_eps: Workshop) -> None:
+    def mine() -> dict[Path, bytes]:
+        paths = (*with_two_eps.folder.glob("*.onnx"), *(with_two_eps.folder / "own").iterdir())
+        return {path: path.read_bytes() for path in paths}
+
+    before = mine()
+    assert with_two_eps.build().exit_code == 0
+    assert mine() == before
+
+
+def test_each_ep_of_a_target_has_its_own_binary_in_the_output_and_the_manifest_names_both(with_two_eps: Workshop) -> None:
+    assert with_two_eps.build().exit_code == 0
+    output = with_two_eps.contents("classifier")
+    binaries = {name: content for name, content in output.items() if name.endswith(".bin")}
+    assert sorted(content.split(b":")[0] for content in binaries.values()) == [
+        b"by OpenVINOExecutionProvider",
+        b"by " + QNN.encode(),
+    ]
+    manifest = json.loads(output["manifest.json"])
+    assert [ep["ep"] for ep in manifest["target"]["eps"]] == [QNN, OPENVINO]
+    [model] = manifest["models"]
+    assert {node["reference"] for node in model["ep_context_nodes"]} == binaries.keys()
+
+
+def test_the_environment_of_a_target_reaches_its_worker_and_no_other(workshop: Workshop, heard: Heard) -> None:
+    environment = "environment: {QNN_QUALITY: '${vars.quality}', EMPTY: ''}"
+    workshop.write_recipe((PLAIN, PLAIN.replace("}", f", {environment}}}", 1)))
+    workshop.build()
+    own = {"QNN_QUALITY": "3", "EMPTY": ""}
+    assert heard.environments == {"prefill": ALLOCATION, "classifier": {**ALLOCATION, **own}}
+    manifest = json.loads(workshop.contents("classifier")["manifest.json"])
+    assert manifest["target"]["environment"] == own
+
+
+def test_how_a_compile_gets_its_memory_is_for_the_target_to_say_where_it_does(workshop: Workshop, heard: Heard) -> None:
+    workshop.write_recipe((PLAIN, PLAIN.replace("}", ", environment: {GLIBC_TUNABLES: ''}}")))
+    workshop.build()
+    assert "glibc.malloc.hugetlb=1" in heard.environments["prefill"]["GLIBC_TUNABLES"].split(":")
+    assert heard.environments["classifier"] == {"GLIBC_TUNABLES": ""}
+
+
+def test_another_environment_is_another_result(workshop: Workshop) -> None:
+    workshop.build()
+    workshop.write_recipe((PLAIN, PLAIN.replace("}", ", environment: {QNN_QUALITY: 3}}")))
+    workshop.build()
+    assert workshop.compiled == ["classifier"]
+
+
+def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(workshop: Workshop, heard: Heard) -> None:
+    workshop.write_recipe(
+        ("classifier: classifier.onnx}", "classifier: {path: classifier.onnx, read: bytes, free_dimensions: {by_name: {n: 4}}}}"),
+        (
+            "models: [classifier]\n",
+            "models: [{model: classifier, compile: {node_name_prefix: '${model}_', embed: true}}, decode]\n",
+        ),
+        ("    targets: [plain]\n", "    targets: [plain]\n    compile: {graph_optimization_level: basic}\n"),
+    )
+    model = onnx.load_from_string((workshop.folder / "classifier.onnx").read_bytes())
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    (workshop.folder / "classifier.onnx").write_bytes(model.SerializeToString())
+    assert workshop.build().exit_code == 0
+    [classifier] = heard.requests["classifier"]["members"]
+    [decode] = heard.requests["decode"]["members"]
+    keys = ("read", "free_dimensions", "denoted_dimensions", "embed", "graph_optimization_level", "node_name_prefix")
+    assert [classifier[key] for key in keys] == ["bytes", {"n": 4}, {}, True, "basic", "classifier_"]
+    assert [decode[key] for key in keys] == ["file", {}, {}, False, "basic", None]
+
+
+def test_a_full_disk_after_the_compile_is_told_as_that(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(executor, "prefix_nodes", full)
+    assert workshop.build("compile:classifier/plain/classifier").exit_code == 3
+    assert workshop.failures == ["EPB405"]
+
+
+def test_an_expectation_of_one_member_is_not_asked_of_another(workshop: Workshop) -> None:
+    workshop.write_recipe(
+        ("models: [classifier]\n", "models: [{model: classifier, expect: {fallback_nodes: 0}}, decode]\n"),
+    )
+    assert workshop.build("compile:classifier/plain/decode").exit_code == 0
+    assert workshop.build("compile:classifier/plain/classifier").exit_code == 1
+    assert workshop.failures == ["EPB609"]
+
+
+def test_what_killed_builds_left_half_written_in_the_store_does_not_pile_up(workshop: Workshop) -> None:
+    drafts = [workshop.cache / folder / "tmp" for folder in ("cas", "actions")]
+    for folder in drafts:
+        folder.mkdir(parents=True)
+        for name in ("old", "new"):
+            (folder / name).write_bytes(b"half")
+        os.utime(folder / "old", (1, 1))
+    workshop.build()
+    assert [[path.name for path in folder.iterdir()] for folder in drafts] == [["new"], ["new"]]

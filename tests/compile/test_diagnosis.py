@@ -1,0 +1,580 @@
+"""What a user reads when a worker does not succeed: which model, what ONNX Runtime said, and the reason that only the EP gave."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_builds import COMPILES, sharing_group
+
+from epbuild.catalog.entries import Limitation
+from epbuild.compile.diagnosis import diagnose, last_words, tells_progress, told_once
+from epbuild.core.errors import BuildError, EnvironmentFailure
+from epbuild.plan.steps import SessionGroup
+from epbuild.toolchain.process import Ending, plain
+from epbuild.verify.fallback import LeftNode
+
+GROUP = sharing_group("prefill", "decode", timeout=90)
+LOG = ".epbuild/logs/decoder.log"
+
+STARTED: Mapping[str, Any] = {"event": "started", "onnxruntime": "1.31.1"}
+PREFILL = {"event": "member_started", "member": "prefill"}
+PREFILL_DONE = {"event": "member_finished", "member": "prefill", "seconds": 1.0}
+DECODE = {"event": "member_started", "member": "decode"}
+FINISHED: Mapping[str, Any] = {"event": "finished", "peak_memory": 1}
+AT_DECODE = (STARTED, PREFILL, PREFILL_DONE, DECODE)
+
+STAMP = "2026-11-20 12:36:57.215867164"
+NOISE = (
+    f"\x1b[0;93m{STAMP} [W:onnxruntime:, qnn_ep.cc:88 QnnEp] File mapped weights feature is only available on Windows arm64\x1b[m",
+    f"\x1b[0;93m{STAMP} [W:onnxruntime:, qnn_ep.cc:90 QnnEp] EPContext encryption config unavailable\x1b[m",
+    " # LIBNATIVE: No alternate configuration present in libnative_tls.conf or from LIBNATIVE_CONFIG environment variable",
+    f"{STAMP} [I:onnxruntime:, inference_session.cc:1 Initialize] Initializing session.",
+)
+NOT_COMPILED = (
+    "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. "
+    "Check that the session EPs support compilation and can execute at least one subgraph in the model."
+)
+
+
+def failed(message: str, kind: str = "error", error: str = "Fail") -> Mapping[str, Any]:
+    return {"event": "failed", "kind": kind, "type": error, "message": message, "peak_memory": 1}
+
+
+class Case(NamedTuple):
+    """A worker's end, and what must be read of it."""
+
+    reports: tuple[Mapping[str, Any], ...]
+    status: int
+    said: tuple[str, ...]
+    code: str
+    kind: type[BuildError]
+    words: tuple[str, ...]
+    how: Literal["exited", "timed out"] = "exited"
+    options: Mapping[str, str] = {}
+
+
+CASES = {
+    "a custom operator of which no library was named": Case(
+        (
+            *AT_DECODE,
+            failed("[ONNXRuntimeError] : 1 : FAIL : Fatal error: ai.onnx.contrib:Inverse(-1) is not a registered function/op"),
+        ),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        (
+            "compiling 'decode' for npu failed: Fatal error",
+            "If ai.onnx.contrib:Inverse is a custom operator, name its library or package in 'custom_ops'.",
+        ),
+    ),
+    "two libraries of custom operators that have one domain": Case(
+        (*AT_DECODE, failed("[ONNXRuntimeError] : 1 : FAIL : Domain already set in registry")),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        ("failed: Domain already set in registry.", "Two of the 'custom_ops' have operators of one domain: name one of them."),
+    ),
+    "a library of custom operators that does not load": Case(
+        (
+            STARTED,
+            PREFILL,
+            failed("the custom operators of liba.so cannot be registered: invalid ELF header", "custom_ops", "NotRegistered"),
+        ),
+        1,
+        (),
+        "EPB444",
+        EnvironmentFailure,
+        ("the custom operators of liba.so cannot be registered: invalid ELF header.", "It must be built for this machine"),
+    ),
+    "a SoC that the EP does not know": Case(
+        (*AT_DECODE, failed(NOT_COMPILED)),
+        1,
+        (
+            (
+                f"\x1b[1;31m{STAMP} [E:onnxruntime:, qnn_execution_provider.cc:2290 GetCapabilityImpl] QNN SetupBackend failed "
+                "Failed to create device. Error: QNN_DEVICE_ERROR_INVALID_CONFIG: Invalid config values\x1b[m"
+            ),
+        ),
+        "EPB401",
+        BuildError,
+        (
+            "compiling 'decode' for npu failed: Unable to compile any nodes.",
+            (
+                "The EP said: QNN SetupBackend failed Failed to create device. "
+                "Error: QNN_DEVICE_ERROR_INVALID_CONFIG: Invalid config values."
+            ),
+        ),
+    ),
+    "a backend library that cannot be loaded": Case(
+        (STARTED, PREFILL, failed(NOT_COMPILED)),
+        1,
+        (
+            (
+                f"{STAMP} [E:onnxruntime:, qnn_execution_provider.cc:2290 GetCapabilityImpl] QNN SetupBackend failed Unable to load "
+                "backend, error: libQnnHtp.so: failed to map segment from shared object"
+            ),
+        ),
+        "EPB401",
+        BuildError,
+        ("compiling 'prefill' for npu failed", "libQnnHtp.so: failed to map segment from shared object."),
+    ),
+    "a failure that the EP says nothing about": Case(
+        (*AT_DECODE, failed(NOT_COMPILED)),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        (
+            "can execute at least one subgraph in the model. Most often the model has open dimensions, which need sizes (`inputs`)",
+        ),
+    ),
+    "an option that the EP refuses in its own log format": Case(
+        (*AT_DECODE, failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to compose Qnn graph.", error="EPFail")),
+        1,
+        ("     12.3ms [ ERROR ] Failed to create tensor conv_w. error code: 7004", "     12.4ms [WARN] something else"),
+        "EPB401",
+        BuildError,
+        ("failed: Failed to compose Qnn graph. The EP said: Failed to create tensor conv_w. error code: 7004.",),
+    ),
+    "external data that is not there": Case(
+        (STARTED, PREFILL, failed('[ONNXRuntimeError] : 1 : FAIL : External data path does not exist: "w.data"')),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        ("compiling 'prefill' for npu failed: External data path does not exist: \"w.data\".",),
+    ),
+    "an error that is raised as a RuntimeError": Case(
+        (
+            *AT_DECODE,
+            failed("[ONNXRuntimeError] : 21 : GENERAL ERROR : open file out/x.onnx\nfail, errcode = 21 - Is a directory"),
+        ),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        ("failed: open file out/x.onnx fail, errcode = 21 - Is a directory.",),
+    ),
+    "no such device": Case(
+        (STARTED, failed("QNNExecutionProvider offers no device that fits; it offers: cpu from GenuineIntel", "unfit", "Unfit")),
+        1,
+        (),
+        "EPB411",
+        EnvironmentFailure,
+        ("offers no device that fits; it offers: cpu from GenuineIntel.",),
+    ),
+    "Python's own out of memory, which has no words": Case(
+        (*AT_DECODE, failed("", "unfit", "MemoryError")),
+        1,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        ("the worker ran out of memory while compiling 'decode' for npu: MemoryError.",),
+    ),
+    "an allocation that fails inside ONNX Runtime": Case(
+        (*AT_DECODE, failed("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc")),
+        1,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        ("the worker ran out of memory while compiling 'decode' for npu: std::bad_alloc.",),
+    ),
+    "an abort for lack of memory": Case(
+        AT_DECODE,
+        -6,
+        ("terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"),
+        "EPB404",
+        EnvironmentFailure,
+        (
+            "the worker ran out of memory while compiling 'decode' for npu.",
+            "std::bad_alloc",
+            "Give it more memory, or run fewer at once (-j).",
+        ),
+    ),
+    "a library for whose thread-local data there is no room": Case(
+        AT_DECODE,
+        127,
+        ("cannot allocate memory for thread-local data: ABORT",),
+        "EPB404",
+        EnvironmentFailure,
+        ("the worker ran out of memory while compiling 'decode' for npu.",),
+    ),
+    "a kill from outside": Case(
+        AT_DECODE,
+        -9,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        (
+            "the worker was ended from outside (SIGKILL) while compiling 'decode' for npu.",
+            "If nobody did that, it was likely for lack",
+        ),
+    ),
+    "an allocation that QNN reports": Case(
+        (
+            *AT_DECODE,
+            failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC"),
+        ),
+        1,
+        (),
+        "EPB404",
+        EnvironmentFailure,
+        ("ran out of memory while compiling 'decode' for npu: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",),
+    ),
+    "a graph that is too much for the SoC": Case(
+        (
+            *AT_DECODE,
+            failed("[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC"),
+        ),
+        1,
+        (),
+        "EPB401",
+        BuildError,
+        (
+            "compiling 'decode' for npu failed: Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC.",
+            "QNNExecutionProvider cannot compile this graph for SM8350: it needs more memory than that SoC",
+        ),
+        options={"soc_model": "SM8350"},
+    ),
+    "a kill from outside after QNN lacked memory": Case(
+        AT_DECODE,
+        -9,
+        ("[ERROR] QNN_COMMON_ERROR_MEM_ALLOC",),
+        "EPB404",
+        EnvironmentFailure,
+        ("ran out of memory while compiling 'decode' for npu",),
+        options={"soc_model": "SM8350"},
+    ),
+    "a result that cannot be written": Case(
+        (*AT_DECODE, failed("[ONNXRuntimeError] : 1 : FAIL : Failed to write context cache file.")),
+        1,
+        (),
+        "EPB405",
+        EnvironmentFailure,
+        ("compiling 'decode' for npu failed: Failed to write context cache file.", "Check the free space of .epbuild/tmp"),
+    ),
+    "an access violation on Windows": Case(
+        AT_DECODE,
+        0xC0000005,
+        (),
+        "EPB402",
+        BuildError,
+        ("the worker crashed (an access violation) while compiling 'decode' for npu",),
+    ),
+    "a hang": Case(
+        AT_DECODE,
+        -9,
+        (),
+        "EPB403",
+        BuildError,
+        ("compiling 'decode' for npu did not end within 90 s and was stopped",),
+        "timed out",
+    ),
+    "an exit without a word": Case(
+        AT_DECODE, 0, (), "EPB402", BuildError, ("the worker ended with status 0 while compiling 'decode' for npu",)
+    ),
+    "an interpreter that cannot start": Case(
+        (),
+        1,
+        ("Traceback (most recent call last):", '  File "compile.py", line 3', "ModuleNotFoundError: No module named 'json'"),
+        "EPB402",
+        BuildError,
+        ("the worker ended with status 1 while compiling 'prefill' for npu", "ModuleNotFoundError: No module named 'json'"),
+    ),
+    "an end after the last model that is no clean one": Case(
+        (*AT_DECODE, FINISHED),
+        3,
+        (),
+        "EPB402",
+        BuildError,
+        ("the worker ended with status 3 at its exit, after it had compiled every model for npu",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_failure_is_told_as_what_it_is(name: str) -> None:
+    case = CASES[name]
+    tail = tuple(text for line in (*NOISE, *case.said, NOISE[0]) if (text := plain(line)))
+    ep = replace(GROUP.target.eps[0], provider_options=case.options)
+    group = replace(GROUP, target=replace(GROUP.target, eps=(ep,)))
+    error = diagnose(group, Ending(case.how, case.status, case.reports, tail), LOG)
+    assert type(error) is case.kind
+    [problem] = error.problems
+    assert problem.code == case.code
+    for words in case.words:
+        assert words in problem.text
+    for noise in ("\x1b", "2026-", "File mapped weights", "encryption", "LIBNATIVE", "ONNXRuntimeError", "..", "\n"):
+        if case.said or noise not in ("2026-",):
+            assert noise not in problem.text.replace(LOG, "")
+    assert problem.text.endswith(f"The whole log: {LOG}.")
+    last = [report["member"] for report in case.reports if report["event"] == "member_started"]
+    assert problem.where == (COMPILES[1] if "decode" in last else COMPILES[0])
+
+
+def test_where_no_node_was_taken_the_reasons_for_single_nodes_are_told_in_place_of_a_guess() -> None:
+    raised = "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support compilation"
+    ending = Ending("exited", 1, (*AT_DECODE, failed(raised)), ())
+    refused = [LeftNode(f"conv{number}", "Conv", "Cannot get shape") for number in range(3)]
+    error = diagnose(GROUP, ending, LOG, refused)
+    assert error is not None
+    [problem] = error.problems
+    assert (problem.code, problem.hint) == (
+        "EPB401",
+        (
+            "Give every open dimension a size, with `inputs` on the model, and leave graph_optimization_level at `basic`, "
+            f"which folds what computes shapes. The whole log: {LOG}."
+        ),
+    )
+    assert "It took none of 3 nodes, and said: Cannot get shape (3 nodes)." in problem.message
+
+
+def test_a_model_that_onnxruntime_itself_refuses_is_told_so_in_its_own_words_without_the_place_in_its_source() -> None:
+    where = "/onnxruntime_src/onnxruntime/core/graph/graph.cc:1421 onnxruntime::Graph::Graph(const onnxruntime::Model&, bool)"
+    why = "Initializer 'If_0' references an ORT in-memory address marker, which is not allowed in a model protobuf."
+    raised = f"Exception during initialization: {where} !utils::HasExternalDataInMemory(tensor) was false. {why}"
+    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, failed(raised)), ()), LOG)
+    assert error is not None
+    [problem] = error.problems
+    assert problem.code == "EPB401"
+    assert problem.message == f"compiling 'decode' for npu failed: {why}"
+    assert problem.hint is not None
+    assert "Give every open dimension a size" in problem.hint
+
+
+LIMITATION = Limitation(
+    what="compile for a GPU that is not there",
+    why="the compiler asks the GPU itself",
+    platforms=(),
+    device=None,
+    symptom=r"libcuda\.so\.1|no (CUDA|ROCm)-capable device",
+    origin="a test",
+)
+
+
+def group_of(*limitations: Limitation, ep: int = 0) -> SessionGroup:
+    """The group for a target of two EPs, of which the one at index `ep` has these limitations."""
+    first = GROUP.target.eps[0]
+    eps = [replace(first, entry=replace(first.entry, ep=name, cannot=())) for name in ("FirstEP", "SecondEP")]
+    eps[ep] = replace(eps[ep], entry=replace(eps[ep].entry, cannot=limitations))
+    return replace(GROUP, target=replace(GROUP.target, eps=tuple(eps)))
+
+
+LOADER = "OSError: libcuda.so.1: cannot open shared object file"
+SHOWN: dict[str, tuple[tuple[Mapping[str, Any], ...], int, tuple[str, ...]]] = {
+    "in what ONNX Runtime raised": ((STARTED, failed("Failed to load: libcuda.so.1: no such file")), 1, ()),
+    "in what the EP wrote": ((*AT_DECODE, failed(NOT_COMPILED)), 1, (LOADER,)),
+    "before a crash": (AT_DECODE, -11, (LOADER, "words after it")),
+    "before a worker that found itself unfit": ((STARTED, failed("it offers: none", "unfit", "Unfit")), 1, (LOADER,)),
+}
+
+
+@pytest.mark.parametrize("ep", [0, 1])
+@pytest.mark.parametrize("shown", SHOWN)
+def test_a_limitation_that_is_known_is_told_as_one_sentence_instead_of_the_eps_riddle(shown: str, ep: int) -> None:
+    reports, status, said = SHOWN[shown]
+    error = diagnose(group_of(LIMITATION, ep=ep), Ending("exited", status, reports, said), LOG)
+    assert isinstance(error, EnvironmentFailure)
+    assert error.exit_code == 3
+    [problem] = error.problems
+    name = ("FirstEP", "SecondEP")[ep]
+    assert problem.code == "EPB416"
+    assert f"{name} cannot compile for a GPU that is not there here: the compiler asks the GPU itself." in problem.text
+    assert problem.text.endswith(f"The whole log: {LOG}.")
+
+
+def test_a_limitation_of_this_platform_is_told_on_it() -> None:
+    here = replace(LIMITATION, platforms=("another", sys.platform))
+    error = diagnose(group_of(here), Ending("exited", 1, AT_DECODE, (LOADER,)), LOG)
+    assert error is not None
+    assert [problem.code for problem in error.problems] == ["EPB416"]
+
+
+@pytest.mark.parametrize(
+    ("limitation", "said"),
+    [
+        (LIMITATION, "libcudnn.so.9: cannot open shared object file"),
+        (replace(LIMITATION, platforms=("another",)), LOADER),
+        (replace(LIMITATION, symptom=None), LOADER),
+    ],
+    ids=["it does not show", "it is another platform's", "nothing would show it"],
+)
+def test_a_failure_is_not_blamed_on_a_limitation_that_it_does_not_show(limitation: Limitation, said: str) -> None:
+    error = diagnose(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
+    assert isinstance(error, BuildError)
+    assert [problem.code for problem in error.problems] == ["EPB401"]
+
+
+def test_a_limitation_of_other_options_or_of_loading_is_no_reason_for_a_compile_to_fail() -> None:
+    said = (STARTED, failed("no CUDA-capable device"))
+    for limitation in (replace(LIMITATION, when={"device": "^GPU"}), replace(LIMITATION, during="load")):
+        error = diagnose(group_of(limitation), Ending("exited", 1, said, ()), LOG)
+        assert error is not None
+        assert error.problems[0].code == "EPB401"
+
+
+def test_a_worker_that_succeeded_has_no_limitation_whatever_the_ep_said() -> None:
+    assert diagnose(group_of(LIMITATION), Ending("exited", 0, (*AT_DECODE, FINISHED), (LOADER,)), LOG) is None
+
+
+def test_a_worker_that_hung_is_told_as_one_whatever_the_ep_said() -> None:
+    error = diagnose(group_of(LIMITATION), Ending("timed out", -9, AT_DECODE, (LOADER,)), LOG)
+    assert error is not None
+    assert [problem.code for problem in error.problems] == ["EPB403"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_a_worker_that_the_kernel_ended_for_lack_of_memory_is_told_as_that() -> None:
+    error = diagnose(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
+    assert isinstance(error, EnvironmentFailure)
+    assert (
+        "the worker was ended by the kernel for lack of memory (SIGKILL) while compiling 'decode' for npu. Give it more"
+        in str(error)
+    )
+
+
+def test_another_programs_lack_of_memory_does_not_explain_a_crash() -> None:
+    error = diagnose(GROUP, Ending("exited", -11, AT_DECODE, (), out_of_memory=True), LOG)
+    assert error is not None
+    assert [problem.code for problem in error.problems] == ["EPB402"]
+
+
+@pytest.mark.parametrize(("mapped", "code"), [(590_000_000, "EPB404"), (300_000_000, "EPB401")])
+def test_a_failure_close_to_a_limit_of_memory_is_not_blamed_on_the_model(mapped: int, code: str) -> None:
+    report = {**failed(NOT_COMPILED), "mapped": mapped, "mappable": 600_000_000}
+    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, report), ()), LOG)
+    assert error is not None
+    [problem] = error.problems
+    assert problem.code == code
+    told = "compiling 'decode' for npu failed at 590 of the 600 MB that a process may map here (`ulimit -v`): Unable to compile any nodes."
+    assert (told in problem.message) == (code == "EPB404")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL])
+def test_a_crash_is_told_with_the_name_of_its_signal(number: signal.Signals) -> None:
+    error = diagnose(GROUP, Ending("exited", -number, AT_DECODE, ()), LOG)
+    assert error is not None
+    assert f"the worker crashed ({number.name}) while compiling 'decode' for npu" in str(error)
+    assert error.exit_code == 1
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert "crashed (signal 200)" in str(diagnose(GROUP, Ending("exited", -200, AT_DECODE, ()), LOG))
+
+
+def test_a_worker_that_succeeded_is_no_failure_whatever_the_ep_said() -> None:
+    said = (f"{STAMP} [E:onnxruntime:, x.cc:1 f] an error that did not matter",)
+    assert diagnose(GROUP, Ending("exited", 0, (*AT_DECODE, FINISHED), said), LOG) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ((), ""),
+        (NOISE[1:3], ""),
+        (("first", "second"), "first | second"),
+        ((f"{STAMP} [W:onnxruntime:, a.cc:1 f] a warning", "anything"), "a warning"),
+        ((f"{STAMP} [W:onnxruntime:, a.cc:1 f] a warning", f"{STAMP} [F:onnxruntime:, a.cc:1 f] the end"), "the end"),
+        (("error 1", "error 2", "error 3", "error 4", "later words"), "error 2 | error 3 | error 4"),
+        (("error 1", "error 1", "error 1", "error 2"), "error 1 | error 2"),
+        (("0.5ms [ ERROR ] one", "0.6ms [ WARN ] two"), "one"),
+        (("no failures here", "plain"), "no failures here | plain"),
+        ((f"{STAMP} [V:onnxruntime:, a.cc:1 f] partitioning", f"{STAMP} [I:onnxruntime:, a.cc:1 f] done"), ""),
+    ],
+)
+def test_the_ep_is_quoted_with_what_bears_on_the_failure(lines: tuple[str, ...], words: str) -> None:
+    assert last_words([plain(line) for line in lines]) == words
+
+
+def test_an_ep_that_talks_much_is_quoted_in_part() -> None:
+    assert len(last_words([f"error {'x' * 10_000}", f"error {'y' * 10_000}"])) < 1000
+
+
+@settings(deadline=None)
+@given(lines=st.lists(st.text()))
+def test_a_quote_is_one_line_whatever_the_ep_writes(lines: list[str]) -> None:
+    assert len(last_words(lines).splitlines()) <= 1
+
+
+SETUP = "QNN SetupBackend failed Failed to create device. Error: QNN_DEVICE_ERROR_INVALID_CONFIG: Invalid config values"
+
+
+@pytest.mark.parametrize(
+    ("raised", "said", "reason", "quote"),
+    [
+        pytest.param(
+            "Unable to compile any nodes",
+            [
+                f"{STAMP} [E:onnxruntime:, qnn_execution_provider.cc:2290 GetCapabilityImpl] {SETUP}",
+                (
+                    f"{STAMP} [E:onnxruntime:, ep_plugin_provider_interfaces.cc:10 GetCapability] OrtEp::GetCapability() for "
+                    f"QNNExecutionProvider failed with error: [ONNXRuntimeError] : 11 : EP_FAIL : {SETUP}"
+                ),
+            ],
+            "Unable to compile any nodes",
+            f" The EP said: {SETUP}",
+            id="the EP's words, and ONNX Runtime's around them",
+        ),
+        pytest.param(
+            "Exception during initialization: broken",
+            [f"{STAMP} [E:onnxruntime:, inference_session.cc:2544 operator()] Exception during initialization: broken."],
+            "Exception during initialization: broken",
+            "",
+            id="what is logged is what is raised",
+        ),
+        pytest.param(
+            "Failed to finalize the graph",
+            [f"{STAMP} [E:onnxruntime:, a.cc:1 f] node conv_7: failed to finalize the graph, error 1002"],
+            "node conv_7: failed to finalize the graph, error 1002",
+            "",
+            id="the log says more of it",
+        ),
+        pytest.param("one", ["12.3ms [ ERROR ] another"], "one", " The EP said: another", id="two reasons"),
+        pytest.param(None, ["error: a", "error: b: error: a"], None, " The EP said: error: a", id="nothing was raised"),
+    ],
+)
+def test_one_reason_is_told_once_however_often_it_was_said(
+    raised: str | None, said: list[str], reason: str | None, quote: str
+) -> None:
+    assert told_once(raised, said) == (reason, quote)
+
+
+def test_a_reason_as_long_as_a_model_is_told_by_its_beginning_and_its_end() -> None:
+    message = f"[ONNXRuntimeError] : 1 : FAIL : Load failed: {'weights ' * 50_000}: the reason at the end"
+    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, failed(message)), ("error: " + "x" * 100_000,)), LOG)
+    assert error is not None
+    [problem] = error.problems
+    assert len(problem.text) < 1_000
+    assert problem.message.startswith("compiling 'decode' for npu failed: Load failed: weights")
+    assert " [...] " in problem.message
+    assert "the reason at the end. The EP said: error: xxx" in problem.message
+    assert problem.text.endswith(f"The whole log: {LOG}.")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (f"{STAMP} [W:onnxruntime:, graph.cc:9 f] Unable to get producer node for OrtValueInfo 'r72'", False),
+        (f"{STAMP} [W:onnxruntime:, graph.cc:9 f] 80 % of the nodes are not supported", False),
+        (f"{STAMP} [I:onnxruntime:, session.cc:9 f] Initializing session.", False),
+        ("12.3ms [WARN] 3 of 7 tensors are large", False),
+        ("loading /opt/qnn/2/51/libQnnHtp.so", False),
+        ("version 2.51.0", False),
+        ("graph 3 of 7", True),
+        ("[ 3/7] conv_1", True),
+        ("Processing graph: 50%", True),
+        (f"{STAMP} [I:onnxruntime:, ep.cc:9 f] compiled 12/40 nodes", True),
+    ],
+)
+def test_of_what_an_ep_says_only_how_far_it_is_is_taken_for_a_status(line: str, told: bool) -> None:
+    assert tells_progress(line) is told

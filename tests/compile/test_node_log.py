@@ -1,0 +1,109 @@
+"""Why nodes stayed outside, as users read it: the EP's own reasons, each with its node, and nothing else of what the EP says there."""
+
+from __future__ import annotations
+
+from epbuild.catalog.catalog import entry
+from epbuild.compile.node_log import MARK, NodeLog
+from epbuild.onnxfile.headers import NamedNode
+from epbuild.verify.fallback import LeftNode
+
+RULES = entry("QNNExecutionProvider").node_log
+WHEN = "2026-11-22 14:15:52.651271482 [{}:onnxruntime:, {}.cc:1 f] "
+SUPPORT = WHEN.format("V", "qnn_execution_provider")
+UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"
+TAIL = ".MatMulInteger node `/fc/MatMul_quant` will not be assigned to QNN EP."
+
+
+def refusal(operator: str, node: str, reason: str) -> list[str]:
+    """What QNN 2.7.0 says of a node that it does not take, as the supervisor reads it."""
+    return [
+        f"{SUPPORT}Validation FAILED for 1 nodes in OrtNodeUnit ({operator}) :",
+        f"Operator type: {operator} Node name: {node} Node index: 13",
+        f"REASON : {reason}",
+        "",
+    ]
+
+
+def acceptance(operator: str, node: str) -> list[str]:
+    return [
+        f"{SUPPORT}Validation PASSED for 1 nodes in OrtNodeUnit ({operator}) :",
+        f"Operator type: {operator} Node name: {node} Node index: 13",
+        "",
+    ]
+
+
+def log(*lines: str) -> tuple[NodeLog, list[str]]:
+    """A log that was read, and what each line was worth."""
+    assert RULES is not None
+    found = NodeLog([RULES])
+    return found, [found.read(line) for line in lines]
+
+
+def test_each_node_gets_the_reason_that_the_ep_gave_for_it_without_the_nodes_name_in_it() -> None:
+    lines = [
+        f"{MARK}enc",
+        *refusal("Gather", "/embedding/Gather", "Cannot get shape"),
+        *refusal("MatMulInteger", "/fc/MatMul_quant", UNSUPPORTED + TAIL),
+    ]
+    found, worth = log(*lines)
+    nodes = [NamedNode("/embedding/Gather", "Gather"), NamedNode("/fc/MatMul_quant", "MatMulInteger"), NamedNode("x", "If")]
+    assert found.left("enc", nodes) == (
+        LeftNode("/embedding/Gather", "Gather", "Cannot get shape"),
+        LeftNode("/fc/MatMul_quant", "MatMulInteger", UNSUPPORTED),
+        LeftNode("x", "If", None),
+    )
+    assert worth == ["detail", *["kept"] * 8]
+
+
+def test_all_nodes_of_a_refused_unit_have_its_reason() -> None:
+    first, node, reason, end = refusal("Conv", "conv", "Failed to add node.")
+    found, _ = log(f"{MARK}m", first, node, node.replace("Conv", "Relu").replace("conv", "relu"), reason, end)
+    assert [left.reason for left in found.left("m", [NamedNode("conv", "Conv"), NamedNode("relu", "Relu")])] == [
+        "Failed to add node"
+    ] * 2
+
+
+def test_members_whose_nodes_have_the_same_names_keep_their_own_reasons() -> None:
+    found, _ = log(f"{MARK}prefill", *refusal("Add", "add", "one"), f"{MARK}decode", *refusal("Add", "add", "other"))
+    assert [found.left(name, [NamedNode("add", "Add")])[0].reason for name in ("prefill", "decode", "third")] == [
+        "one",
+        "other",
+        None,
+    ]
+
+
+def test_a_node_that_is_taken_in_a_later_pass_has_no_reason_of_an_earlier_one() -> None:
+    found, _ = log(f"{MARK}m", *refusal("Add", "add", "one"), *acceptance("Add", "add"))
+    assert found.left("m", [NamedNode("add", "Add")])[0].reason is None
+
+
+def test_of_nodes_without_a_name_none_gets_the_reason_of_another() -> None:
+    found, _ = log(f"{MARK}m", *refusal("Add", "", "one"), *refusal("Add", "", "other"), *refusal("Mul", "", "same") * 2)
+    assert [left.reason for left in found.left("m", [NamedNode("", "Add"), NamedNode("", "Mul")])] == [None, "same"]
+
+
+def test_an_operator_of_another_domain_is_found_although_the_log_leaves_the_domain_out() -> None:
+    found, _ = log(f"{MARK}m", *refusal("Gelu", "gelu", "one"))
+    assert found.left("m", [NamedNode("gelu", "com.microsoft::Gelu")])[0].reason == "one"
+
+
+def test_what_was_said_before_is_said_still_and_details_are_neither_shown_nor_kept() -> None:
+    lines = {
+        WHEN.format("V", "qnn_model_wrapper") + "Qnn_OpConfig node name: x": "detail",
+        "node_inputs:": "detail",
+        "name=x id=0 version=1 type=QNN_TENSOR_TYPE_STATIC": "detail",
+        "": "detail",
+        "Starting stage: Graph Preparation": "said",
+        "name=x": "said",
+        WHEN.format("I", "inference_session") + "Initializing session.": "detail",
+        WHEN.format("W", "qnn_model_wrapper") + "backendValidateOpConfig() failed": "said",
+        "terminate called": "said",
+        WHEN.format("E", "qnn_backend_manager") + "no such library": "said",
+    }
+    assert log(*lines)[1] == list(lines.values())
+
+
+def test_a_log_without_rules_is_left_as_it_is() -> None:
+    found = NodeLog([])
+    assert not found.asked
+    assert found.read(SUPPORT + "Validation FAILED for 1 nodes in OrtNodeUnit (Add) :") == "said"

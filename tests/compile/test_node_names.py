@@ -1,0 +1,128 @@
+"""Nodes that do not begin with the prefix that was asked for: renamed where the EP finds its context all the same, refused elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from small_builds import sharing_group
+
+from epbuild.catalog.catalog import entry
+from epbuild.compile import node_names
+from epbuild.compile.node_names import prefix_nodes
+from epbuild.core.errors import BuildError, VerifyError
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.nodenames import rename_nodes
+from epbuild.plan.steps import PlannedEp, SessionGroup
+from epbuild.recipe.model import DeviceChoice
+
+QNN, OPENVINO, TENSORRT = "QNNExecutionProvider", "OpenVINOExecutionProvider", "TensorrtExecutionProvider"
+
+
+def group_for(*eps: str, models: tuple[str, ...] = ("m",), prefix: str | None = "m_") -> SessionGroup:
+    group = sharing_group(*models)
+    planned = tuple(PlannedEp(entry(ep), "catalog", DeviceChoice(), {}, {}, None, frozenset()) for ep in eps)
+    members = tuple(replace(member, compile=replace(member.compile, node_name_prefix=prefix)) for member in group.members)
+    return replace(group, target=replace(group.target, eps=planned), members=members)
+
+
+def compiled(folder: Path, *nodes: tuple[str, str]) -> Path:
+    """A model of EPContext nodes, each with a name and the EP that made it."""
+    made = [
+        helper.make_node("EPContext", ["x"], [name], name, domain="com.microsoft", source=source, partition_name=f"in_{name}")
+        for name, source in nodes
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(made, "g", [value("x", TensorProto.FLOAT, [1])], [value(nodes[0][0], TensorProto.FLOAT, [1])])
+    path = folder / "m_ctx.onnx"
+    onnx.save(helper.make_model(graph), path)
+    return path
+
+
+def names(path: Path) -> list[str]:
+    return [node.name for node in read_header(path).ep_context_nodes]
+
+
+def test_a_node_alone_in_its_context_is_renamed_for_any_ep_that_is_known(tmp_path: Path) -> None:
+    for ep in (QNN, OPENVINO):
+        path = compiled(tmp_path, ("one", ep))
+        group = group_for(ep)
+        prefix_nodes(group, group.members[0], path)
+        assert names(path) == ["m_one"]
+        assert [node.partition_name for node in read_header(path).ep_context_nodes] == ["in_one"]
+        assert [file.name for file in tmp_path.iterdir()] == ["m_ctx.onnx"]
+
+
+def test_each_ep_of_several_has_its_own_nodes_renamed_by_its_own_rule(tmp_path: Path) -> None:
+    path = compiled(tmp_path, ("a", OPENVINO), ("b", QNN), ("c", OPENVINO))
+    group = group_for(QNN, OPENVINO)
+    prefix_nodes(group, group.members[0], path)
+    assert names(path) == ["m_a", "m_b", "m_c"]
+
+
+def test_members_that_share_no_context_are_renamed_though_they_are_compiled_together(tmp_path: Path) -> None:
+    path = compiled(tmp_path, ("a", OPENVINO), ("b", OPENVINO))
+    group = group_for(OPENVINO, models=("m", "n"))
+    prefix_nodes(group, group.members[0], path)
+    assert names(path) == ["m_a", "m_b"]
+
+
+def test_an_ep_that_did_as_it_was_told_finds_its_model_untouched(tmp_path: Path) -> None:
+    for prefix in ("m_", None):
+        path = compiled(tmp_path, ("m_a", TENSORRT), ("m_b", TENSORRT))
+        before = path.read_bytes()
+        group = group_for(TENSORRT, prefix=prefix)
+        prefix_nodes(group, group.members[0], path)
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("ep", "nodes", "models", "words"),
+    [
+        (QNN, ("a", "b"), ("m",), "the model became 2 nodes, and QNN finds each graph of a context by the name of its node"),
+        (QNN, ("a",), ("m", "n"), "the models share a context, and QNN finds each graph of a context by the name of its node"),
+        (TENSORRT, ("a",), ("m",), f"{TENSORRT} takes no notice of it, and the catalog does not say"),
+    ],
+)
+def test_what_the_ep_would_not_find_again_is_refused(
+    tmp_path: Path, ep: str, nodes: tuple[str, ...], models: tuple[str, ...], words: str
+) -> None:
+    path = compiled(tmp_path, *((name, ep) for name in nodes))
+    before = path.read_bytes()
+    group = group_for(ep, models=models)
+    with pytest.raises(BuildError) as raised:
+        prefix_nodes(group, group.members[0], path)
+    [problem] = raised.value.problems
+    assert (problem.code, words in problem.message) == ("EPB440", True)
+    assert path.read_bytes() == before
+
+
+def test_a_model_that_is_none_is_left_for_the_verifier(tmp_path: Path) -> None:
+    group = group_for(QNN)
+    prefix_nodes(group, group.members[0], tmp_path / "m_ctx.onnx")
+    (tmp_path / "m_ctx.onnx").write_bytes(b"no model")
+    prefix_nodes(group, group.members[0], tmp_path / "m_ctx.onnx")
+    path = compiled(tmp_path, ("a", "SomebodyElse"))
+    prefix_nodes(group, group.members[0], path)
+    assert names(path) == ["a"]
+
+
+def test_a_renaming_that_did_more_than_that_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = compiled(tmp_path, ("a", QNN))
+
+    def careless(source: Path, destination: Path, names: dict[int, str]) -> None:
+        rename_nodes(source, destination, names)
+        model = onnx.load(destination)
+        model.graph.node[0].input[0] = "y"
+        model.graph.input[0].name = "y"
+        onnx.save(model, destination)
+
+    monkeypatch.setattr(node_names, "rename_nodes", careless)
+    group = group_for(QNN)
+    with pytest.raises(VerifyError) as raised:
+        prefix_nodes(group, group.members[0], path)
+    assert [problem.code for problem in raised.value.problems] == ["EPB441"]
+    assert names(path) == ["a"]

@@ -1,0 +1,116 @@
+"""What builds may rely on from a record in the store: it is as it was written, or it is not there."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import Workshop
+
+from epbuild.commands.gc import blobs_of, verify
+from epbuild.compile.result_shape import action_records, is_action_record
+
+SEED = 7
+FLIPS = 24
+ABSENT = object()
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    workshop = Workshop(tmp_path / "project", tmp_path / "cache", monkeypatch)
+    workshop.build()
+    return workshop
+
+
+def record_files(cache: Path) -> list[Path]:
+    return sorted((cache / "actions").glob("??/*.json"))
+
+
+def of(place: Path) -> dict[str, Any]:
+    """What a record file says."""
+    record: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))["record"]
+    return record
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place in a JSON document, the whole of it left out."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield (*at, name)
+        yield from places(item, (*at, name))
+
+
+def inner(value: Any, at: tuple[str | int, ...]) -> Any:
+    for name in at:
+        value = value[name]
+    return value
+
+
+def changed(record: dict[str, Any], at: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    new = copy.deepcopy(record)
+    if value is ABSENT:
+        del inner(new, at[:-1])[at[-1]]
+    else:
+        inner(new, at[:-1])[at[-1]] = value
+    return new
+
+
+def test_what_builds_record_has_the_shape(built: Workshop) -> None:
+    records = [of(place) for place in record_files(built.cache)]
+    assert len(records) == 2
+    assert all(is_action_record(record) for record in records)
+
+
+@pytest.mark.parametrize("key", ["file", "binaries", "data"])
+def test_a_record_whose_models_refer_to_what_it_does_not_have_is_none(built: Workshop, key: str) -> None:
+    missing: dict[str, Any] = {"file": "lost.onnx", "binaries": {"lost.bin": "QNNExecutionProvider"}, "data": ["lost.data"]}
+    record = changed(of(record_files(built.cache)[0]), ("result", "models", 0, key), missing[key])
+    assert not is_action_record(record)
+    assert list(blobs_of(record)) == []
+
+
+def test_a_record_that_lacks_a_model_of_its_group_is_none(built: Workshop) -> None:
+    [record] = [record for record in map(of, record_files(built.cache)) if len(record["document"]["members"]) == 2]
+    assert is_action_record(record)
+    assert not is_action_record(changed(record, ("result", "models", 1), ABSENT))
+
+
+def test_builds_after_a_flip_of_one_bit_come_out_as_before_and_the_store_says_so(
+    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = built.contents(), built.contents("classifier")
+    choice = random.Random(SEED)
+    for number in range(FLIPS):
+        place = choice.choice(record_files(built.cache))
+        flipped = bytearray(place.read_bytes())
+        bit = choice.randrange(8 * len(flipped))
+        flipped[bit // 8] ^= 1 << bit % 8
+        place.write_bytes(flipped)
+        if number % 4 == 0:
+            assert [damage.name for damage in verify(built.cache, lambda done, total: None).damaged] == [place.stem], (place, bit)
+        other = built.checkout(tmp_path / f"checkout-{number}", monkeypatch)
+        assert other.build().exit_code == 0, (place, bit)
+        assert (other.contents(), other.contents("classifier")) == before, (place, bit)
+        assert len(other.compiled) == 1, (place, bit)
+        assert verify(built.cache, lambda done, total: None).damaged == [], (place, bit)
+        shutil.rmtree(other.folder)
+
+
+def test_no_record_of_another_shape_ends_a_build_even_if_its_digest_is_right(
+    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = random.Random(SEED)
+    [place] = [path for path in record_files(built.cache) if len(of(path)["document"]["members"]) == 2]
+    record = of(place)
+    for number, at in enumerate(choice.sample([("result",), *(("result", *at) for at in places(record["result"]))], FLIPS)):
+        other_type = [[]] if not isinstance(inner(record, at), list) else "text"
+        action_records(built.cache).put(place.stem, changed(record, at, choice.choice([None, True, other_type, ABSENT])))
+        other = built.checkout(tmp_path / f"checkout-{number}", monkeypatch)
+        assert other.build().exit_code == 0, at
+        shutil.rmtree(other.folder)

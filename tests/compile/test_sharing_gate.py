@@ -1,0 +1,262 @@
+"""The gate on what sharing saves: what it costs, when it is paid for, and that neither a wrong number nor a wrong build gets through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
+
+from epbuild.compile import executor
+from epbuild.engine.events import StepFailed, StepFinished, StepOutput, StepStarted
+from epbuild.toolchain.process import Ending
+
+EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
+CURRENT = dict.fromkeys(STEPS, "current")
+MEASURING = [f"compiling {name} alone, to measure what sharing saves" for name in ("prefill", "decode")]
+Meddle = Callable[[dict[str, Any], Path], Ending | None]
+
+
+def gate(ratio: float) -> tuple[str, str]:
+    """The change of the recipe that asks a ratio of the decoder."""
+    return EXPECT, EXPECT.replace("}", f", shared_bytes: {{min_ratio: {ratio}}}}}")
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+@pytest.fixture
+def gated(workshop: Workshop) -> Workshop:
+    workshop.write_recipe(gate(0.3))
+    assert workshop.build().exit_code == 0
+    return workshop
+
+
+def meddle_with(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, meddle: Meddle) -> None:
+    """Let `meddle` see each request and its staging directory before the worker does, and end the worker if it wants to."""
+
+    def supervise(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        return meddle(request, folder) or workshop.worker(command, folder, log, **options)
+
+    monkeypatch.setattr(executor, "supervise", supervise)
+
+
+def told(workshop: Workshop) -> StepFinished:
+    """The end of the share step."""
+    [event] = [event for event in workshop.events if isinstance(event, StepFinished) and event.step == SHARE]
+    return event
+
+
+def sizes_alone(workshop: Workshop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The bytes of the decoder's binaries when the group is built un-shared."""
+    other = workshop.checkout(folder, monkeypatch)
+    other.write_recipe(("share_weights: true", "share_weights: false"))
+    assert other.build().exit_code == 0
+    return sum(len(data) for name, data in other.contents().items() if name.endswith(".bin"))
+
+
+def test_each_member_is_compiled_alone_once_and_the_result_is_as_without_the_gate(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.write_recipe(gate(0.3))
+    requests: list[dict[str, Any]] = []
+    meddle_with(workshop, monkeypatch, lambda request, folder: requests.append(request))
+    assert workshop.build().exit_code == 0
+    assert workshop.compiled == ["prefill+decode", "prefill", "decode", "classifier"]
+    shared, *alone, _ = requests
+    assert (shared["share"], [request["share"] for request in alone]) == (True, [False, False])
+    for request, member in zip(alone, shared["members"], strict=True):
+        assert {**request, "share": True, "members": shared["members"]} == shared
+        assert request["members"] == [member]
+    assert workshop.states() == CURRENT
+    workshop.build()
+    assert workshop.compiled == []
+    plain = Workshop(tmp_path / "plain", tmp_path / "another cache", monkeypatch)
+    plain.build()
+    assert workshop.contents() == plain.contents()
+
+
+def test_the_share_step_tells_what_sharing_saves(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = told(gated).note
+    shared = len(gated.contents()["prefill_qnn.bin"])
+    alone = sizes_alone(gated, tmp_path / "un-shared", monkeypatch)
+    ratio = 1000 * (alone - shared) // alone / 1000
+    assert note == f"2 models, sharing saves {alone - shared:,} of {alone:,} bytes (ratio {ratio:.3f})"
+
+
+def test_what_is_compiled_to_be_measured_is_not_stored(gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Workshop(tmp_path / "plain", tmp_path / "another cache", monkeypatch)
+    plain.build()
+    assert sorted(path.name for path in gated.blobs()) == sorted(path.name for path in plain.blobs())
+
+
+def test_measuring_is_told_as_progress_of_the_share_step_with_what_the_ep_says_of_whom(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def supervise(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        options["reported"]({"event": "member_started", "member": request["members"][0]["name"]})
+        options["said"]("working hard")
+        return workshop.worker(command, folder, log)
+
+    monkeypatch.setattr(executor, "supervise", supervise)
+    workshop.write_recipe(gate(0.3))
+    workshop.build()
+    said = [event.text for event in workshop.events if isinstance(event, StepOutput) and event.step == SHARE]
+    assert said == [MEASURING[0], "prefill alone: working hard", MEASURING[1], "decode alone: working hard"]
+    begun = [event for event in workshop.events if isinstance(event, StepStarted) and event.step in COMPILES]
+    assert [event.doing for event in begun] == ["staging", "compiling"], "measuring does not begin a compile step again"
+
+
+def test_a_gate_on_a_result_that_is_there_costs_the_measurement_and_no_more(workshop: Workshop) -> None:
+    workshop.build()
+    before = workshop.contents()
+    workshop.write_recipe(gate(0.3))
+    states = workshop.states()
+    assert (states[SHARE], states[EMIT_DECODER]) == ("out of date", "out of date")
+    assert workshop.reasons(SHARE) == tuple(f"the model '{name}' is not measured alone yet" for name in ("prefill", "decode"))
+    finished = workshop.build()
+    assert (finished.exit_code, finished.built, workshop.compiled) == (0, 0, ["prefill", "decode"])
+    assert "sharing saves" in told(workshop).note
+    assert workshop.contents() == before
+    assert workshop.states() == CURRENT
+
+
+def test_sharing_that_saves_too_little_fails_the_share_step_and_keeps_the_outputs(workshop: Workshop) -> None:
+    workshop.build()
+    before = workshop.contents()
+    workshop.write_recipe(gate(0.9), ("quality: 3", "quality: 1"))
+    assert workshop.build().exit_code == 1
+    [failed] = [event for event in workshop.events if isinstance(event, StepFailed)]
+    [problem] = failed.problems
+    assert (failed.step, problem.where, problem.code) == (SHARE, SHARE, "EPB611")
+    assert workshop.contents() == before
+
+
+def test_a_refused_saving_is_remembered_and_a_lower_gate_builds_without_a_compile(workshop: Workshop) -> None:
+    workshop.write_recipe(gate(0.9))
+    assert workshop.build().exit_code == 1
+    [reason] = workshop.reasons(SHARE)
+    assert "sharing saves a ratio of 0." in reason
+    assert workshop.build("emit:decoder/*").exit_code == 1
+    assert workshop.compiled == []
+    workshop.write_recipe(gate(0.3))
+    assert workshop.build().exit_code == 0
+    assert workshop.compiled == ["classifier"]
+    assert workshop.states() == CURRENT
+
+
+def test_another_checkout_takes_over_the_measurement_with_the_result(
+    gated: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = gated.checkout(tmp_path / "other", monkeypatch)
+    assert other.states()[SHARE] == "restorable"
+    assert other.build().exit_code == 0
+    assert other.compiled == []
+    assert other.contents() == gated.contents()
+
+
+def test_a_result_that_fails_anyway_is_not_measured(workshop: Workshop) -> None:
+    workshop.build()
+    workshop.write_recipe((EXPECT, "expect: {fallback_nodes: 0, shared_bytes: {min_ratio: 0.3}}"))
+    assert all("stayed outside" in reason for reason in workshop.reasons(SHARE))
+    assert workshop.build().exit_code == 1
+    assert (workshop.failures, workshop.compiled) == (["EPB609", "EPB609"], [])
+
+
+def test_a_gate_that_is_gone_asks_nothing(workshop: Workshop) -> None:
+    workshop.write_recipe(gate(0.9))
+    workshop.build()
+    workshop.write_recipe()
+    assert workshop.build().exit_code == 0
+    assert workshop.compiled == ["classifier"]
+    workshop.write_recipe(("quality: 3", "quality: 1"))
+    workshop.build()
+    assert workshop.compiled == ["prefill+decode"]
+
+
+def test_a_member_that_cannot_be_compiled_alone_fails_the_share_step_and_costs_nothing_that_was_done(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: dict[str, Any], folder: Path) -> Ending | None:
+        if [member["name"] for member in request["members"]] != ["decode"]:
+            return None
+        started = {"event": "member_started", "member": "decode"}
+        failed = {"event": "failed", "kind": "error", "type": "Fail", "message": "no room"}
+        return Ending("exited", 1, (started, failed), ())
+
+    with monkeypatch.context() as patch:
+        meddle_with(workshop, patch, refuse)
+        workshop.write_recipe(gate(0.3))
+        assert workshop.build("emit:decoder/*").exit_code == 1
+    [failed] = [event for event in workshop.events if isinstance(event, StepFailed)]
+    [problem] = failed.problems
+    assert (failed.step, problem.code) == (SHARE, "EPB401")
+    assert problem.message.startswith(
+        "the model 'decode' could not be measured alone: compiling 'decode' for npu failed: no room"
+    )
+    assert not workshop.output().exists()
+    assert workshop.reasons(SHARE) == ("the model 'decode' is not measured alone yet",)
+    assert workshop.build("emit:decoder/*").exit_code == 0
+    assert workshop.compiled == ["decode"]
+
+
+def test_an_ep_that_reports_success_and_writes_nothing_has_measured_nothing(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_nothing(request: dict[str, Any], folder: Path) -> Ending | None:
+        return None if request["share"] else Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
+
+    meddle_with(workshop, monkeypatch, write_nothing)
+    workshop.write_recipe(gate(0.3))
+    assert workshop.build("emit:decoder/*").exit_code == 1
+    assert workshop.failures == ["EPB601"]
+
+
+def test_a_model_that_changes_while_it_is_measured_is_not_measured(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(request: dict[str, Any], folder: Path) -> None:
+        if not request["share"]:
+            (workshop.folder / "decode.onnx").unlink()
+            (workshop.folder / "decode.onnx").write_bytes(source_model(7.0))
+
+    with monkeypatch.context() as patch:
+        meddle_with(workshop, patch, change)
+        workshop.write_recipe(gate(0.3))
+        assert workshop.build("emit:decoder/*").exit_code == 1
+        assert workshop.failures == ["EPB415"]
+    (workshop.folder / "decode.onnx").write_bytes(source_model(1.0))
+    assert workshop.build("emit:decoder/*").exit_code == 0
+    assert workshop.compiled == ["prefill", "decode"]
+
+
+def test_measuring_leaves_the_log_of_the_compile_as_it_is(gated: Workshop) -> None:
+    logs = gated.folder / ".epbuild" / "logs"
+    assert sorted(path.name for path in logs.iterdir()) == [
+        "compile+classifier+plain+classifier.log",
+        "share+decoder+npu+decode.log",
+        "share+decoder+npu+prefill.log",
+        "share+decoder+npu.log",
+    ]
+    assert (logs / "share+decoder+npu.log").read_text(encoding="utf-8") == "compiled prefill\n"
+
+
+def test_a_gate_on_a_result_that_the_store_has_lost_says_that_all_of_it_is_made_again(workshop: Workshop) -> None:
+    workshop.build()
+    workshop.lose_blobs()
+    workshop.write_recipe(gate(0.3))
+    assert workshop.reasons(SHARE)[-1] == "its result is no longer in the store"
+    assert workshop.build("emit:decoder/*").exit_code == 0
+    assert workshop.compiled == ["prefill+decode", "prefill", "decode"]
+
+
+def test_a_measured_result_that_the_store_has_lost_stays_current_while_its_outputs_are_in_place(gated: Workshop) -> None:
+    gated.lose_blobs()
+    assert gated.states() == CURRENT
+    gated.build()
+    assert gated.compiled == []

@@ -1,0 +1,139 @@
+"""What a user may rely on when large files are hashed or copied: every byte counts, whatever the size, and memory stays small."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.errors import DamagedBlob
+from epbuild.core import content
+from epbuild.core.content import Blob
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+MIB = 1 << 20
+
+# A second thread takes over in the middle of a large file, and buffers end elsewhere than files do.
+around_a_buffer = pytest.mark.parametrize("beyond", [-1, 0, 1, MIB - 1, 3 * MIB, 4 * MIB + 17])
+
+
+def blob_of(data: bytes) -> Blob:
+    return Blob(hashlib.sha256(data).hexdigest(), len(data))
+
+
+class Dribble(io.RawIOBase):
+    """Gives its content in odd pieces; fails after the last one if it is told to."""
+
+    def __init__(self, data: bytes, failure: OSError | None = None) -> None:
+        self._rest = memoryview(data)
+        self._failure = failure
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        if not self._rest and self._failure is not None:
+            raise self._failure
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), len(self._rest), 300_007)
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+class FullDisk(io.BufferedRandom):
+    """A file that has room for no more than `room` bytes."""
+
+    room = content.LARGE_BYTES + MIB
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if self.tell() + memoryview(data).nbytes > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(data)
+
+
+@around_a_buffer
+def test_a_large_file_gets_its_digest_wherever_it_ends(tmp_path: Path, beyond: int) -> None:
+    data = os.urandom(content.LARGE_BYTES + beyond)
+    (tmp_path / "weights").write_bytes(data)
+    for ahead in (True, False):
+        with (tmp_path / "weights").open("rb", buffering=0) as file:
+            assert content.hash_stream(file, ahead=ahead) == blob_of(data)
+
+
+@around_a_buffer
+def test_a_large_file_is_stored_and_comes_back_byte_for_byte(tmp_path: Path, beyond: int) -> None:
+    data = os.urandom(content.LARGE_BYTES + beyond)
+    (tmp_path / "model.bin").write_bytes(data)
+    store = BlobStore(tmp_path / "cache")
+    blob = store.add(tmp_path / "model.bin")
+    assert blob == blob_of(data)
+    store.materialise(blob.digest, tmp_path / "copy.bin")
+    assert (tmp_path / "copy.bin").read_bytes() == data
+
+
+def test_a_source_that_gives_less_than_was_asked_for_is_hashed_to_its_end() -> None:
+    data = os.urandom(content.LARGE_BYTES + 2 * MIB + 5)
+    assert content.hash_stream(Dribble(data)) == blob_of(data)
+
+
+def test_a_bit_that_flipped_near_the_end_of_a_large_blob_is_noticed_while_it_is_copied(tmp_path: Path) -> None:
+    data = bytearray(os.urandom(content.LARGE_BYTES + 4 * MIB))
+    (tmp_path / "model.bin").write_bytes(data)
+    store = BlobStore(tmp_path / "cache")
+    blob = store.add(tmp_path / "model.bin")
+    place = store.root / "cas" / "sha256" / blob.digest[:2] / blob.digest
+    data[-5] ^= 1
+    place.chmod(0o644)
+    place.write_bytes(data)
+    with pytest.raises(DamagedBlob):
+        store.materialise(blob.digest, tmp_path / "out.bin")
+    assert not (tmp_path / "out.bin").exists()
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(tmp_path: Path, copies: bool) -> None:
+    with (tmp_path / "weights").open("wb") as file:
+        file.truncate(64 * MIB)
+    with (tmp_path / "weights").open("rb", buffering=0) as source, (tmp_path / "copy").open("x+b") as copy:
+        tracemalloc.start()
+        try:
+            reading = content.Reading(checksum=True)
+            if copies:
+                content.Copier().copy(source, copy, reading)
+            else:
+                content.read(source, reading)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert reading.size == 64 * MIB
+    assert peak < 6 * MIB
+
+
+def test_a_disk_that_cannot_be_read_in_the_middle_of_a_large_file_is_an_error_and_leaves_no_thread_behind() -> None:
+    before = threading.active_count()
+    with pytest.raises(OSError, match="Input/output"):
+        content.hash_stream(Dribble(bytes(content.LARGE_BYTES + 2 * MIB), OSError(errno.EIO, "Input/output error")))
+    assert threading.active_count() == before
+
+
+def test_a_disk_that_fills_up_under_a_large_copy_is_an_error_and_leaves_no_thread_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content.Copier, "_clone", lambda *files: False)  # which would write nothing
+    (tmp_path / "model.bin").write_bytes(bytes(content.LARGE_BYTES + 4 * MIB))
+    before = threading.active_count()
+    with (
+        (tmp_path / "model.bin").open("rb", buffering=0) as source,
+        FullDisk(io.FileIO(tmp_path / "copy.bin", "x+")) as copy,
+        pytest.raises(OSError, match=os.strerror(errno.ENOSPC)),
+    ):
+        content.Copier().copy(source, copy, content.Reading())
+    assert threading.active_count() == before

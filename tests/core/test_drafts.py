@@ -1,0 +1,112 @@
+"""What a writer may rely on while other processes publish and sweep in the same folder, and what the killed leave there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from epbuild.core.drafts import Draft, Drafts, discard
+
+locks_tell = pytest.mark.skipif(sys.platform == "win32", reason="on Windows only the age of a draft tells that nobody writes it")
+DAY = 24 * 3600
+
+
+@pytest.fixture
+def drafts(tmp_path: Path) -> Drafts:
+    return Drafts(tmp_path / "tmp")
+
+
+def age(path: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_a_draft_that_is_being_written_is_not_swept_away_however_old_it_is(drafts: Drafts, tmp_path: Path) -> None:
+    with drafts.new() as draft:
+        draft.file.write(b"slowly")
+        age(draft.path, 2 * DAY)
+        Drafts(tmp_path / "tmp").sweep()
+        draft.publish(tmp_path / "published")
+    assert (tmp_path / "published").read_bytes() == b"slowly"
+
+
+@locks_tell
+def test_a_draft_that_nobody_holds_is_swept_away_at_once(drafts: Drafts, tmp_path: Path) -> None:
+    with drafts.new() as draft:
+        name = draft.path.name
+    (tmp_path / "tmp" / name).write_bytes(b"half")
+    drafts.sweep()
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_was_set_aside_or_left_by_another_version_goes_away_after_a_day(drafts: Drafts, tmp_path: Path) -> None:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    for name, seconds in (("1-abcdef", 2 * DAY), ("2-abcdef", 60)):
+        (folder / name).write_bytes(b"half")
+        age(folder / name, seconds)
+    drafts.sweep()
+    assert [path.name for path in folder.iterdir()] == ["2-abcdef"]
+
+
+@contextmanager
+def written(drafts: Drafts, folder: Path, data: bytes) -> Iterator[Draft]:
+    with drafts.new() as draft:
+        draft.file.write(data)
+        yield draft
+
+
+@contextmanager
+def moved(drafts: Drafts, folder: Path, data: bytes) -> Iterator[Draft]:
+    (folder / "made").write_bytes(data)
+    age(folder / "made", 2 * DAY)
+    with drafts.moved(folder / "made") as draft:
+        assert draft is not None
+        yield draft
+
+
+@pytest.mark.parametrize(
+    "drafted",
+    [written, pytest.param(moved, marks=pytest.mark.skipif(sys.platform == "win32", reason="which moves no open file"))],
+)
+def test_writers_lose_nothing_to_those_who_sweep(
+    drafts: Drafts, tmp_path: Path, drafted: Callable[[Drafts, Path, bytes], AbstractContextManager[Draft]]
+) -> None:
+    writing = threading.Event()
+    writing.set()
+
+    def sweep() -> None:
+        while writing.is_set():
+            drafts.sweep()
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        for number in range(100):
+            with drafted(drafts, tmp_path, str(number).encode()) as draft:
+                draft.publish(tmp_path / "published", read_only=True)
+            assert (tmp_path / "published").read_bytes() == str(number).encode()
+    finally:
+        writing.clear()
+        sweeper.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs permissions that bind")
+def test_a_file_that_may_not_be_removed_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "file"
+    path.parent.mkdir()
+    path.touch(mode=0o444)
+    path.parent.chmod(0o555)
+    try:
+        with pytest.raises(PermissionError):
+            discard(path)
+    finally:
+        path.parent.chmod(0o755)
+    assert path.stat().st_mode & 0o777 == 0o444

@@ -1,0 +1,41 @@
+"""What may be a secret in an address is never shown, and the text around it stays where it is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.core.redact import redacted
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "  m: {path: https://u:p@h.com/a/b.onnx?tok=abc, sha256: 1}",
+            "  m: {path: https://***@h.com/a/b.onnx?*******, sha256: 1}",
+        ),
+        ("x: 'https://h/a?sig=zz'", "x: 'https://h/a?******'"),
+        ("x: https://h/a?t=${env.TOKEN}", "x: https://h/a?**${env.TOKEN}"),
+        ("x: hf://owner/name/f.onnx@main", "x: hf://owner/name/f.onnx@main"),
+        ("x: https://h/plain.onnx", "x: https://h/plain.onnx"),
+        ("what? no address", "what? no address"),
+        ("path: https://h/my model.onnx?sig=a", "path: https://h/my model.onnx?*****"),
+        ("u: https://h/a.onnx # why?", "u: https://h/a.onnx # why?"),
+    ],
+)
+def test_users_passwords_and_queries_become_stars_and_references_stay(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+@given(
+    st.sampled_from(["https", "s3", "az"]),
+    st.text("abc.:${}", min_size=0, max_size=4),
+    st.text("SECRET%=&", min_size=8, max_size=12),
+    st.sampled_from(["", ", sha256: 1}", "'", '"', " # a comment", "]"]),
+)
+def test_no_query_is_shown_whatever_is_around_it(scheme: str, path: str, secret: str, end: str) -> None:
+    text = f"  m: {scheme}://host/{path}?{secret}{end}"
+    assert secret not in redacted(text)
+    assert len(redacted(text)) == len(text)

@@ -1,0 +1,432 @@
+"""What holds on Windows, as far as an imitation of its calls can show it: processes end together, changes and colours are seen."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_windows import EPOCH_TICKS, FakeKernel, imitated
+
+from epbuild.cache.digests import Digests, StatKey
+from epbuild.cache.workspace import Workspace
+from epbuild.core import atomic, changetime, windows
+from epbuild.core.newfile import new_file
+from epbuild.engine import capacity
+from epbuild.onnxfile import staging
+from epbuild.report.problems import coloured, is_screen
+from epbuild.survey import snapshot
+from epbuild.toolchain import process as supervisor
+from epbuild.toolchain.packages import is_touched, state_of
+
+PROCESS = 4242
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
+    return imitated(monkeypatch)
+
+
+class FakeProcess:
+    """A process as `start` makes it: its one thread waits where the flags say so."""
+
+    def __init__(self, kernel: FakeKernel, flags: int, pid: int) -> None:
+        self.pid, self._handle = pid, pid + 1
+        self.killed = False
+        kernel.threads.append(SimpleNamespace(ident=pid + 2, process=pid, suspended=1 if flags & 4 else 0))
+        kernel.threads.append(SimpleNamespace(ident=pid + 3, process=1, suspended=0))
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def __enter__(self) -> FakeProcess:
+        return self
+
+    def __exit__(self, *reason: object) -> None: ...
+
+
+class Starter:
+    """`start`, and what it has started."""
+
+    def __init__(self, kernel: FakeKernel) -> None:
+        self.kernel = kernel
+        self.flags: list[int] = []
+        self.started: list[FakeProcess] = []
+
+    def __call__(self, flags: int) -> Any:
+        self.flags.append(flags)
+        self.started.append(FakeProcess(self.kernel, flags, PROCESS + 10 * len(self.started)))
+        return self.started[-1]
+
+    def runs(self, process: Any) -> bool:
+        return not process.killed and all(not t.suspended for t in self.kernel.threads if t.process == process.pid)
+
+
+@pytest.mark.skipif(ctypes.sizeof(ctypes.c_void_p) != 8, reason="the sizes are those of 64 bits")
+def test_structures_have_the_sizes_that_windows_checks() -> None:
+    sizes = [ctypes.sizeof(kind) for kind in (windows._JobLimits, windows._Thread, windows._FileTimes, windows._Memory)]
+    assert sizes == [144, 28, 40, 64]
+
+
+def test_a_process_runs_only_once_it_is_in_the_job_that_ends_it(kernel: FakeKernel) -> None:
+    start = Starter(kernel)
+    process, job = windows.start_in_job(start)
+    assert start.flags == [0x204]
+    assert job is not None
+    assert [found.processes for found in kernel.jobs] == [{PROCESS + 1}]
+    assert start.runs(process)
+    job.end()
+    assert kernel.ended == {PROCESS + 1}
+    job.end()
+    assert kernel.open == {}
+
+
+def test_a_job_ends_its_processes_also_when_epbuild_was_killed(kernel: FakeKernel) -> None:
+    windows.start_in_job(Starter(kernel))
+    assert not kernel.ended
+    for handle in list(kernel.open):  # what Windows does for a process that has ended
+        kernel.CloseHandle(handle)
+    assert kernel.ended == {PROCESS + 1}
+
+
+@pytest.mark.parametrize("call", ["CreateJobObjectW", "SetInformationJobObject"])
+def test_where_there_are_no_jobs_a_process_is_started_without(kernel: FakeKernel, call: str) -> None:
+    kernel.refuses = {call}
+    start = Starter(kernel)
+    process, job = windows.start_in_job(start)
+    assert (job, start.flags, kernel.open) == (None, [0x200], {})
+    assert start.runs(process)
+
+
+def test_a_process_that_may_not_join_a_job_runs_without(kernel: FakeKernel) -> None:
+    kernel.refuses = {"AssignProcessToJobObject"}
+    start = Starter(kernel)
+    process, job = windows.start_in_job(start)
+    assert (job, len(start.started), kernel.open, kernel.ended) == (None, 1, {}, set())
+    assert start.runs(process)
+
+
+@pytest.mark.parametrize("call", ["CreateToolhelp32Snapshot", "Thread32First", "OpenThread", "ResumeThread"])
+def test_a_process_that_cannot_be_let_run_is_started_again_and_none_is_left(kernel: FakeKernel, call: str) -> None:
+    kernel.refuses = {call}
+    start = Starter(kernel)
+    process, job = windows.start_in_job(start)
+    assert (job, start.flags, kernel.open) == (None, [0x204, 0x200], {})
+    assert start.started[0].killed
+    assert start.runs(process)
+
+
+def test_a_worker_is_ended_by_its_job_whether_it_is_cancelled_or_ends_by_itself(
+    kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "WINDOWS", True)
+    for end in ("kill", "kill_rest"):
+        kernel.ended.clear()
+        process, job = windows.start_in_job(Starter(kernel))
+        process.wait = lambda timeout=None: 0  # type: ignore[method-assign]
+        getattr(supervisor._Tree(process, job), end)()
+        assert kernel.ended == {PROCESS + 1}
+
+
+class RealJob:
+    """A job of one real process, which ends it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.ended = 0
+
+    def end(self) -> None:
+        self.ended += 1
+        self.process.kill()
+
+
+@pytest.mark.parametrize(("code", "how"), [("print('{}')", "exited"), ("import sys; sys.stdin.read()", "cancelled")])
+def test_a_whole_run_of_a_worker_is_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, how: str) -> None:
+    jobs: list[RealJob] = []
+
+    def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subprocess.Popen[bytes], RealJob]:
+        jobs.append(RealJob(start(0)))  # the only flags that other systems take
+        return jobs[0].process, jobs[0]
+
+    monkeypatch.setattr(supervisor, "WINDOWS", True)
+    monkeypatch.setattr(windows, "start_in_job", start_in_job)
+    cancelled = threading.Event()
+    if how == "cancelled":
+        cancelled.set()
+    ending = supervisor.supervise(
+        [sys.executable, "-I", "-c", code],
+        tmp_path,
+        tmp_path / "log",
+        timeout=60,
+        environment={},
+        cancelled=cancelled,
+        reported=lambda report: None,
+        said=lambda line: None,
+    )
+    assert (ending.how, jobs[0].ended) == (how, 1)
+
+
+def test_without_a_job_its_descendants_are_looked_for(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "WINDOWS", True)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: commands.append(command))
+    process: Any = SimpleNamespace(pid=PROCESS, wait=lambda: 0)
+    tree = supervisor._Tree(process)
+    tree.kill_rest()
+    assert commands == []
+    tree.kill()
+    assert commands == [["taskkill", "/F", "/T", "/PID", str(PROCESS)]]
+
+
+def test_psutil_ends_a_tree_where_it_is_installed_also_when_some_of_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(Exception): ...
+
+    killed = []
+
+    class Process:
+        def __init__(self, pid: int) -> None:
+            self.pid = pid
+
+        def children(self, *, recursive: bool) -> list[Process]:
+            return [Process(2), Process(3)]
+
+        def kill(self) -> None:
+            if self.pid == 2:
+                raise Gone
+            killed.append(self.pid)
+
+    monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(Error=Gone, Process=Process))
+    windows.end_tree(1)
+    assert killed == [3, 1]
+
+
+SHELL = {
+    "SystemRoot": r"C:\Windows",
+    "Path": r"C:\Windows\system32",
+    "USERNAME": "me",
+    "USERPROFILE": r"C:\Users\me",
+    "TEMP": r"C:\t",
+    "NUMBER_OF_PROCESSORS": "8",
+    "PROCESSOR_ARCHITECTURE": "AMD64",
+    "ProgramFiles(x86)": r"C:\Program Files (x86)",
+    "ProgramData": r"C:\ProgramData",
+    "QNN_SDK_ROOT": "x",
+    "PYTHONPATH": "x",
+}
+
+
+def test_a_worker_on_windows_has_what_its_libraries_look_for_and_no_settings_of_the_shell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "WINDOWS", True)
+    monkeypatch.setattr(os, "environ", dict(SHELL))
+    found = supervisor._environment(Path("staging"), {})
+    assert found.keys() == {*SHELL.keys() - {"QNN_SDK_ROOT", "PYTHONPATH"}, "HOME", "LC_ALL", "PYTHONUTF8"}
+
+
+def test_a_setting_of_the_recipe_wins_on_windows_however_its_name_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "WINDOWS", True)
+    monkeypatch.setattr(os, "environ", {"PATH": "the shell's"})
+    found = supervisor._environment(Path("staging"), {"Path": "the recipe's", "home": "the recipe's"})
+    assert {name.upper(): found[name] for name in found if name.upper() in ("PATH", "HOME")} == {
+        "PATH": "the recipe's",
+        "HOME": "the recipe's",
+    }
+    assert len(found) == 4
+
+
+def test_names_of_windows_are_not_inherited_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "WINDOWS", False)
+    monkeypatch.setattr(os, "environ", {**SHELL, "PATH": "/bin"})
+    assert supervisor._environment(Path("staging"), {}).keys() == {"PATH", "TEMP", "HOME", "LC_ALL", "PYTHONUTF8"}
+
+
+@pytest.fixture
+def windows_files(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
+    monkeypatch.setattr(changetime, "WINDOWS", True)
+    return kernel
+
+
+def test_the_time_of_change_is_told_in_nanoseconds_since_1970(windows_files: FakeKernel, tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"x")
+    windows_files.changed[file] = EPOCH_TICKS + 17_000_000_000_000_001
+    assert changetime.changed_ns(file, file.stat()) == 1_700_000_000_000_000_100
+    assert windows_files.open == {}
+
+
+@pytest.mark.parametrize("call", ["CreateFileW", "GetFileInformationByHandleEx"])
+def test_a_file_system_that_tells_no_time_of_change_has_none(windows_files: FakeKernel, tmp_path: Path, call: str) -> None:
+    (tmp_path / "x").touch()
+    windows_files.changed[tmp_path / "x"] = EPOCH_TICKS + 5
+    windows_files.refuses = {call}
+    assert changetime.changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
+    windows_files.refuses = set()
+    windows_files.changed.clear()  # as FAT tells it
+    assert changetime.changed_ns(tmp_path / "x", (tmp_path / "x").stat()) == 0
+    assert changetime.changed_ns(tmp_path / "gone", (tmp_path / "x").stat()) == 0
+    assert windows_files.open == {}
+
+
+def test_the_change_of_a_link_is_its_own_where_it_is_not_followed(windows_files: FakeKernel, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    link = tmp_path / "link"
+    link.symlink_to("file")
+    changetime.changed_ns(link, link.lstat())
+    changetime.changed_ns(link, link.stat())
+    assert [flags for _, flags in windows_files.opened] == [0x02200000, 0x02000000]
+
+
+def test_a_file_that_is_written_anew_with_its_old_size_and_times_is_read_again(windows_files: FakeKernel, tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"one")
+    old = 1_600_000_000_000_000_000
+    os.utime(file, ns=(old, old))
+    windows_files.changed[file] = EPOCH_TICKS + 16_000_000_000_000_000
+    with Workspace.open(tmp_path / ".epbuild") as workspace:
+        before = Digests(workspace.files).of(file)
+        assert workspace.files.get(str(file)) is not None
+        file.write_bytes(b"two")
+        os.utime(file, ns=(old, old))
+        assert Digests(workspace.files).of(file) == before  # nothing but the time of change says so
+        windows_files.changed[file] += 1
+        assert Digests(workspace.files).of(file) != before
+
+
+def test_a_library_that_was_another_for_a_while_is_touched(windows_files: FakeKernel, tmp_path: Path) -> None:
+    library = tmp_path / "ep.dll"
+    library.touch()
+    windows_files.changed[library] = EPOCH_TICKS + 1
+    before = {str(library): state_of(str(library))}
+    assert not is_touched(str(library), before, {str(library): state_of(str(library))})
+    windows_files.changed[library] += 1
+    assert is_touched(str(library), before, {str(library): state_of(str(library))})
+
+
+def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
+    windows_files: FakeKernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    recipe, model = tmp_path / "epbuild.yaml", tmp_path / "model.onnx"
+    (tmp_path / ".epbuild").mkdir()
+    old = 1_600_000_000_000_000_000
+    for file in (recipe, model):
+        file.write_bytes(b"one")
+        os.utime(file, ns=(old, old))
+        windows_files.changed[file] = EPOCH_TICKS + 16_000_000_000_000_001
+
+    def answered() -> bool:
+        return snapshot.answer(["run", str(recipe)], lambda: 0.1) is not None
+
+    began = snapshot.clock(recipe)
+    assert began is not None
+    snapshot.take(recipe, (), (), steps=1, files=[recipe, model], environment={}, began=began)
+    model.write_bytes(b"two")
+    os.utime(model, ns=(old, old))
+    assert answered()  # nothing but the time of change says so
+    windows_files.changed[model] += 1
+    assert not answered()
+    windows_files.changed[model] = EPOCH_TICKS + began[0] // 100  # too fresh to be trusted
+    snapshot.take(recipe, (), (), steps=1, files=[recipe, model], environment={}, began=began)
+    assert not answered()
+
+
+def test_the_time_of_creation_is_no_part_of_what_is_compared(windows_files: FakeKernel, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    status = file.stat()
+    windows_files.changed[file] = EPOCH_TICKS + 7
+    assert StatKey.of(file) == (0, status.st_mtime_ns, 700, status.st_ino)
+
+
+class Terminal:
+    def __init__(self, *, is_one: bool = True) -> None:
+        self._is_one = is_one
+
+    def isatty(self) -> bool:
+        return self._is_one
+
+    def fileno(self) -> int:
+        return 1
+
+
+@pytest.fixture
+def console(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
+    monkeypatch.setattr("epbuild.report.problems.WINDOWS", True)
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(get_osfhandle=lambda descriptor: 7))
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    return kernel
+
+
+def test_a_console_is_made_to_show_colours(console: FakeKernel) -> None:
+    assert coloured(Terminal())
+    assert console.console == 0x7
+
+
+@pytest.mark.parametrize("call", ["GetConsoleMode", "SetConsoleMode"])
+def test_a_console_that_has_no_colours_gets_none(console: FakeKernel, call: str) -> None:
+    console.refuses = {call}
+    assert not coloured(Terminal())
+    assert not is_screen(Terminal())
+
+
+def test_what_is_no_console_is_left_as_it_is(console: FakeKernel) -> None:
+    assert not coloured(Terminal(is_one=False))
+    assert console.console == 0x3
+
+
+def test_forced_colours_are_shown_as_well_as_written(console: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert coloured(Terminal())
+    assert console.console == 0x7
+    assert coloured(Terminal(is_one=False))
+
+
+def test_the_memory_of_the_machine_is_asked_of_windows(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "WINDOWS", True)
+    assert capacity._physical() == 16 << 30
+    kernel.refuses = {"GlobalMemoryStatusEx"}
+    assert capacity._physical() is None
+
+
+def write_recipe(folder: Path) -> None:
+    with new_file(folder / "file", "new", overwrite=True):
+        pass
+
+
+def relink(folder: Path) -> None:
+    with staging.drafts(folder) as drafted:
+        (drafted / "file").write_text("new", encoding="utf-8")
+        staging.overwrite(drafted, folder, "file")
+
+
+@pytest.mark.parametrize("write", [write_recipe, relink])
+def test_a_file_that_an_antivirus_looks_at_is_replaced_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
+) -> None:
+    replace, refusals, pauses = Path.replace, [True, True], list[float]()
+
+    def replace_later(source: Path, destination: Path) -> Path:
+        if refusals:
+            refusals.pop()
+            raise PermissionError(13, "The process cannot access the file because it is being used by another process")
+        return replace(source, destination)
+
+    monkeypatch.setattr(atomic, "WINDOWS", True)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(Path, "replace", replace_later)
+    (tmp_path / "file").write_text("old", encoding="utf-8")
+    write(tmp_path)
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "new"
+    assert pauses == [0.01, 0.05]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

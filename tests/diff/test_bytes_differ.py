@@ -1,0 +1,269 @@
+"""What is told of two files that differ is so, to the byte; and nothing is called a time or padding that is not."""
+
+from __future__ import annotations
+
+import io
+import tracemalloc
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnx
+import pytest
+from compiled_models import context_node, save
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epbuild.diff import bytes_differ
+from epbuild.diff.bytes_differ import FileDifference, compare_bytes
+
+STAMP, LATER = b'"timestamp": "2026-11-22 00:11:01 UTC"', b'"timestamp": "2026-11-22 00:12:05 UTC"'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pairs")
+
+
+def differ(folder: Path, old: bytes, new: bytes, name: str = "x.bin") -> FileDifference | None:
+    paths = [folder / side / name for side in ("old", "new")]
+    for path, content in zip(paths, (old, new), strict=True):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    return compare_bytes(name, *paths)
+
+
+def found(folder: Path, old: bytes, new: bytes, name: str = "x.bin") -> list[tuple[str, str, int, int]]:
+    """The meaning, the part, the offset and the number of the bytes that differ, for each that is told."""
+    difference = differ(folder, old, new, name)
+    assert difference is not None
+    return [(item.meaning, item.part, item.offset, item.count) for item in difference.found]
+
+
+def archive(members: Mapping[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        for name, content in members.items():
+            made.writestr(zipfile.ZipInfo(name), content)
+    return file.getvalue()
+
+
+def tile(*unset: int) -> bytes:
+    """128 bytes of half-precision numbers of which only every second one is set; `unset` is what the others happen to hold."""
+    slots = numpy.zeros((32, 2), numpy.uint16)
+    slots[:, 0] = numpy.linspace(0.9, 1.1, 32).astype(numpy.float16).view(numpy.uint16)
+    slots[: len(unset), 1] = unset
+    return slots.tobytes()
+
+
+@settings(deadline=None)
+@given(content=st.binary(max_size=300))
+def test_equal_files_do_not_differ(content: bytes, folder: Path) -> None:
+    assert differ(folder, content, content) is None
+
+
+small_alphabet = st.integers(0, 2).map(lambda number: bytes([number]))
+contents = st.lists(small_alphabet, max_size=200).map(b"".join)
+
+
+@settings(deadline=None)
+@given(old=contents, new=contents, chunk=st.sampled_from([1, 7, 64, 1 << 20]))
+def test_the_first_byte_and_the_number_of_those_that_differ_are_what_a_loop_over_them_says(
+    old: bytes, new: bytes, chunk: int, folder: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bytes_differ, "_CHUNK", chunk)
+        told = differ(folder, old, new)
+    places = [at for at in range(max(len(old), len(new))) if old[at : at + 1] != new[at : at + 1]]
+    if not places:
+        assert told is None
+        return
+    assert told is not None
+    assert (told.old_size, told.new_size, told.offset, told.count) == (len(old), len(new), places[0], len(places))
+    if len(old) == len(new):  # then every one of them is told to be something
+        assert sum(item.count for item in told.found) == len(places)
+        assert min(item.offset for item in told.found) == places[0]
+
+
+@settings(deadline=None)
+@given(before=st.binary(max_size=120), after=st.binary(max_size=120), chunk=st.sampled_from([8, 61, 1 << 20]))
+def test_a_time_of_day_is_recognised_wherever_it_is(before: bytes, after: bytes, chunk: int, folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bytes_differ, "_CHUNK", chunk)
+        told = differ(folder, before + STAMP + after, before + LATER + after)
+    assert told is not None
+    assert {item.meaning for item in told.found} == {"timestamp"}
+    [item] = told.found
+    assert (item.offset, item.count) == (len(before) + STAMP.index(b"1:01 UTC"), 2)
+    assert (item.old, item.new) == ("2026-11-22 00:11:01 UTC", "2026-11-22 00:12:05 UTC")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"2026-13-22 00:11:01 UTC", b"2026-13-22 00:11:02 UTC"),
+        (b"2026-11-22 25:11:01 UTC", b"2026-11-22 25:11:02 UTC"),
+        (b"12026-11-22 00:11:01", b"12026-11-22 00:11:02"),
+        (b"2026-11-22 00:11:011", b"2026-11-22 00:11:021"),
+        (b"2026-11-22 00:11:01", b"2026-11-22 00:11:0x"),
+        (b"v 1.2.3 of 20261122", b"v 1.2.4 of 20261122"),
+    ],
+)
+def test_what_is_no_time_of_day_in_both_is_not_called_one(old: bytes, new: bytes, folder: Path) -> None:
+    assert {meaning for meaning, *_ in found(folder, old, new)} == {"bytes"}
+
+
+def test_a_byte_beside_a_time_is_told_beside_it(folder: Path) -> None:
+    assert found(folder, b"a" + STAMP + b"\0", b"b" + LATER + b"\0") == [("bytes", "", 0, 1), ("timestamp", "", 30, 2)]
+
+
+def test_padding_that_was_never_set_is_recognised_by_the_used_slots_around_it(folder: Path) -> None:
+    zeros = bytes(4096)
+    old, new = tile(1, 0, 0xF5, 3, 0, 9), tile(0, 14, 0xF6, 0, 2, 9)
+    assert found(folder, zeros + old + zeros, zeros + new + zeros) == [("padding", "", 4096 + 2, 5)]
+
+
+def test_a_few_slots_here_and_there_add_up_to_padding(folder: Path) -> None:
+    zeros = bytes(4096)
+    old = (tile(1, 0) + zeros) * 3
+    new = (tile(0, 2) + zeros) * 3
+    difference = differ(folder, old, new)
+    assert difference is not None
+    assert [(item.meaning, item.count, item.runs) for item in difference.found] == [("padding", 6, 3)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # Two bytes may lie anywhere.
+        (tile(1, 0), tile(0, 2)),
+        # Numbers of 32 bits whose last digits differ.
+        (
+            numpy.linspace(1, 2, 32, dtype=numpy.float32).tobytes(),
+            (numpy.linspace(1, 2, 32, dtype=numpy.float32).view(numpy.uint32) ^ 0x1F).tobytes(),
+        ),
+        # Used slots differ too.
+        (tile(1, 2, 3, 4, 5), b"\x01" + tile(6, 7, 8, 9, 10)[1:]),
+        # Nothing says that what is before is in use.
+        (bytes(128), bytes((0, 0, 7, 7)) * 32),
+    ],
+    ids=["two bytes", "32-bit numbers", "used slots", "no used slots"],
+)
+def test_what_may_be_anything_is_not_called_padding(old: bytes, new: bytes, folder: Path) -> None:
+    assert {meaning for meaning, *_ in found(folder, old, new)} == {"bytes"}
+
+
+def test_bytes_of_an_archive_are_told_by_their_member(folder: Path) -> None:
+    cache = bytes(2000)
+    old = archive({"htp.cache.sm8750.0": cache, "dlc.metadata": STAMP})
+    new = archive({"htp.cache.sm8750.0": cache[:-1] + b"!", "dlc.metadata": LATER})
+    told = found(folder, old, new)
+    assert ("timestamp", "member dlc.metadata", old.index(STAMP) + STAMP.index(b"1:01 UTC"), 2) in told
+    assert ("bytes", "member htp.cache.sm8750.0", old.index(cache) + len(cache) - 1, 1) in told
+    assert {part for meaning, part, *_ in told} == {
+        "",
+        "member dlc.metadata",
+        "member htp.cache.sm8750.0",
+    }  # checksums are in none
+
+
+def test_a_member_that_is_named_after_its_content_is_still_compared_with_its_like(folder: Path) -> None:
+    zeros = bytes(2000)
+    old = archive({"weights.<aaa>": zeros + tile(1, 2, 3, 4, 5)})
+    new = archive({"weights.<bbb>": zeros + tile(6, 7, 8, 9, 10)})
+    told = found(folder, old, new)
+    assert ("padding", "member weights.<aaa>", old.index(zeros) + len(zeros) + 2, 5) in told
+    assert ("bytes", "") in {item[:2] for item in told}  # the name
+
+
+def test_members_that_only_one_archive_has_are_told_as_that(folder: Path) -> None:
+    more = bytes(1500)
+    told = found(folder, archive({"a": more, "b": b"1"}), archive({"a": more, "c": b"1234"}))
+    assert {item[:2] for item in told} == {("missing", "member b"), ("added", "member c")}
+
+
+def test_a_broken_archive_is_compared_as_plain_bytes(folder: Path) -> None:
+    whole = archive({"a": bytes(1500), "b": bytes(1500)})
+    broken = whole[:40] + b"\xff" * 20 + whole[60:]
+    for old, new in ((whole, broken), (broken, whole)):
+        difference = differ(folder, old, new)
+        assert difference is not None
+        assert difference.count == 20
+
+
+def model(folder: Path, metadata: Mapping[str, str], **attributes: Any) -> bytes:
+    return save(folder / "made.onnx", context_node(**attributes), metadata=dict(metadata)).read_bytes()
+
+
+def test_a_model_is_told_by_attribute_and_metadata_with_the_texts(folder: Path) -> None:
+    old = model(folder, {"made": "for a phone"}, reference="llm.bin", source="QNN", name="one")
+    new = model(folder, {"made": "for a watch"}, reference="llm2.bin", source="QNN", name="one")
+    difference = differ(folder, old, new, "x.onnx")
+    assert difference is not None
+    assert [(item.meaning, item.part, item.old, item.new) for item in difference.found] == [
+        ("text", "node 1, attribute ep_cache_context", "llm.bin", "llm2.bin"),
+        ("text", "metadata 'made'", "for a phone", "for a watch"),
+    ]
+
+
+def test_an_embedded_archive_is_told_by_its_members_too(folder: Path) -> None:
+    contexts = [archive({"cache": bytes(1500), "metadata": stamp}) for stamp in (STAMP, LATER)]
+    old, new = (model(folder, {}, reference=context, embed_mode=1) for context in contexts)
+    told = found(folder, old, new, "x.onnx")
+    place = "node 1, attribute ep_cache_context, member metadata"
+    assert ("timestamp", place, old.index(STAMP) + STAMP.index(b"1:01 UTC"), 2) in told
+
+
+def test_a_part_without_a_byte_is_in_both_and_no_difference(folder: Path) -> None:
+    """ONNX Runtime writes the graph's documentation also where there is none."""
+    made = []
+    for text in ("one", "two"):
+        graph = onnx.helper.make_graph([], "g", [], [])
+        graph.doc_string = ""
+        made.append(onnx.helper.make_model(graph, producer_name=text).SerializeToString())
+    assert [item[0] for item in found(folder, made[0], made[1], "x.onnx")] == ["text"]
+
+
+def test_an_initializer_that_differs_is_named(folder: Path) -> None:
+    made = []
+    for number in (1.0, 2.0):
+        weights = [onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [2], [number, 0.0]) for name in ("w",)]
+        graph = onnx.helper.make_graph([], "g", [], [], weights)
+        made.append(onnx.helper.make_model(graph).SerializeToString())
+    assert {item[:2] for item in found(folder, made[0], made[1], "x.onnx")} == {("bytes", "initializer 'w'")}
+
+
+def test_a_model_whose_parts_are_equal_and_only_in_another_order_is_not_called_equal(folder: Path) -> None:
+    made = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []), producer_name="one")
+    first, second = (onnx.ModelProto() for _ in range(2))
+    first.CopyFrom(made)
+    second.producer_version = "two"
+    old = first.SerializeToString() + second.SerializeToString()
+    new = second.SerializeToString() + first.SerializeToString()
+    difference = differ(folder, old, new, "x.onnx")
+    assert difference is not None
+    assert [(item.meaning, item.part) for item in difference.found] == [("bytes", "")]
+
+
+def test_what_is_no_model_is_compared_as_plain_bytes_whatever_its_name(folder: Path) -> None:
+    assert found(folder, b"\xff one", b"\xff two", "x.onnx") == [("bytes", "", 2, 3)]
+
+
+@pytest.mark.slow
+def test_files_that_differ_all_over_are_compared_in_constant_memory(tmp_path: Path) -> None:
+    size = 96 << 20
+    for name, byte in (("old.bin", b"a"), ("new.bin", b"b")):
+        with (tmp_path / name).open("wb") as file:
+            for _ in range(size >> 20):
+                file.write(byte * (1 << 20))
+    tracemalloc.start()
+    try:
+        difference = compare_bytes("x.bin", tmp_path / "old.bin", tmp_path / "new.bin")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert difference is not None
+    assert difference.count == sum(item.count for item in difference.found) == size
+    assert peak < 48 << 20

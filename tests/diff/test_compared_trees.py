@@ -1,0 +1,143 @@
+"""Trees of several artifacts, compared: what belongs together wherever it lies, and how large each file was and is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from compiled_models import SHARED, context_node, emitted, list_files, save
+
+from epbuild.diff.difference import Comparison, compare
+from epbuild.diff.sizes import SizeChange
+
+Sized = tuple[str, str, int | None, int | None]
+
+
+def output(folder: Path, group: str = "decoder", target: str = "npu") -> Path:
+    """A sharing group as epbuild emits it, for one target."""
+    emitted(folder)
+    path = folder / "manifest.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["group"] = group
+    document["target"]["name"] = target
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+def told(found: Comparison) -> list[tuple[str, object, object]]:
+    return [(item.what, item.old, item.new) for item in found.differences]
+
+
+def sized(found: Comparison) -> list[Sized]:
+    return [(item.kind, item.name, item.before, item.after) for item in found.sizes]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    return tmp_path / "old"
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "new"
+
+
+def test_an_output_that_moved_is_found_by_its_group_and_target_and_differs_in_its_folder_alone(old: Path, new: Path) -> None:
+    output(old / "decoder/npu")
+    output(old / "vision/npu", "vision")
+    output(new / "decoder-npu")
+    output(new / "vision-npu", "vision")
+    found = compare(old, new)
+    assert found.verdict == "They differ in names only."
+    assert told(found) == [
+        ("decoder-npu: folder", "decoder/npu", "decoder-npu"),
+        ("vision-npu: folder", "vision/npu", "vision-npu"),
+    ]
+    assert found.artifacts == ("decoder-npu/", "vision-npu/")
+
+
+def test_outputs_that_changed_places_are_compared_with_themselves(old: Path, new: Path) -> None:
+    output(old / "a", target="one")
+    output(old / "b", target="two")
+    output(new / "a", target="two")
+    output(new / "b", target="one")
+    assert {item.sense for item in compare(old, new).differences} == {"names"}
+    assert {item.place for item in compare(old, new).differences} == {("folder",)}
+
+
+def test_outputs_of_one_group_and_target_are_compared_place_by_place(old: Path, new: Path) -> None:
+    for side in (old, new):
+        output(side / "plain")
+        output(side / "again")
+    assert not compare(old, new).differences
+    shutil.move(new / "again", new / "moved")
+    assert [item.lone_artifact for item in compare(old, new).differences] == [False]
+    assert told(compare(old, new)) == [("moved: folder", "again", "moved")]
+
+
+def test_a_target_that_was_renamed_in_its_place_is_the_same_output_under_another_name(old: Path, new: Path) -> None:
+    output(old / "x", target="phone")
+    output(old / "y", target="laptop")
+    output(new / "x", target="handset")
+    output(new / "y", target="laptop")
+    assert told(compare(old, new)) == [("x: name of the target", "phone", "handset")]
+
+
+def test_what_only_one_side_has_is_told_with_the_size_of_all_that_it_has(old: Path, new: Path) -> None:
+    output(old / "x", target="phone")
+    output(new / "x", target="phone")
+    output(new / "y", target="laptop")
+    found = compare(old, new)
+    assert [(item.artifact, item.kind, item.lone_artifact) for item in found.differences] == [("y/", "added", True)]
+    assert [item for item in found.sizes if item.artifact == "y/"] == [
+        SizeChange("model", "prefill", None, (new / "y/prefill_ctx.onnx").stat().st_size, "y/"),
+        SizeChange("model", "decode", None, (new / "y/decode_ctx.onnx").stat().st_size, "y/"),
+        SizeChange("context binary", "llm.bin", None, len(SHARED), "y/"),
+    ]
+
+
+def test_a_binary_that_models_share_is_counted_once_and_a_size_that_stayed_is_told_too(old: Path, new: Path) -> None:
+    emitted(old)
+    emitted(new)
+    (new / "llm.bin").write_bytes(SHARED + bytes(100))
+    list_files(new)
+    sizes = [(new / f"{name}_ctx.onnx").stat().st_size for name in ("prefill", "decode")]
+    assert sized(compare(old, new)) == [
+        ("model", "prefill", sizes[0], sizes[0]),
+        ("model", "decode", sizes[1], sizes[1]),
+        ("context binary", "llm.bin", len(SHARED), len(SHARED) + 100),
+    ]
+
+
+def test_a_binary_that_was_renamed_is_the_one_that_the_same_node_names(old: Path, new: Path) -> None:
+    save(old / "m_ctx.onnx", context_node("sub/old.bin"))
+    save(new / "m_ctx.onnx", context_node("new.bin"))
+    (old / "sub").mkdir()
+    (old / "sub/old.bin").write_bytes(bytes(10))
+    (new / "new.bin").write_bytes(bytes(30))
+    assert sized(compare(old, new))[1:] == [("context binary", "sub/old.bin -> new.bin", 10, 30)]
+
+
+def test_names_that_are_on_both_sides_are_no_renames(old: Path, new: Path) -> None:
+    for folder, order in ((old, ("a.bin", "b.bin")), (new, ("b.bin", "a.bin"))):
+        for model, binary in zip(("m", "n"), order, strict=True):
+            save(folder / f"{model}_ctx.onnx", context_node(binary))
+        (folder / "a.bin").write_bytes(bytes(10))
+        (folder / "b.bin").write_bytes(bytes(20))
+    assert sized(compare(old, new))[2:] == [("context binary", "a.bin", 10, 10), ("context binary", "b.bin", 20, 20)]
+
+
+def test_external_data_has_a_size_and_an_embedded_context_is_in_its_model(old: Path, new: Path) -> None:
+    save(old / "m_ctx.onnx", context_node("m.bin"), external="w.bin", extent=(0, 16))
+    (old / "m.bin").write_bytes(bytes(1000))
+    (old / "w.bin").write_bytes(bytes(16))
+    save(new / "m_ctx.onnx", context_node(embed_mode=1, ep_cache_context=bytes(1000)), external="w.bin", extent=(0, 16))
+    (new / "w.bin").write_bytes(bytes(64))
+    model, binary, data = sized(compare(old, new))
+    assert model[3] is not None
+    assert model[2] is not None
+    assert model[3] > model[2] + 900
+    assert binary == ("context binary", "m.bin", 1000, None)
+    assert data == ("external data", "w.bin", 16, 64)

@@ -1,0 +1,55 @@
+"""How much memory there is: what the machine has, or less where a container is given less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epbuild.engine import capacity
+from epbuild.engine.capacity import estimated_memory, memory_here
+
+GB = 10**9
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of 16 GB, without limits as long as the folder is empty."""
+    monkeypatch.setattr(capacity, "_CGROUP", tmp_path)
+    monkeypatch.setattr(capacity, "_physical", lambda: 16 * GB)
+    return tmp_path
+
+
+def test_this_machine_has_a_memory_of_some_size() -> None:
+    found = memory_here()
+    assert found is not None
+    assert found > 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "memory"),
+    [
+        ("memory.max", "2000000000\n", 2 * GB),
+        ("memory.max", "max\n", 16 * GB),
+        ("memory/memory.limit_in_bytes", "3000000000\n", 3 * GB),
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n", 16 * GB),
+    ],
+)
+def test_a_containers_limit_counts_where_there_is_one(groups: Path, file: str, text: str, memory: int) -> None:
+    (groups / file).parent.mkdir(exist_ok=True)
+    (groups / file).write_text(text, encoding="ascii")
+    assert memory_here() == memory
+
+
+def test_without_a_limit_the_machine_counts(groups: Path) -> None:
+    assert memory_here() == 16 * GB
+
+
+def test_what_cannot_be_told_is_not_guessed(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "_physical", lambda: None)
+    assert memory_here() is None
+
+
+@pytest.mark.parametrize(("weights", "peak"), [(500_000, 141_000_000), (2_250_000_000, 4_835_000_000)])
+def test_an_estimate_is_no_less_than_what_was_measured_and_not_far_above(weights: int, peak: int) -> None:
+    assert peak <= estimated_memory(weights) <= 1.5 * peak

@@ -1,0 +1,481 @@
+"""What a user may rely on from the scheduler: the right order, no more at once than asked, and an end that fits every failure."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epbuild.core.errors import BuildError, EpbuildError, Problem
+from epbuild.engine import scheduler as module
+from epbuild.engine.scheduler import Idle, Scheduler, State, drive
+
+PATIENCE = 10
+"""Seconds after which a wait that should have ended fails its test instead of hanging it."""
+
+ENDS = {State.DONE, State.FAILED, State.SKIPPED}
+Needs = Mapping[str, Collection[str]]
+
+
+def failure(action: str) -> BuildError:
+    return BuildError(Problem("EPB401", f"{action} failed"))
+
+
+class Run:
+    """One `drive` with what it was told and what it told."""
+
+    def __init__(self, needs: Needs, *, cost: Mapping[str, float] | None = None, jobs: int = 2, keep_going: bool = False) -> None:
+        self.scheduler = Scheduler(needs, cost or {})
+        self.jobs = jobs
+        self.keep_going = keep_going
+        self.cancelled = threading.Event()
+        self.log: list[tuple[str, str]] = []
+        self.failed: list[str] = []
+        self.skipped: list[str] = []
+        self.after_failure = threading.Event()
+        self.allowed: set[str] = set()
+
+    def drive(self, perform: Callable[[str], None] = lambda action: None) -> Run:
+        def logged(action: str) -> None:
+            self.log.append(("start", action))
+            perform(action)
+            self.log.append(("end", action))
+
+        def failed(action: str, error: EpbuildError) -> bool:
+            self.failed.append(action)
+            self.after_failure.set()
+            return action in self.allowed
+
+        drive(
+            self.scheduler,
+            logged,
+            jobs=self.jobs,
+            keep_going=self.keep_going,
+            cancelled=self.cancelled,
+            failed=failed,
+            skipped=self.skipped.append,
+        )
+        return self
+
+    @property
+    def started(self) -> list[str]:
+        return [action for what, action in self.log if what == "start"]
+
+    def states(self, state: State) -> set[str]:
+        return {action for action, its in self.scheduler.states.items() if its is state}
+
+
+def test_nothing_starts_before_what_it_needs_is_done() -> None:
+    needs = {"emit": ["share"], "share": ["prefill", "decode"], "decode": [], "prefill": []}
+    log = Run(needs, jobs=4).drive().log
+    assert set(log[:4]) == {(what, action) for what in ("start", "end") for action in ("prefill", "decode")}
+    assert log[4:] == [("start", "share"), ("end", "share"), ("start", "emit"), ("end", "emit")]
+
+
+def test_what_is_not_part_of_this_build_is_not_waited_for() -> None:
+    assert Run({"emit": ["a result that is there already"]}).drive().states(State.DONE) == {"emit"}
+
+
+def test_a_build_with_nothing_to_do_ends() -> None:
+    assert Run({}).drive().log == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_as_many_actions_as_asked_for_run_at_once_and_never_more(jobs: int) -> None:
+    together = threading.Barrier(jobs)
+    running: list[str] = []
+    seen: list[int] = []
+
+    def perform(action: str) -> None:
+        running.append(action)
+        together.wait(PATIENCE)  # breaks, and so fails the action, when fewer than `jobs` run at once
+        seen.append(len(running))
+        together.wait(PATIENCE)
+        running.remove(action)
+
+    run = Run({str(number): [] for number in range(6)}, jobs=jobs).drive(perform)
+    assert run.states(State.DONE) == set("012345")
+    assert seen == [jobs] * 6
+
+
+def test_the_longest_action_goes_first_so_that_nothing_waits_for_it_at_the_end() -> None:
+    cost = {"short": 1.0, "long": 60.0, "middle": 7.5}
+    assert Run(dict.fromkeys([*cost, "unknown"], ()), cost=cost, jobs=1).drive().started == ["long", "middle", "short", "unknown"]
+
+
+def test_actions_of_equal_cost_keep_the_order_of_the_plan() -> None:
+    names = ["zeta", "alpha", "omega", "beta", "gamma"]
+    assert Run({**dict.fromkeys(names, ()), "last": ["zeta"]}, jobs=1).drive().started == [*names, "last"]
+
+
+def test_a_failure_skips_all_that_depends_on_it() -> None:
+    needs = {"a": [], "b": ["a"], "c": ["b"], "d": ["b", "a"], "other": []}
+
+    def perform(action: str) -> None:
+        if action == "a":
+            raise failure(action)
+
+    run = Run(needs, jobs=1, keep_going=True).drive(perform)
+    assert run.failed == ["a"]
+    assert sorted(run.skipped) == ["b", "c", "d"]
+    assert run.states(State.DONE) == {"other"}
+
+
+def failing_beside_a_running_one(run: Run) -> Callable[[str], None]:
+    """`bad` fails once `running` runs, and `running` ends once that failure has been told."""
+    begun = threading.Event()
+
+    def perform(action: str) -> None:
+        if action == "bad":
+            assert begun.wait(PATIENCE)
+            raise failure(action)
+        if action == "running":
+            begun.set()
+            assert run.after_failure.wait(PATIENCE)
+
+    return perform
+
+
+def test_without_keep_going_a_failure_lets_end_what_runs_and_starts_nothing_new() -> None:
+    run = Run({"bad": [], "running": [], "ready": [], "after": ["running"]}, jobs=2)
+    run.drive(failing_beside_a_running_one(run))
+    assert run.states(State.DONE) == {"running"}
+    assert set(run.started) == {"bad", "running"}
+    assert sorted(run.skipped) == ["after", "ready"]
+
+
+def test_with_keep_going_a_failure_stops_nothing_that_does_not_depend_on_it() -> None:
+    run = Run({"bad": [], "running": [], "ready": [], "after": ["running"], "lost": ["bad", "running"]}, keep_going=True)
+    run.drive(failing_beside_a_running_one(run))
+    assert run.states(State.DONE) == {"running", "ready", "after"}
+    assert run.skipped == ["lost"]
+
+
+def running_until_cancelled(run: Run, then: Callable[[], None]) -> Callable[[str], None]:
+    """`bad` does `then` once `running` runs; `running` ends once it is told to stop."""
+    begun = threading.Event()
+
+    def perform(action: str) -> None:
+        if action == "bad":
+            assert begun.wait(PATIENCE)
+            then()
+        begun.set()
+        assert run.cancelled.wait(PATIENCE)
+
+    return perform
+
+
+THREE = {"bad": (), "running": (), "ready": ()}
+
+
+def ended_cleanly(run: Run) -> bool:
+    return run.cancelled.is_set() and ("end", "running") in run.log and "ready" not in run.started
+
+
+def test_an_error_of_epbuild_itself_stops_the_build_in_order_and_is_not_swallowed() -> None:
+    run = Run(THREE)
+
+    def break_down() -> None:
+        raise RuntimeError("a mistake in epbuild")
+
+    with pytest.raises(RuntimeError, match="a mistake in epbuild"):
+        run.drive(running_until_cancelled(run, break_down))
+    assert ended_cleanly(run)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as a terminal gives it, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_stops_what_runs_and_waits_for_it() -> None:
+    run = Run(THREE)
+    with pytest.raises(KeyboardInterrupt):
+        run.drive(running_until_cancelled(run, lambda: signal.raise_signal(signal.SIGINT)))
+    assert ended_cleanly(run)
+
+
+def test_a_reader_of_the_events_that_goes_away_does_not_leave_workers_behind() -> None:
+    run = Run(THREE)
+
+    def fail() -> None:
+        raise failure("bad")
+
+    def broken(action: str, error: EpbuildError) -> bool:
+        raise BrokenPipeError
+
+    perform = running_until_cancelled(run, fail)
+    ended: list[str] = []
+
+    def recorded(action: str) -> None:
+        perform(action)
+        ended.append(action)
+
+    with pytest.raises(BrokenPipeError):
+        drive(
+            run.scheduler, recorded, jobs=2, keep_going=False, cancelled=run.cancelled, failed=broken, skipped=lambda action: None
+        )
+    assert run.cancelled.is_set()
+    assert ended == ["running"]
+
+
+def test_a_failure_that_is_allowed_skips_only_what_needs_it() -> None:
+    run = Run({"bad": (), "after": ("bad",), "good": ()}, cost={"bad": 2.0}, jobs=1)
+    run.allowed = {"bad"}
+
+    def perform(action: str) -> None:
+        if action == "bad":
+            raise failure(action)
+
+    run.drive(perform)
+    assert (run.failed, run.skipped) == (["bad"], ["after"])
+    assert ("end", "good") in run.log
+
+
+def _begin(scheduler: Scheduler) -> None:
+    assert scheduler.next() == "a"
+
+
+def _finished(scheduler: Scheduler) -> None:
+    _begin(scheduler)
+    scheduler.finish("a")
+
+
+def _failed(scheduler: Scheduler) -> None:
+    _begin(scheduler)
+    scheduler.fail("a")
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "words"),
+    [
+        (lambda scheduler: None, lambda scheduler: scheduler.finish("a"), "a cannot go from ready to done"),
+        (lambda scheduler: None, lambda scheduler: scheduler.fail("b"), "b cannot go from waiting to failed"),
+        (_finished, lambda scheduler: scheduler.finish("a"), "a cannot go from done to done"),
+        (_finished, lambda scheduler: scheduler.fail("a"), "a cannot go from done to failed"),
+        (_failed, lambda scheduler: scheduler.finish("a"), "a cannot go from failed to done"),
+        (_failed, lambda scheduler: scheduler.finish("b"), "b cannot go from skipped to done"),
+    ],
+)
+def test_an_action_cannot_end_before_it_ran_or_twice(
+    before: Callable[[Scheduler], None], change: Callable[[Scheduler], Any], words: str
+) -> None:
+    scheduler = Scheduler({"a": [], "b": ["a"]}, {})
+    before(scheduler)
+    with pytest.raises(ValueError, match=words):
+        change(scheduler)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> dict[str, list[str]]:
+    size = draw(st.integers(0, 8))
+    needs = {str(node): [str(need) for need in range(node) if draw(st.booleans())] for node in range(size)}
+    return {node: needs[node] for node in draw(st.permutations(list(needs)))}
+
+
+@settings(max_examples=60, deadline=None)
+@given(needs=graphs(), jobs=st.integers(1, 4), keep_going=st.booleans(), data=st.data())
+def test_every_action_of_any_graph_ends_once_and_after_what_it_needs(
+    needs: dict[str, list[str]], jobs: int, keep_going: bool, data: st.DataObject
+) -> None:
+    bad = data.draw(st.sets(st.sampled_from(sorted(needs)))) if needs else set()
+
+    def perform(action: str) -> None:
+        if action in bad:
+            raise failure(action)
+
+    run = Run(needs, jobs=jobs, keep_going=keep_going).drive(perform)
+    ended = [action for what, action in run.log if what == "end"]
+    assert Counter([*ended, *run.failed, *run.skipped]) == Counter(list(needs))
+    assert Counter([*ended, *run.failed]) == Counter(run.started)
+    assert set(run.scheduler.states.values()) <= ENDS
+    for action in run.started:
+        before = run.log[: run.log.index(("start", action))]
+        assert all(("end", need) in before for need in needs[action])
+    if keep_going:
+        lost = set(bad)
+        for action in sorted(needs, key=int):
+            lost |= {action} & {action for need in needs[action] if need in lost}
+        assert set(ended) == set(needs) - lost
+
+
+def chain(size: int) -> Needs:
+    return {str(number): [str(number - 1)] if number else [] for number in range(size)}
+
+
+def fan(size: int) -> Needs:
+    return {"last": [str(number) for number in range(size)], **{str(number): [] for number in range(size)}}
+
+
+def pairs(size: int) -> Needs:
+    return {str(number): [str(number - 2)] if number > 1 else [] for number in range(size)}
+
+
+def lines_of_work(needs: Needs, *, fail_first: bool) -> int:
+    """How many lines of the scheduler are executed for a graph: a count, so that a slow machine changes nothing."""
+    count = 0
+
+    def line(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return line
+
+    def call(frame: FrameType, event: str, arg: Any) -> Any:
+        return line if frame.f_code.co_filename == module.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(call)
+    try:
+        scheduler = Scheduler(needs, {})
+        while (action := scheduler.next()) is not None:
+            if fail_first:
+                scheduler.fail(action)
+                scheduler.abandon()
+            else:
+                scheduler.finish(action)
+    finally:
+        sys.settrace(before)
+    assert set(scheduler.states.values()) <= ENDS
+    return count
+
+
+@pytest.mark.parametrize("fail_first", [False, True])
+@pytest.mark.parametrize("shape", [chain, fan, pairs])
+def test_twice_as_many_actions_are_twice_the_work(shape: Callable[[int], Needs], fail_first: bool) -> None:
+    assert lines_of_work(shape(5000), fail_first=fail_first) < 2.2 * lines_of_work(shape(2500), fail_first=fail_first)
+
+
+def started(scheduler: Scheduler) -> list[str]:
+    """Everything that may start now, which then runs."""
+    actions = []
+    while (action := scheduler.next()) is not None:
+        actions.append(action)
+    return actions
+
+
+def test_actions_share_the_memory_that_there_is() -> None:
+    scheduler = Scheduler({"a": (), "b": (), "c": ()}, {}, {"a": 6, "b": 4, "c": 4}, budget=10)
+    assert started(scheduler) == ["a", "b"]
+    scheduler.finish("a")
+    assert started(scheduler) == ["c"]
+
+
+def test_what_needs_more_than_there_is_runs_alone() -> None:
+    scheduler = Scheduler({"huge": (), "small": (), "free": ()}, {"huge": 1.0}, {"huge": 99, "small": 1}, budget=10)
+    assert started(scheduler) == ["huge", "free"]
+    scheduler.finish("huge")
+    assert started(scheduler) == ["small"]
+
+
+def test_small_actions_do_not_keep_a_big_one_waiting_for_long() -> None:
+    small = [f"small-{number}" for number in range(50)]
+    needs: Needs = dict.fromkeys(("first", "big", *small), ())
+    memory = {"first": 5, "big": 10, **dict.fromkeys(small, 1)}
+    scheduler = Scheduler(needs, {"first": 2.0, "big": 1.0}, memory, budget=10)
+    running = [scheduler.next()]
+    before = 0
+    while "big" not in running:
+        action = scheduler.next()
+        if action is None:
+            scheduler.finish(str(running.pop(0)))
+        else:
+            running.append(action)
+            before += action != "big"
+    assert 0 < before < len(small)
+    assert running == ["big"]
+
+
+@given(
+    memory=st.lists(st.integers(0, 20), min_size=1, max_size=20),
+    budget=st.integers(1, 20),
+    order=st.randoms(use_true_random=False),
+)
+def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[int], budget: int, order: Any) -> None:
+    sizes = {str(number): size for number, size in enumerate(memory)}
+    scheduler = Scheduler(dict.fromkeys(sizes, ()), {action: order.random() for action in sizes}, sizes, budget)
+    running: list[str] = []
+    while any(state not in ENDS for state in scheduler.states.values()):
+        running += started(scheduler)
+        taken = [sizes[action] for action in running if sizes[action]]
+        assert len(taken) <= 1 or sum(taken) <= budget
+        assert running
+        scheduler.finish(running.pop(order.randrange(len(running))))
+
+
+def test_a_place_that_an_action_gives_up_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_POLL_SECONDS", 10 * PATIENCE)  # nobody looks by chance
+    idle = Idle()
+    done = threading.Event()
+
+    def perform(action: str) -> None:
+        if action == "waits":
+            time.sleep(0.1)  # until the loop has found no place and waits for one
+            idle.add(action)
+            assert done.wait(PATIENCE)
+            idle.discard(action)
+        else:
+            done.set()
+
+    scheduler = Scheduler({"waits": (), "goes on": ()}, {"waits": 1.0})
+    drive(
+        scheduler,
+        perform,
+        jobs=1,
+        keep_going=False,
+        cancelled=threading.Event(),
+        failed=lambda action, error: False,
+        skipped=lambda action: None,
+        idle=idle,
+    )
+    assert set(scheduler.states.values()) == {State.DONE}
+
+
+@settings(max_examples=40, deadline=None)
+@given(storing=st.lists(st.booleans(), max_size=8), jobs=st.integers(1, 3))
+def test_no_more_actions_than_asked_for_are_at_work_however_many_have_given_up_their_places(
+    storing: list[bool], jobs: int
+) -> None:
+    idle, lock = Idle(), threading.Lock()
+    at_work: set[str] = set()
+    most = 0
+
+    def perform(action: str) -> None:
+        nonlocal most
+        with lock:
+            at_work.add(action)
+            most = max(most, len(at_work))
+        time.sleep(0.001)
+        with lock:
+            at_work.discard(action)
+        if storing[int(action)]:
+            idle.add(action)
+            time.sleep(0.002)
+            idle.discard(action)
+
+    scheduler = Scheduler({str(number): () for number in range(len(storing))}, {})
+    drive(
+        scheduler,
+        perform,
+        jobs=jobs,
+        keep_going=False,
+        cancelled=threading.Event(),
+        failed=lambda action, error: False,
+        skipped=lambda action: None,
+        idle=idle,
+    )
+    assert most <= jobs
+    assert len(idle) == 0
+    assert all(state is State.DONE for state in scheduler.states.values())

@@ -1,0 +1,230 @@
+"""What a user may rely on from a bill of materials: it is CycloneDX, its graph is whole, and equal builds have equal ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from hypothesis import given
+from hypothesis import strategies as st
+from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart
+
+from epbuild.archive.content import Content
+from epbuild.output.bom import bill
+from epbuild.output.emitted import EmittedModel, base_models, compiled_models
+from epbuild.output.manifest import ManifestModel
+from epbuild.output.materials import Built, gather
+
+OFFICIAL = JsonStrictValidator(SchemaVersion.V1_6)
+NAME = "quickstart.ortpackage"
+NO_DATA: dict[str, tuple[str, ...]] = {"prefill": (), "decode": (), "classifier": ()}
+
+
+def models() -> list[EmittedModel]:
+    found = quickstart()
+    return [
+        *compiled_models(found.models[DECODER], found.built, NO_DATA, "decoder"),
+        *compiled_models(found.models[CLASSIFIER], found.built, NO_DATA, "classifier"),
+    ]
+
+
+def made(
+    emitted: Iterable[EmittedModel] | None = None, contents: Iterable[Content] | None = None, built: Iterable[Built] | None = None
+) -> dict[str, Any]:
+    output = quickstart()
+    text = bill(
+        gather(output.recipe, output.built if built is None else built),
+        models() if emitted is None else emitted,
+        output.contents if contents is None else contents,
+        name=NAME,
+    ).data
+    assert_official(text)
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def assert_official(text: bytes) -> None:
+    """It is what the official schema allows, formats included; every reference in it leads to one component."""
+    problem = OFFICIAL.validate_str(text.decode())
+    assert problem is None, problem
+    read = json.loads(text)
+    refs = [component["bom-ref"] for component in (*read["components"], read["metadata"]["component"])]
+    assert len(set(refs)) == len(refs)
+    graph = {item["ref"]: item.get("dependsOn", []) for item in read["dependencies"]}
+    assert {*graph, *(ref for needed in graph.values() for ref in needed)} <= set(refs)
+    reached, todo = set(), [read["metadata"]["component"]["bom-ref"]]
+    while todo:
+        ref = todo.pop()
+        if ref not in reached:
+            reached.add(ref)
+            todo += graph.get(ref, [])
+    assert reached == set(refs), "a component that nothing leads to"
+
+
+def components(read: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {component["bom-ref"]: component for component in read["components"]}
+
+
+def needs(read: dict[str, Any], ref: str) -> set[str]:
+    (found,) = [item for item in read["dependencies"] if item["ref"] == ref]
+    return set(found.get("dependsOn", []))
+
+
+def facts(component: dict[str, Any]) -> dict[str, str]:
+    return {item["name"]: item["value"] for item in component["properties"]}
+
+
+def test_each_model_is_a_machine_learning_model_with_its_digest_and_what_it_takes_and_gives() -> None:
+    found = components(made())["emitted:classifier/classifier_ctx.onnx"]
+    assert (found["type"], found["name"]) == ("machine-learning-model", "classifier")
+    assert found["hashes"] == [{"alg": "SHA-256", "content": "06" * 32}]
+    assert found["modelCard"]["modelParameters"] == {
+        "inputs": [{"format": "image: float32[1, 3, 32, 32]"}],
+        "outputs": [{"format": "probabilities: float32[1, 10]"}],
+    }
+
+
+def test_each_model_tells_what_it_was_compiled_for() -> None:
+    found = facts(components(made())["emitted:decoder/decode_ctx.onnx"])
+    assert found["epbuild:path"] == "decoder/decode_ctx.onnx"
+    assert (found["epbuild:group"], found["epbuild:target"]) == ("decoder", "snapdragon-SM8750")
+    assert found["epbuild:ep"] == "QNNExecutionProvider"
+    assert found["epbuild:compatibility:QNNExecutionProvider"] == "v2:6:2.51.0"
+    assert found["epbuild:action-key"] == next(item.key for item in quickstart().built if item.action == DECODER)
+
+
+def test_dimensions_that_are_not_known_are_told_as_such() -> None:
+    values: list[dict[str, Any]] = [
+        {"name": "x", "type": "int8", "shape": ["batch", None, 3]},
+        {"name": "y", "type": "string", "shape": None},
+    ]
+    changed = [replace(model, inputs=values) for model in models()]
+    card = components(made(changed))["emitted:classifier/classifier_ctx.onnx"]["modelCard"]
+    assert card["modelParameters"]["inputs"] == [{"format": "x: int8[batch, ?, 3]"}, {"format": "y: string"}]
+
+
+def test_models_that_share_lead_to_one_binary_and_each_to_its_own_source() -> None:
+    read = made()
+    for name in ("prefill", "decode"):
+        assert needs(read, f"emitted:decoder/{name}_ctx.onnx") == {
+            "emitted:decoder/prefill_qnn.bin",
+            f"model:{name}",
+            "toolchain:qnn",
+        }
+    (weights,) = needs(read, "model:prefill")
+    assert needs(read, "model:decode") == {weights}
+    assert components(read)[weights]["name"] == "models/tiny-llm/weights.bin"
+
+
+def test_the_toolchain_leads_to_its_packages_and_libraries_none_of_which_is_shipped() -> None:
+    read = made()
+    held = [components(read)[ref] for ref in needs(read, "toolchain:qnn")]
+    assert "pkg:pypi/onnxruntime-qnn@2.7.0" in {item.get("purl") for item in held}
+    (library,) = [item for item in held if item["name"] == LIBRARY]
+    assert library["hashes"] == [{"alg": "SHA-256", "content": "62" * 32}]
+    assert {item["scope"] for item in (*held, components(read)["toolchain:qnn"])} == {"excluded"}
+
+
+def test_source_models_are_there_with_their_digests() -> None:
+    found = components(made())["model:classifier"]
+    (member,) = next(item for item in quickstart().built if item.action == CLASSIFIER).document["members"]
+    assert found["type"] == "machine-learning-model"
+    assert found["hashes"] == [{"alg": "SHA-256", "content": member["graph"]}]
+    assert facts(found)["epbuild:path"] == "models/classifier/classifier.onnx"
+
+
+def test_a_remote_source_says_where_it_can_be_had() -> None:
+    built = [
+        replace(item, models={**item.models, "classifier": "https://models.example.com/net.onnx?token=secret"})
+        for item in quickstart().built
+    ]
+    found = components(made(built=built))["model:classifier"]
+    assert found["externalReferences"] == [{"type": "distribution", "url": "https://models.example.com/net.onnx"}]
+
+
+def test_files_of_the_users_are_in_it_and_what_tells_of_the_output_is_not() -> None:
+    read = made()
+    assert components(read)["emitted:decoder/tokenizer.json"]["hashes"] == [{"alg": "SHA-256", "content": "04" * 32}]
+    assert "emitted:decoder/tokenizer.json" in needs(read, f"output:{NAME}")
+    assert "emitted:decoder/manifest.json" not in components(read)
+
+
+def test_a_base_model_needs_its_source_and_its_data_but_no_toolchain() -> None:
+    output = quickstart()
+    base = base_models(output.models[DECODER], {"prefill": "base/prefill.onnx"}, "decoder")
+    contents = [
+        *output.contents,
+        Content("decoder/base/prefill.onnx", "base-model", 1, "0a" * 32),
+        Content("decoder/base/weights.bin", "base-data", 1, "0b" * 32),
+    ]
+    read = made([*models(), *base], contents)
+    assert needs(read, "emitted:decoder/base/prefill.onnx") == {"emitted:decoder/base/weights.bin", "model:prefill"}
+    assert "modelCard" in components(read)["emitted:decoder/base/prefill.onnx"]
+
+
+def test_external_data_that_an_ep_left_is_needed_by_its_model() -> None:
+    output = quickstart()
+    data = {**NO_DATA, "prefill": ("prefill.weights",)}
+    emitted = compiled_models(output.models[DECODER], output.built, data, "decoder")
+    contents = [*output.contents, Content("decoder/prefill.weights", "external-data", 1, "0a" * 32)]
+    read = made([*emitted, *models()[2:]], contents)
+    assert "emitted:decoder/prefill.weights" in needs(read, "emitted:decoder/prefill_ctx.onnx")
+    assert "emitted:decoder/prefill.weights" not in needs(read, "emitted:decoder/decode_ctx.onnx")
+
+
+def test_a_merged_model_is_made_of_all_its_members() -> None:
+    output = quickstart()
+    prefill, decode = output.models[DECODER]
+    merged = ManifestModel(
+        name="decoder",
+        file="prefill_ctx.onnx",
+        action_key="aa" * 32,
+        source=None,
+        nodes=[*prefill.nodes, *decode.nodes],
+        fallback_nodes=0,
+        compatibility={},
+        merged=[{"name": model.name, "action_key": model.action_key, "source": model.source} for model in (prefill, decode)],
+    )
+    emitted = compiled_models([merged], output.built, NO_DATA, "decoder")
+    read = made([*emitted, *models()[2:]])
+    assert needs(read, "emitted:decoder/prefill_ctx.onnx") >= {"model:prefill", "model:decode", "emitted:decoder/prefill_qnn.bin"}
+
+
+def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> None:
+    built = [
+        replace(item, document={**item.document, "session_files": {"ep.config": "0c" * 32}})
+        if item.action == CLASSIFIER
+        else item
+        for item in quickstart().built
+    ]
+    read = made(built=built)
+    assert f"file:session/ep.config@sha256:{'0c' * 32}" in needs(read, "emitted:classifier/classifier_ctx.onnx")
+    assert f"file:session/ep.config@sha256:{'0c' * 32}" not in needs(read, "emitted:decoder/decode_ctx.onnx")
+
+
+@given(st.permutations(quickstart().built), st.permutations(models()), st.permutations(quickstart().contents))
+def test_what_has_no_order_does_not_change_it(built: list[Built], emitted: list[EmittedModel], contents: list[Content]) -> None:
+    output = quickstart()
+    expected = bill(gather(output.recipe, output.built), models(), output.contents, name=NAME).data
+    assert bill(gather(output.recipe, built), emitted, contents, name=NAME).data == expected
+
+
+def test_a_bill_has_the_serial_number_of_its_content() -> None:
+    changed = [replace(content, sha256="ee" * 32) for content in quickstart().contents]
+    assert made()["serialNumber"] == made()["serialNumber"] != made(contents=changed)["serialNumber"]
+
+
+def test_no_fact_of_the_host_and_no_time_is_in_it() -> None:
+    read = made()
+    assert CPU not in json.dumps(read)
+    assert "timestamp" not in read["metadata"]
+
+
+def test_a_model_that_is_no_file_of_the_output_is_not_passed_over() -> None:
+    with pytest.raises(KeyError):
+        made(contents=[content for content in quickstart().contents if content.role != "model"])

@@ -1,0 +1,582 @@
+"""Every field of a recipe, changed one at a time: all that an incremental build leaves is what a build from nothing leaves.
+
+The fields come from the recipe's schema, so that one that is new has to say here how it is changed. The EP is faked, and writes a digest of
+all that it was asked for and of all that it could read, so that a field which is not in a key shows in the outputs.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from onnx import TensorProto, helper, numpy_helper
+from small_builds import Workshop, context_model
+
+from epbuild.catalog.catalog import entry
+from epbuild.catalog.numbers import METRICS
+from epbuild.commands import run as session
+from epbuild.commands.run import survey
+from epbuild.compile import action as compiling
+from epbuild.compile import executor, preparing
+from epbuild.core.schemas import schema
+from epbuild.publish.registry.client import Pushed
+from epbuild.recipe.model import Toolchain
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.fingerprint import Fingerprint
+from epbuild.toolchain.process import Ending
+from epbuild.verify.live import worker as trial_worker
+
+pytestmark = pytest.mark.slow
+
+Document = dict[str, Any]
+Edits = Mapping[str, Any]
+"""New values by their places in a recipe, with dots between names and numbers; None removes one."""
+
+QNN = {"ep": "QNNExecutionProvider", "provider_options": {"backend_type": "htp", "soc_model": "SM8750"}}
+OPENVINO = "OpenVINOExecutionProvider"
+PACKS = {"folder": "", "zip": ".zip", "tar.zst": ".tar.zst", "oci": ""}
+LAYOUTS: tuple[str, ...] = ("directory", "ort-model-package")
+TOLD = {"provenance": True, "bom": True}
+PLAIN = "plain"
+"""The folder of the outputs that say nothing of the recipe's files, and so change with what is built alone."""
+
+
+def base_recipe() -> Document:
+    return {
+        "epbuild": 1,
+        "name": "fields",
+        "description": "What it is for.",
+        "vars": {"quality": 1},
+        "toolchains": {"qnn": {"packages": ["onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0"]}},
+        "models": {"left": "left.onnx", "right": {"path": "right.onnx"}},
+        "targets": {"npu": {"toolchain": "qnn", **copy.deepcopy(QNN)}},
+        "groups": {"pair": {"models": ["left", "right"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}}},
+        "outputs": [
+            *(output(PLAIN, layout, pack) for layout in LAYOUTS for pack in PACKS),
+            *(
+                output("told", layout, pack, base="base/${model}.onnx", **TOLD)
+                for layout, pack in zip(LAYOUTS * 2, PACKS, strict=True)
+            ),
+        ],
+    }
+
+
+def output(folder: str, layout: str, pack: str, **more: Any) -> Document:
+    packed = {} if pack == "folder" else {"pack": pack}
+    return {"layout": layout, "path": f"dist/{folder}/{layout}-{pack}{PACKS[pack]}", **packed, **more}
+
+
+OUTPUTS = range(len(base_recipe()["outputs"]))
+PACKAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number]["layout"] == LAYOUTS[1]]
+IMAGES = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "oci"]
+ZIPPED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "zip"]
+SQUEEZED = [number for number in OUTPUTS if base_recipe()["outputs"][number].get("pack") == "tar.zst"]
+
+
+def every(name: str, value: Any, numbers: Any = OUTPUTS) -> Edits:
+    """One field of outputs."""
+    return {f"outputs.{number}.{name}": value for number in numbers}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is changed in a recipe that is built; `given` makes the recipe one in which the field has a meaning."""
+
+    change: Edits
+    given: Edits = field(default_factory=dict)
+    counts: bool = True
+    """Whether outputs that say nothing of the recipe's files change with it."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files of the user's that are changed as well."""
+
+
+EPS: Edits = {"targets.npu.ep": None, "targets.npu.provider_options": None, "targets.npu.eps": [copy.deepcopy(QNN)]}
+INTEL_TOOLCHAIN: Edits = {"toolchains.intel": {"packages": ["onnxruntime==1.31.1", "onnxruntime-ep-openvino==1.8.1"]}}
+INTEL_NPU: Document = {"ep": OPENVINO, "device": {"type": "npu", "virtual": True, "metadata": {"npu_platform": "4000"}}}
+INTEL: Edits = {**INTEL_TOOLCHAIN, "targets.npu": {"toolchain": "intel", **INTEL_NPU}}
+INTEL_EPS: Edits = {**INTEL_TOOLCHAIN, "targets.npu": {"toolchain": "intel", "eps": [INTEL_NPU]}}
+SHARING: Edits = {"groups.pair.share_weights": True}
+MATRIX: Edits = {
+    "targets.npu.matrix": {"soc": ["SM8750"]},
+    "targets.npu.provider_options.soc_model": "${matrix.soc}",
+    "groups.pair.targets": ["npu-*"],
+    "outputs": [{"layout": "directory", "path": "dist/plain/${target}"}],
+}
+TWO: Edits = {
+    "groups.other": {"models": ["left"], "targets": ["npu"], "expect": {"fallback_nodes": "any"}},
+    "targets.gpu": {"toolchain": "qnn", "ep": OPENVINO, "device": {"type": "gpu"}},
+    "groups.pair.targets": ["npu", "gpu"],
+    "outputs": [{"layout": "directory", "path": "dist/plain/${group}/${target}", "groups": ["pair", "other"], "targets": ["*"]}],
+}
+MERGING: Edits = {
+    "groups.pair.merge": {"name": "llm", "connect": {"left.logits": "right.input_ids"}, "prefixes": {"right": "r_"}},
+    **every("base", None),
+}
+GENAI: Edits = {
+    "groups.pair.genai": {"config": "genai.json", "roles": {"prefill": "left", "decode": "right"}, "files": ["tokenizer.json"]},
+    **every("base", "${model}.base.onnx"),
+}
+ELSEWHERE: Edits = {"models.right": {"path": "external.onnx", "external_data": "one"}}
+TOOLS: Edits = {"toolchains.tools": {"packages": ["onnx==1.19.1"]}}
+PREPARED: Edits = {
+    **TOOLS,
+    "models.right": {
+        "path": "right.onnx",
+        "prepare": [{"run": ["python", "fold.py", "${in}", "${out}"], "files": ["fold.py"], "toolchain": "tools"}],
+    },
+}
+OPSET: Edits = {**TOOLS, "models.right": {"path": "right.onnx", "prepare": [{"opset": 20, "toolchain": "tools"}]}}
+LISTED: Edits = {"groups.pair.models": [{"model": "left"}, {"model": "right"}]}
+EXTERNAL: Edits = {"groups.pair.compile": {"initializers": {"store": "external", "file": "${model}.w", "threshold": 64}}}
+
+
+def sized(**sizes: Any) -> Document:
+    """A model with an open dimension, and what says how large that is."""
+    return {"path": "open.onnx", **sizes}
+
+
+def model(seed: int, rows: int | str = 4) -> bytes:
+    """A multiplication with random weights, which takes `input_ids` of some rows, a batch, and gives `logits`."""
+    import numpy
+
+    weights = numpy.random.default_rng(seed).standard_normal((8, 8)).astype(numpy.float32)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 8]) for name in ("input_ids", "logits")]
+    values[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    node = helper.make_node("MatMul", ["input_ids", "w"], ["logits"], name="mm")
+    graph = helper.make_graph([node], "g", values[:1], values[1:], [numpy_helper.from_array(weights, "w")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(made.SerializeToString(deterministic=True))
+
+
+def with_external_data() -> bytes:
+    """The same with its weights in `w.bin`."""
+    made = onnx.load_from_string(model(5))
+    (tensor,) = made.graph.initializer
+    onnx.external_data_helper.set_external_data(tensor, "w.bin")
+    tensor.ClearField("raw_data")
+    return bytes(made.SerializeToString(deterministic=True))
+
+
+def genai(**more: int) -> bytes:
+    return json.dumps({"model": {"context_length": 128, "vocab_size": 256, **more}}).encode()
+
+
+def arrays(seed: int) -> bytes:
+    """A file of inputs."""
+    stream = io.BytesIO()
+    np.savez(stream, input_ids=np.random.default_rng(seed).standard_normal(4).astype(np.float32))
+    return stream.getvalue()
+
+
+FILES = {
+    "first.npz": arrays(1),
+    "second.npz": arrays(2),
+    "left.onnx": model(1),
+    "right.onnx": model(2),
+    "open.onnx": model(2, "n"),
+    "other.onnx": model(3),
+    "external.onnx": with_external_data(),
+    "one/w.bin": bytes(256),
+    "two/w.bin": bytes(range(256)),
+    "genai.json": genai(),
+    "genai2.json": genai(eos_token_id=3),
+    "tokenizer.json": b"{}",
+    "special.json": b"[]",
+    "plugin.so": b"a plugin",
+    "plugin2.so": b"another plugin",
+    "more.yaml": b"vars: {quality: 3}\n",
+    "base.yaml": b"description: Another purpose.\n",
+    "mine.toml": b"",
+    "fold.py": b"print(1)",
+}
+DIGESTS = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
+
+
+CASES: dict[str, Case | str] = {
+    "epbuild": "the language has one version",
+    "extends": Case({"extends": "base.yaml", "description": None}, given={"description": "Another purpose."}, counts=False),
+    "include[]": Case(
+        {"include": ["more.yaml"], "vars": None}, given={"targets.npu.environment": {"QUALITY": "${vars.quality}"}}
+    ),
+    "name": Case({"name": "others"}),
+    "description": Case({"description": "Another purpose."}),
+    "vars.*": Case(
+        {"vars.quality": 2}, given={"targets.npu.provider_options.htp_graph_finalization_optimization_mode": "${vars.quality}"}
+    ),
+    "toolchains.*.python": Case({"toolchains.qnn.python": "3.12"}),
+    "toolchains.*.packages[]": Case({"toolchains.qnn.packages.1": "onnxruntime-qnn==2.6.0"}),
+    "toolchains.*.interpreter": Case({"toolchains.qnn.interpreter": "plugin.so"}, counts=False),
+    "toolchains.*.custom_ops[]": Case({"toolchains.qnn.custom_ops": ["plugin.so"]}),
+    "toolchains.*.platforms[]": Case({"toolchains.qnn.platforms": ["linux-x86_64"]}, counts=False),
+    "catalogs[]": "only EPs that epbuild does not know take one",
+    "models.*": Case({"models.left": "other.onnx"}),
+    "models.*.path": Case({"models.right.path": "other.onnx"}),
+    "models.*.sha256": Case({"models.right.sha256": DIGESTS["right.onnx"]}, counts=False),
+    "models.*.data_sha256.*": Case({"models.right.data_sha256": {"w.bin": DIGESTS["one/w.bin"]}}, given=ELSEWHERE, counts=False),
+    "models.*.external_data": Case({"models.right.external_data": "two"}, given=ELSEWHERE),
+    "models.*.inputs.*[]": Case(
+        {"models.right.inputs.input_ids.0": 2}, given={"models.right": sized(inputs={"input_ids": [4, 8]})}
+    ),
+    "models.*.free_dimensions.by_name.*": Case(
+        {"models.right.free_dimensions.by_name.n": 2}, given={"models.right": sized(free_dimensions={"by_name": {"n": 4}})}
+    ),
+    "models.*.free_dimensions.by_denotation.*": Case(
+        {"models.right.free_dimensions.by_denotation.DATA_BATCH": 2},
+        given={"models.right": sized(free_dimensions={"by_denotation": {"DATA_BATCH": 4}})},
+    ),
+    "models.*.prepare[].run[]": Case({"models.right.prepare.0.run": ["python", "fold.py", "${in}", "${out}", 2]}, given=PREPARED),
+    "models.*.prepare[].opset": Case({"models.right.prepare.0.opset": 21}, given=OPSET),
+    "models.*.prepare[].toolchain": Case(
+        {"models.right.prepare.0.toolchain": "next"},
+        given={**PREPARED, "toolchains.next": {"packages": ["onnx==1.19.0"]}},
+        counts=False,
+    ),
+    "models.*.prepare[].files[]": Case({"models.right.prepare.0.files": ["fold.py", "one/*"]}, given=PREPARED),
+    "models.*.prepare[].environment.*": Case({"models.right.prepare.0.environment": {"BITS": 8}}, given=PREPARED),
+    "models.*.prepare[].timeout": Case({"models.right.prepare.0.timeout": 60}, given=PREPARED, counts=False),
+    "models.*.prepare[].memory": Case({"models.right.prepare.0.memory": "1 GiB"}, given=PREPARED, counts=False),
+    "models.*.read": Case({"models.right.read": "bytes"}),
+    "targets.*.matrix.*[]": Case({"targets.npu.matrix.soc": ["SM8650"]}, given=MATRIX),
+    "targets.*.matrix.include[].*": Case({"targets.npu.matrix.include": [{"soc": "SM8650"}]}, given=MATRIX),
+    "targets.*.matrix.exclude[].*": Case(
+        {"targets.npu.matrix.exclude": [{"soc": "SM8650"}]}, given={**MATRIX, "targets.npu.matrix": {"soc": ["SM8750", "SM8650"]}}
+    ),
+    "targets.*.toolchain": Case(
+        {"targets.npu.toolchain": "next"}, given={"toolchains.next": {"packages": ["onnxruntime-qnn==2.7.1"]}}
+    ),
+    "targets.*.ep": Case({"targets.npu.ep": OPENVINO}, given={"targets.npu.provider_options": None}),
+    "targets.*.library": Case({"targets.npu.library": "plugin2.so"}, given={"targets.npu.library": "plugin.so"}),
+    "targets.*.device.type": Case(
+        {"targets.npu.device.type": "gpu"}, given={"targets.npu": {"toolchain": "qnn", "ep": OPENVINO}}
+    ),
+    "targets.*.device.vendor": Case({"targets.npu.device.vendor": "Qualcomm"}),
+    "targets.*.device.metadata.*": Case({"targets.npu.device.metadata.npu_platform": "5010"}, given=INTEL),
+    "targets.*.device.virtual": Case({"targets.npu.device.virtual": False}, given=INTEL),
+    "targets.*.provider_options.*": Case({"targets.npu.provider_options.vtcm_mb": 8}),
+    "targets.*.eps[].ep": Case({"targets.npu.eps.1": {"ep": "CPUExecutionProvider"}}, given=EPS),
+    "targets.*.eps[].library": Case({"targets.npu.eps.0.library": "plugin.so"}, given=EPS),
+    "targets.*.eps[].device.type": Case({"targets.npu.eps.0.device.type": "cpu"}, given=EPS),
+    "targets.*.eps[].device.vendor": Case({"targets.npu.eps.0.device.vendor": "Qualcomm"}, given=EPS),
+    "targets.*.eps[].device.metadata.*": Case({"targets.npu.eps.0.device.metadata.npu_platform": "5010"}, given=INTEL_EPS),
+    "targets.*.eps[].device.virtual": Case({"targets.npu.eps.0.device.virtual": False}, given=INTEL_EPS),
+    "targets.*.eps[].provider_options.*": Case({"targets.npu.eps.0.provider_options.vtcm_mb": 8}, given=EPS),
+    "targets.*.session_options.*": Case({"targets.npu.session_options": {"session.disable_cpu_ep_fallback": True}}),
+    "targets.*.environment.*": Case({"targets.npu.environment": {"QNN_TRACE": "1"}}),
+    "targets.*.allow_unknown_options": Case({"targets.npu.allow_unknown_options": True}, counts=False),
+    "targets.*.allow_unknown_session_keys": Case({"targets.npu.allow_unknown_session_keys": True}, counts=False),
+    "targets.*.reproducible": Case({"targets.npu.reproducible": "no"}),
+    "groups.*.reproducible": Case({"groups.pair.reproducible": False}),
+    "groups.*.models[]": Case({"groups.pair.models": ["right", "left"]}),
+    "groups.*.models[].model": Case({"groups.pair.models": [{"model": "right"}, {"model": "left"}]}, given=LISTED),
+    "groups.*.models[].name": Case({"groups.pair.models.0.name": "first"}, given=LISTED),
+    "groups.*.models[].inputs.*[]": Case(
+        {"groups.pair.models.1.inputs.input_ids.0": 2},
+        given={**LISTED, "models.right.path": "open.onnx", "groups.pair.models.1.inputs": {"input_ids": [4, 8]}},
+    ),
+    "groups.*.targets[]": Case({"groups.pair.targets": ["npu"]}, given=TWO),
+    "groups.*.share_weights": Case(SHARING),
+    "groups.*.share_initializers": Case({"groups.pair.share_initializers": True}, given=SHARING),
+    "groups.*.share_initializers.threshold": Case(
+        {"groups.pair.share_initializers.threshold": 512}, given={**SHARING, "groups.pair.share_initializers": {"threshold": 64}}
+    ),
+    "groups.*.merge.name": Case({"groups.pair.merge.name": "both"}, given=MERGING),
+    "groups.*.merge.connect.*": Case({"groups.pair.merge.connect": {}}, given=MERGING),
+    "groups.*.merge.connect.*[]": Case(
+        {"groups.pair.merge.connect": {"left.logits": ["right.input_ids"]}}, given=MERGING, counts=False
+    ),
+    "groups.*.merge.prefixes.*": Case({"groups.pair.merge.prefixes.right": "second_"}, given=MERGING),
+    "groups.*.custom_ops[]": Case(
+        {"groups.pair.custom_ops": ["plugin2.so", "acme_ops"]}, given={"groups.pair.custom_ops": ["plugin.so", "acme_ops"]}
+    ),
+    "groups.*.genai.config": Case({"groups.pair.genai.config": "genai2.json"}, given=GENAI),
+    **{
+        f"groups.*.genai.roles.{role}": Case({"groups.pair.genai.roles": roles}, given=GENAI)
+        for role, roles in {
+            "embeddings": {"embeddings": "left", "both": "right"},
+            "prefill": {"prefill": "right", "decode": "left"},
+            "decode": {"decode": "left", "prefill": "right"},
+            "both": {"both": "left", "lm_head": "right"},
+            "lm_head": {"lm_head": "left", "both": "right"},
+        }.items()
+    },
+    "groups.*.genai.files[]": Case({"groups.pair.genai.files": ["special.json"]}, given=GENAI),
+    "groups.*.timeout": Case({"groups.pair.timeout": 600}, counts=False),
+    "groups.*.for_each": Case(
+        {"groups.pair.for_each": "model"}, given={"outputs": [{"layout": "directory", "path": "dist/plain/${group}"}]}
+    ),
+    "groups.*.allow_failure": Case({"groups.pair.allow_failure": True}, counts=False),
+    "targets.*.allow_failure": Case({"targets.npu.allow_failure": True}, counts=False),
+    "groups.*.memory": Case({"groups.pair.memory": "1 GiB"}, counts=False),
+    **{
+        f"groups.*.{place}{name}": Case(
+            {f"groups.pair.{'models.1.' if place else ''}{name}": value},
+            given=LISTED if place else {},
+            counts=counts,
+        )
+        for place in ("", "models[].")
+        for name, value, counts in (
+            ("compile.embed", True, True),
+            ("compile.graph_optimization_level", "all", True),
+            ("compile.node_name_prefix", "n_", True),
+            ("expect.ep_context_nodes", 1, False),
+            ("expect.fallback_nodes", 1, False),
+        )
+    },
+    **{
+        f"groups.*.{place}compile.initializers.{name}": Case({f"{there}.compile.initializers.{name}": value}, given=given)
+        for place, there, given in (
+            ("", "groups.pair", EXTERNAL),
+            ("models[].", "groups.pair.models.1", {**LISTED, "groups.pair.models.1.compile": EXTERNAL["groups.pair.compile"]}),
+        )
+        for name, value in (("file", "${model}.weights"), ("threshold", 128))
+    },
+    "groups.*.compile.initializers.store": Case({"groups.pair.compile": {"initializers": {"store": "source"}}}),
+    "groups.*.models[].compile.initializers.store": Case(
+        {"groups.pair.models.1": {"model": "right", "compile": {"initializers": {"store": "source"}}}}, given=LISTED
+    ),
+    "groups.*.models[].expect.shared_bytes.min_ratio": "it is refused there, since it is the group's",
+    "groups.*.expect.shared_bytes.min_ratio": Case(
+        {"groups.pair.expect": {"fallback_nodes": "any", "shared_bytes": {"min_ratio": 0.01}}}, given=SHARING, counts=False
+    ),
+    "outputs[].layout": Case({"outputs.0.layout": LAYOUTS[1]}),
+    "outputs[].path": Case({"outputs.0.path": "dist/plain/elsewhere"}),
+    "outputs[].groups[]": Case({"outputs.0.groups": ["pair"]}, given=TWO),
+    "outputs[].targets[]": Case({"outputs.0.targets": ["gpu"]}, given=TWO),
+    "outputs[].model": Case(every("model", "${model}.onnx")),
+    "outputs[].context_binary": Case(every("context_binary", "${model}.bin")),
+    "outputs[].base": Case(every("base", "before/${model}.onnx")),
+    "outputs[].component": Case(every("component", "${group}-${model}", PACKAGES)),
+    "outputs[].pack": Case({"outputs.1.path": "dist/plain/other.tar.zst", "outputs.1.pack": "tar.zst"}),
+    "outputs[].compression": Case({**every("compression", "zstd", IMAGES), **every("compression", 9, SQUEEZED)}),
+    "outputs[].compression.method": Case(every("compression", {"method": "deflate"}, ZIPPED)),
+    "outputs[].compression.level": Case(
+        every("compression", {"method": "zstd", "level": 9}, IMAGES),
+        given=every("compression", {"method": "zstd", "level": 1}, IMAGES),
+    ),
+    "outputs[].push": Case(
+        every("push", "localhost:1/fields:second", IMAGES[:1]), given=every("push", "localhost:1/fields:first", IMAGES[:1])
+    ),
+    "outputs[].provenance": Case(every("provenance", True)),
+    "outputs[].bom": Case(every("bom", True)),
+}
+VERIFIED = {"models.*": "models.right", "groups.*": "groups.pair", "groups.*.models[]": "groups.pair.models.1"}
+"""Where numbers are said to be checked: by a field's place in the schema, and in the recipe."""
+RANGES: Document = {"inputs": {"seed": 1, "ranges": {"input_ids": [0, 1]}}}
+CASES |= {
+    f"{place}.verify{name}": Case(
+        {f"{there}.verify{change}": value},
+        given={**LISTED, "models.right": {"path": "right.onnx"}, f"{there}.verify": given} if given else LISTED,
+        counts=counts,
+    )
+    for place, there in VERIFIED.items()
+    for name, change, value, given, counts in (
+        ("", "", True, None, True),
+        (".inputs", ".inputs", "first.npz", {"inputs": "second.npz"}, True),
+        (".inputs[]", ".inputs", ["first.npz", "sec*.npz"], {"inputs": ["first.npz"]}, True),
+        (".inputs.seed", ".inputs.seed", 3, RANGES, True),
+        (".inputs.samples", ".inputs.samples", 2, RANGES, True),
+        (".inputs.ranges.*[]", ".inputs.ranges.input_ids.1", 5, RANGES, True),
+        *((f".metrics.{metric}", f".metrics.{metric}", 0.5, {"metrics": {"max_abs": 9}}, False) for metric in METRICS),
+        (".reference", ".reference", "prepared", RANGES, False),
+        (".unjudged", ".unjudged", "publish", RANGES, False),
+    )
+}
+OF_FILES = {
+    "the inputs of a check of numbers": Case(
+        {}, given={"groups.pair.verify": {"inputs": "first.npz"}}, files={"first.npz": arrays(7)}
+    ),
+    "a source model": Case({}, files={"left.onnx": model(4)}),
+    "a file of a preparation": Case({}, given=PREPARED, files={"fold.py": b"print(2)"}),
+    "a plugin": Case({}, given={"targets.npu.library": "plugin.so"}, files={"plugin.so": b"a newer plugin"}),
+    "a library of custom operators": Case(
+        {}, given={"groups.pair.custom_ops": ["plugin.so", "acme_ops"]}, files={"plugin.so": b"a newer library"}
+    ),
+    "the configuration of genai": Case({}, given=GENAI, files={"genai.json": genai(eos_token_id=5)}),
+    "a file that is shipped": Case({}, given=GENAI, files={"tokenizer.json": b'{"a": 1}'}),
+    "an included file": Case(
+        {},
+        given={"include": ["more.yaml"], "vars": None, "targets.npu.environment": {"QUALITY": "${vars.quality}"}},
+        files={"more.yaml": b"vars: {quality: 4}\n"},
+    ),
+}
+
+
+def fields_of(node: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    """The places in a recipe where one value may stand, as its schema has them."""
+    document = schema("recipe")
+    while "$ref" in node:
+        node = document["$defs"][node["$ref"].removeprefix("#/$defs/")]
+    kinds = node.get("type", [])
+    if {"string", "number", "integer", "boolean"} & {*([kinds] if isinstance(kinds, str) else kinds)} or {
+        "enum",
+        "const",
+    } & node.keys():
+        yield place
+    for name, child in node.get("properties", {}).items():
+        yield from fields_of(child, f"{place}.{name}" if place else name)
+    if isinstance(node.get("additionalProperties"), dict):
+        yield from fields_of(node["additionalProperties"], f"{place}.*")
+    if isinstance(node.get("items"), dict):
+        yield from fields_of(node["items"], f"{place}[]")
+
+
+def test_every_field_of_the_schema_says_here_how_it_is_changed() -> None:
+    assert sorted(CASES) == sorted(set(fields_of(schema("recipe"))))
+
+
+class Checkout(Workshop):
+    """A folder with the recipe, its files, and a store."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, folder.with_name(f"{folder.name}-cache"), monkeypatch)
+        for path in folder.iterdir():
+            path.unlink()
+        self.write_files(FILES)
+        monkeypatch.setattr(trial_worker, "supervise", self.runner)
+        # The EPs are faked, so that this machine can compile for all of them.
+        monkeypatch.setattr(session, "obstacles", lambda groups, platform: [])
+        monkeypatch.setattr(compiling, "obstacle", lambda target, platform: None)
+        monkeypatch.setattr(preparing, "supervise", self.worker)
+        monkeypatch.setattr(
+            "epbuild.registry.push", lambda image, reference, *rest, **options: Pushed(reference, image.digest, 1, 0, 0)
+        )
+
+    def copy(self, other: Checkout) -> None:
+        """Become what another checkout is, in this place."""
+        for mine, others in ((self.folder, other.folder), (self.cache, other.cache)):
+            shutil.rmtree(mine, ignore_errors=True)
+            shutil.copytree(others, mine)
+
+    def write_files(self, files: Mapping[str, bytes]) -> None:
+        for name, data in files.items():
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / name).write_bytes(data)
+
+    def made(self, recipe: Document) -> dict[str, bytes]:
+        """Build, and see that nothing is left to do; what lies in `dist` then."""
+        (self.folder / "epbuild.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+        assert self.build().exit_code == 0, self.events
+        assert survey(self.request).up_to_date
+        dist = self.folder / "dist"
+        return {path.relative_to(dist).as_posix(): path.read_bytes() for path in sorted(dist.rglob("*")) if path.is_file()}
+
+    def prepared(self, request: Document, folder: Path, log: Path, environment: Mapping[str, str]) -> Ending:
+        """A preparation that makes another model of all that it is asked for, and all that it can read."""
+        files = [path.read_bytes() for part in ("in", "files") for path in sorted((folder / part).rglob("*")) if path.is_file()]
+        told = hashlib.sha256(b"".join(files) + json.dumps([request, dict(environment)], sort_keys=True).encode())
+        (folder / "out" / "right.onnx").write_bytes(model(int(told.hexdigest()[:8], 16)))
+        log.write_text("prepared\n", encoding="utf-8")
+        return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
+
+    def _prepare(self, toolchain: Toolchain, *arguments: object) -> Environment:
+        packages = dict(package.split("==") for package in toolchain.packages)
+        version = toolchain.python or "3.11"
+        prints = Fingerprint(f"cpython-{version}", "linux-x86_64", {"onnxruntime": "1.31.1", **packages}, {}, "a CPU")
+        return Environment(toolchain.name, Path(os.devnull), prints, self.folder / "fingerprint.json")
+
+    def runner(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        """An EP that gives what it is given, less a thousandth; the CPU EP, all of it."""
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        reports = []
+        for loaded in request["models"]:
+            for number, inputs in enumerate(loaded["inputs"]):
+                with np.load(inputs["file"]) as given:
+                    np.savez(inputs["outputs"], given["arr_0"] * (0.999 if request["eps"] else 1.0))
+                reports.append({"event": "ran", "model": loaded["name"], "run": number, "outputs": ["logits"]})
+        log.write_text("ran\n", encoding="utf-8")
+        return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": None}), ())
+
+    def worker(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        """An EP that writes down all that it is asked for, and all that it can read."""
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        if "members" not in request:
+            return self.prepared(request, folder, log, options["environment"])
+        for item in (*request["eps"], *request["custom_ops"]):
+            if item["library"] is not None:
+                item["library"] = hashlib.sha256(Path(item["library"]).read_bytes()).hexdigest()
+        sources = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted((folder / "in").rglob("*"))
+            if path.is_file()
+        }
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in sources.items()}
+        own = {name: value for name, value in options["environment"].items() if name not in executor.ALLOCATION}
+        content = json.dumps([request, digests, own], sort_keys=True).encode()
+        members = request["members"]
+        for member in members:
+            first = members[0] if request["share"] else member
+            compiles = [ep["name"] for ep in request["eps"] if entry(ep["name"]).sources]
+            contexts: dict[str, str | bytes] = {
+                ep: content if member["embed"] else f"{Path(first['output']).stem}_{entry(ep).short}.bin" for ep in compiles
+            }
+            onnx.save(context_model(contexts, "input_ids", "logits"), folder / member["output"])
+            for ep, binary in contexts.items():
+                if isinstance(binary, str):
+                    soc = request["eps"][0]["provider_options"].get("soc_model", "")
+                    (folder / "out" / binary).write_bytes(f"by {ep} for {soc}: ".encode() + content)
+        log.write_text("compiled\n", encoding="utf-8")
+        reports = [{"event": "member_finished", "member": member["name"], "seconds": 0.1} for member in members]
+        return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": None}), ())
+
+
+def edited(recipe: Document, edits: Edits) -> Document:
+    document = copy.deepcopy(recipe)
+    for place, value in edits.items():
+        *above, last = place.split(".") if not place.startswith("include") else [place]
+        node: Any = document
+        for name in above:
+            node = node[int(name)] if isinstance(node, list) else node.setdefault(name, {})
+        if isinstance(node, list):
+            node[int(last) :] = [copy.deepcopy(value), *node[int(last) + 1 :]]
+        elif value is None:
+            node.pop(last, None)
+        else:
+            node[last] = copy.deepcopy(value)
+    return document
+
+
+Built = tuple[Checkout, dict[str, bytes]]
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, Built]:
+    """Checkouts with what they made, by what is given; each is built once, and copied."""
+    return {}
+
+
+@pytest.mark.parametrize("name", [*(name for name, case in CASES.items() if isinstance(case, Case)), *OF_FILES])
+def test_a_build_after_a_change_leaves_what_a_build_from_nothing_leaves(
+    name: str, built: dict[str, Built], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = {**CASES, **OF_FILES}[name]
+    assert isinstance(case, Case)
+    before = edited(base_recipe(), case.given)
+    after = edited(before, case.change)
+    given = json.dumps(case.given)
+    if given not in built:
+        first = Checkout(tmp_path_factory.mktemp("given") / "checkout", monkeypatch)
+        built[given] = first, first.made(before)
+    other, old = built[given]
+    checkout = Checkout(tmp_path / "checkout", monkeypatch)
+    checkout.copy(other)
+    checkout.write_files(case.files)
+    new = checkout.made(after)
+    fresh = Checkout(tmp_path / "fresh", monkeypatch)
+    fresh.write_files(case.files)
+    scratch = fresh.made(after)
+    assert sorted(new) == sorted(scratch)
+    assert [path for path in new if new[path] != scratch[path]] == []
+    plain = [{path: data for path, data in tree.items() if path.startswith(PLAIN)} for tree in (old, new)]
+    assert (plain[0] != plain[1]) == case.counts

@@ -1,0 +1,200 @@
+"""The configuration for onnxruntime-genai; that it is parsed, and that models run by it, is shown by tests/e2e/test_genai.py."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config, provider_name
+
+KEYS = tuple(f"past_{kind}_{layer}" for layer in range(2) for kind in ("key", "value"))
+PRESENT = tuple(name.replace("past", "present") for name in KEYS)
+BASE: dict[str, Any] = {
+    "model": {
+        "type": "qwen2",
+        "context_length": 128,
+        "vocab_size": 256,
+        "eos_token_id": [2, 3],
+        "pad_token_id": 0,
+        "decoder": {
+            "filename": "model.onnx",
+            "head_size": 24,
+            "inputs": {"past_key_names": "past_key_%d", "past_value_names": "past_value_%d"},
+            "outputs": {"present_key_names": "present_key_%d", "present_value_names": "present_value_%d"},
+            "session_options": {"log_id": "onnxruntime-genai", "intra_op_num_threads": 2, "provider_options": [{"cuda": {}}]},
+        },
+    },
+    "search": {"max_length": 128, "top_p": 0.9},
+}
+PREFILL = Stage(
+    "prefill",
+    "prefill",
+    "prefill_ctx.onnx",
+    ("input_ids", "position_ids", *KEYS),
+    ("logits", *PRESENT),
+    {"ep.share_ep_contexts": "1"},
+    [("QNNExecutionProvider", {"soc_model": "SM8750", "backend_type": "htp"}), ("CPUExecutionProvider", {})],
+)
+DECODE = replace(PREFILL, role="decode", name="decode", filename="decode_ctx.onnx")
+EMBEDDINGS = Stage("embeddings", "embeddings", "embeddings.onnx", ("input_ids",), ("input_hidden_states",))
+LM_HEAD = Stage("lm_head", "lm_head", "lm_head.onnx", ("output_hidden_states",), ("logits",))
+
+
+def written(base: dict[str, Any], *stages: Stage) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(genai_config(base, stages).data)
+    return document
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    base = copy.deepcopy(BASE)
+    change(base["model"])
+    return base
+
+
+def test_the_prompt_and_each_token_go_to_the_models_that_were_compiled_for_them() -> None:
+    document = written(BASE, DECODE, PREFILL)
+    assert document["model"]["type"] == "decoder-pipeline"
+    prefill, decode = document["model"]["decoder"]["pipeline"]
+    assert prefill == {
+        "prefill": {
+            "filename": "prefill_ctx.onnx",
+            "inputs": ["input_ids", "position_ids", *KEYS],
+            "outputs": ["logits", *PRESENT],
+            "run_on_prompt": True,
+            "run_on_token_gen": False,
+            "session_options": {
+                "ep.share_ep_contexts": "1",
+                "intra_op_num_threads": 2,
+                "log_id": "onnxruntime-genai",
+                "provider_options": [{"QNN": {"backend_type": "htp", "soc_model": "SM8750"}}],
+            },
+        }
+    }
+    assert (decode["decode"]["run_on_prompt"], decode["decode"]["run_on_token_gen"]) == (False, True)
+
+
+def test_what_the_user_says_of_the_model_and_the_search_stays_as_it_is() -> None:
+    document = written(BASE, PREFILL, DECODE)
+    assert document["search"] == BASE["search"]
+    decoder = document["model"]["decoder"]
+    for key in ("head_size", "inputs", "outputs"):
+        assert decoder[key] == BASE["model"]["decoder"][key]
+    # The user's EPs are not those that the models were compiled for, and their file is not shipped.
+    assert not {"session_options", "filename"} & set(decoder)
+    assert BASE["model"]["type"] == "qwen2"
+
+
+def test_embeddings_run_first_and_the_head_last_whatever_the_order_of_the_roles() -> None:
+    middle = replace(PREFILL, inputs=("input_hidden_states", *KEYS), outputs=("output_hidden_states", *PRESENT))
+    both = replace(middle, role="both", name="transformer")
+    pipeline = written(BASE, LM_HEAD, both, EMBEDDINGS)["model"]["decoder"]["pipeline"]
+    assert [next(iter(stage)) for stage in pipeline] == ["embeddings", "transformer", "lm_head"]
+    assert all(body["run_on_prompt"] and body["run_on_token_gen"] for stage in pipeline for body in stage.values())
+    assert ["is_lm_head" in body for stage in pipeline for body in stage.values()] == [False, False, True]
+
+
+def test_a_configuration_that_is_made_again_has_the_same_bytes() -> None:
+    options = {"backend_type": "htp", "soc_model": "SM8750"}
+    other = replace(PREFILL, provider_options=[("QNNExecutionProvider", options), ("CPUExecutionProvider", {})])
+    assert genai_config(BASE, [PREFILL, DECODE]).data == genai_config(copy.deepcopy(BASE), [DECODE, other]).data
+
+
+def test_letters_beyond_ascii_are_written_as_they_are_since_genai_reads_no_escapes() -> None:
+    assert "ü".encode() in genai_config(changed(lambda model: model.update(tokenizer_dir="ü")), [PREFILL, DECODE]).data
+
+
+def test_eps_are_named_as_genai_names_them() -> None:
+    assert provider_name("NvTensorRTRTXExecutionProvider") == "NvTensorRtRtx"
+    assert provider_name("AcmeExecutionProvider") == "AcmeExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda model: model.pop("context_length"), "model.context_length has to be a whole number above 0"),
+        (lambda model: model.update(context_length=True), "model.context_length has to be a whole number above 0"),
+        (lambda model: model.update(vocab_size="256"), "model.vocab_size has to be a whole number above 0"),
+        (
+            lambda model: model.update(eos_token_id=256),
+            "model.eos_token_id has to be a token, or a list of tokens, below model.vocab_size",
+        ),
+        (lambda model: model.update(decoder=[]), "model.decoder is not an object"),
+        (lambda model: model["decoder"].update(session_options="x"), "model.decoder.session_options is not an object"),
+        (lambda model: model["decoder"].update(inputs={"input_ids": 1}), "model.decoder.inputs is not an object of names"),
+        (lambda model: model["decoder"].update(pipeline=[]), "model.decoder.pipeline is what epbuild writes; leave it out"),
+        (lambda model: model.update(vision={}), "model.vision has no place in a decoder-pipeline"),
+        (lambda model: model.update(pad_token_id=None), "model.pad_token_id has no value that onnxruntime-genai reads"),
+        (
+            lambda model: model.update(tokenizer_dir="\x01"),
+            "model.tokenizer_dir has a character that onnxruntime-genai cannot read",
+        ),
+    ],
+)
+def test_a_base_that_genai_would_not_run_is_told_of_before_anything_is_written(
+    change: Callable[[dict[str, Any]], object], sentence: str
+) -> None:
+    base = changed(change)
+    assert check_base(base) == [sentence]
+    with pytest.raises(GenaiError) as caught:
+        genai_config(base, [PREFILL, DECODE])
+    assert caught.value.sentences == (sentence,)
+
+
+def test_a_base_is_an_object_with_a_model() -> None:
+    assert check_base(BASE) == []
+    nothing: list[Any] = [None, [], {}, {"model": 1}]
+    for document in nothing:
+        assert check_base(document) == ["it is not an object with an object 'model' in it"]
+
+
+UNFED = (
+    "the stage 'decode' has the input 'past_seq_len', which no stage before it computes and model.decoder.inputs does not name"
+)
+UNCACHED = (
+    "the stage 'decode' takes 'past_key_1' from the cache and has no output 'present_key_1' to give back;"
+    " say its name in model.decoder.outputs.present_key_names"
+)
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        (LM_HEAD, "no model has the role 'decode', or 'both'"),
+        (replace(PREFILL, name="again"), "two models have the role 'prefill'"),
+        (replace(PREFILL, role="both"), "'both' takes the prompt and each token, which leaves nothing for 'prefill'"),
+        (replace(DECODE, name="prefill"), "two stages are called 'prefill', which onnxruntime-genai takes for one"),
+        (
+            replace(DECODE, filename="../decode.onnx"),
+            "the stage 'decode' has the file '../decode.onnx', which is not below the configuration's folder",
+        ),
+        (
+            replace(DECODE, provider_options=[("TensorrtExecutionProvider", {})]),
+            "the stage 'decode' needs TensorrtExecutionProvider, which onnxruntime-genai does not know",
+        ),
+        (replace(DECODE, inputs=(*DECODE.inputs, "past_seq_len")), UNFED),
+        (
+            replace(DECODE, outputs=("hidden", *PRESENT)),
+            "no stage that runs on each token has the output 'logits', which model.decoder.outputs.logits names",
+        ),
+        (replace(DECODE, outputs=("logits", *(name for name in PRESENT if name != "present_key_1"))), UNCACHED),
+    ],
+)
+def test_stages_with_which_genai_fails_or_silently_computes_nonsense_are_refused(second: Stage, sentence: str) -> None:
+    assert sentence in check_stages(BASE, [PREFILL, second])
+    with pytest.raises(GenaiError) as caught:
+        genai_config(BASE, [PREFILL, second])
+    assert sentence in caught.value.sentences
+
+
+def test_names_that_genai_knows_by_itself_need_not_be_said() -> None:
+    names = {name: name.replace("past_key_", "past_key_values.").replace("past_value_", "past_key_values.") for name in KEYS}
+    inputs = tuple(f"{names[name]}.{'key' if 'key' in name else 'value'}" for name in KEYS)
+    outputs = tuple(name.replace("past_key_values", "present") for name in inputs)
+    stage = replace(PREFILL, role="both", inputs=("input_ids", "attention_mask", *inputs), outputs=("logits", *outputs))
+    silent = changed(lambda model: [model["decoder"].pop("inputs"), model["decoder"].pop("outputs")])
+    assert check_stages(silent, [stage]) == []

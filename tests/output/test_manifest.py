@@ -1,0 +1,240 @@
+"""What a user may rely on from a manifest: equal builds have equal ones, its schema is true, and a broken one does no harm."""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epbuild.archive.content import Content
+from epbuild.core.schemas import schema
+from epbuild.output.manifest import ManifestModel, render
+from epbuild.output.owned import emitted_files
+
+DIGEST = "ab" * 32
+SCHEMA = schema("manifest")
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+NODE = {
+    "name": "QNNExecutionProvider_QNN_1_0",
+    "source": "QNNExecutionProvider",
+    "main_context": 1,
+    "embed_mode": 0,
+    "partition_name": "QNN_1_0",
+    "ep_sdk_version": "2.50.0",
+    "onnx_model_filename": "decode.onnx",
+    "hardware_architecture": "73",
+    "notes": "größe",
+    "max_size": 4096,
+    "reference": "llm.bin",
+    "others": {"is_multi_soc_ep_context": 0, "io_name_overrides": "y=z"},
+}
+EMBEDDED = {"name": "n", "source": "QNN", "main_context": 1, "embed_mode": 1, "payload_bytes": 12}
+
+
+def rendered(*, reverse: bool = False) -> bytes:
+    """A manifest with everything that one can have; `reverse` turns the order of whatever has no order."""
+
+    def shuffled(mapping: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(sorted(mapping.items(), reverse=reverse))
+
+    return render(
+        recipe="tiny-llm",
+        group="decoder",
+        share_weights=True,
+        target=shuffled(
+            {
+                "name": "npu",
+                "eps": [
+                    shuffled(
+                        {
+                            "ep": "QNNExecutionProvider",
+                            "provider_options": shuffled({"soc_model": "SC8380XP", "backend_type": "htp"}),
+                        }
+                    ),
+                    shuffled({"ep": "OpenVINOExecutionProvider", "provider_options": {}}),
+                ],
+                "session_options": {},
+                "environment": shuffled({"ADSP_LIBRARY_PATH": "/opt/größe", "QNN_LOG": "1"}),
+                "unchecked_options": ["new_option"],
+                "not_reproducible": "it has the time of day in it",
+            }
+        ),
+        toolchain=shuffled(
+            {
+                "python": "cpython-3.11",
+                "platform": "linux-x86_64",
+                "distributions": shuffled({"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}),
+            }
+        ),
+        custom_ops=[{"module": "acme_ops"}, {"library": "libmine.so", "sha256": DIGEST}],
+        models=[
+            ManifestModel(
+                name=name,
+                file=f"{name}.onnx",
+                action_key=DIGEST,
+                source=shuffled(
+                    {
+                        "sha256": DIGEST,
+                        "external_data": {"w.bin": DIGEST},
+                        "inputs": [{"name": "x", "type": "float32", "shape": [1, "n", None]}],
+                        "outputs": [],
+                    }
+                ),
+                nodes=[shuffled(node) for node in nodes],
+                fallback_nodes=0,
+                compatibility={"QNNExecutionProvider": "1;2;3"},
+            )
+            for name, nodes in {"prefill": [NODE], "decode": [NODE, EMBEDDED]}.items()
+        ],
+        files=[Content("llm.bin", "context-binary", 12, DIGEST), Content("prefill.onnx", "model", 0, DIGEST)],
+    ).data
+
+
+def test_equal_builds_have_equal_manifests_byte_for_byte() -> None:
+    assert rendered() == rendered(reverse=True)
+
+
+def test_a_manifest_is_text_that_people_and_diffs_can_read() -> None:
+    text = rendered().decode("utf-8")
+    assert text.endswith("}\n")
+    assert "größe" in text
+    assert max(map(len, text.splitlines())) < 120
+
+
+def test_the_schema_is_a_valid_2020_12_schema() -> None:
+    VALIDATOR.check_schema(SCHEMA)
+
+
+def test_what_epbuild_writes_is_what_the_schema_says() -> None:
+    VALIDATOR.validate(json.loads(rendered()))
+
+
+def objects(document: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The place of every object whose keys the schema gives: all but those that hold texts by name."""
+    children = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    open_ones = {
+        "provider_options",
+        "session_options",
+        "environment",
+        "distributions",
+        "external_data",
+        "compatibility",
+        "others",
+    }
+    if isinstance(document, dict) and not (place and place[-1] in open_ones):
+        yield place
+    for name, child in children:
+        yield from objects(child, (*place, name))
+
+
+PLACES = list(objects(json.loads(rendered())))
+REQUIRED = {
+    (): ["format", "recipe", "group", "share_weights", "target", "toolchain", "models", "files"],
+    ("target",): ["name", "eps", "session_options", "environment", "unchecked_options"],
+    ("target", "eps", 1): ["ep", "provider_options"],
+    ("toolchain",): ["python", "platform", "distributions"],
+    ("models", 1): ["name", "file", "action_key", "source", "ep_context_nodes", "fallback_nodes", "compatibility"],
+    ("models", 1, "source"): ["sha256", "external_data"],
+    ("models", 1, "ep_context_nodes", 0): ["name", "source", "main_context", "embed_mode"],
+    ("files", 0): ["path", "role", "size", "sha256"],
+}
+
+
+def changed(place: tuple[str | int, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A manifest, and the object in it at `place`."""
+    document = found = copy.deepcopy(json.loads(rendered()))
+    for part in place:
+        found = found[part]
+    return document, found
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_reader_can_trust_that_there_is_no_key_that_the_schema_does_not_explain(place: tuple[str | int, ...]) -> None:
+    document, found = changed(place)
+    found["surprise"] = 1
+    assert not VALIDATOR.is_valid(document)
+
+
+@pytest.mark.parametrize(("place", "key"), [(place, key) for place, keys in REQUIRED.items() for key in keys], ids=str)
+def test_a_reader_can_trust_that_a_key_is_there(place: tuple[str | int, ...], key: str) -> None:
+    document, found = changed(place)
+    del found[key]
+    assert not VALIDATOR.is_valid(document)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("eps", []), ("eps", {}), ("environment", {"A": 1}), ("unchecked_options", [1]), ("unchecked_options", {"a": "b"})],
+)
+def test_a_reader_can_trust_what_a_target_is_made_of(key: str, value: object) -> None:
+    document, target = changed(("target",))
+    target[key] = value
+    assert not VALIDATOR.is_valid(document)
+
+
+def test_every_key_of_the_schema_is_explained() -> None:
+    def subschemas(document: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(document, dict):
+            yield from document.get("properties", {}).items()
+            for child in document.values():
+                yield from subschemas(child)
+
+    shown = list(subschemas(SCHEMA))
+    assert len(shown) > 40
+    assert [name for name, subschema in shown if not {"title", "description"} <= subschema.keys()] == []
+
+
+def test_a_manifest_says_which_files_are_epbuilds_own_itself_included(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(rendered())
+    assert emitted_files(tmp_path) == {"llm.bin", "prefill.onnx", "manifest.json"}
+
+
+GARBAGE = [
+    b"",
+    b"\xff\xfe",
+    b"null",
+    b"[]",
+    b"{}",
+    b'"files"',
+    b'{"format": 1}',
+    b'{"format": 1, "files": null}',
+    b'{"format": 1, "files": ["a.onnx"]}',
+    b'{"format": 1, "files": {"a.onnx": {}}}',
+    b'{"format": 1, "files": [{"name": "a.onnx"}]}',
+    b'{"format": 2, "files": [{"path": "a.onnx"}]}',
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_a_broken_manifest_gives_epbuild_no_right_to_any_file(tmp_path: Path, garbage: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(garbage)
+    assert emitted_files(tmp_path) == frozenset()
+
+
+def test_no_manifest_gives_epbuild_no_right_to_any_file(tmp_path: Path) -> None:
+    assert emitted_files(tmp_path) == frozenset()
+
+
+json_values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | st.just("files") | st.just("path"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["files", "format", "path"]), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)
+@given(content=st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_no_content_of_a_manifest_stops_a_build(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        manifest = Path(folder) / "manifest.json"
+        manifest.write_bytes(content)
+        assert all(isinstance(path, str) for path in emitted_files(manifest.parent))

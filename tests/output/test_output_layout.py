@@ -1,0 +1,146 @@
+"""What a user may rely on from a layout: every artifact under the name that was asked for, and every reference follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from epbuild.core.errors import BuildError
+from epbuild.output.layout import Placed, Stored, StoredModel, arrange
+
+STEP = "emit:decoder/npu/directory"
+QNN = "QNNExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+
+
+def stored(name: str, content: str = "") -> Stored:
+    return Stored(name, f"digest of {content or name}", 1)
+
+
+def compiled(member: str, *, binaries: Sequence[tuple[str, Stored]] = (), data: Sequence[Stored] = ()) -> StoredModel:
+    return StoredModel(member, stored(f"{member}_ctx.onnx"), tuple(binaries), tuple(data))
+
+
+def by_qnn(names: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """The context binary's name by member, where there is one EP."""
+    return {member: {QNN: name} for member, name in names.items()}
+
+
+SHARED = stored("prefill_ctx_qnn.bin")
+PAIR = (compiled("prefill", binaries=[(QNN, SHARED)]), compiled("decode", binaries=[(QNN, SHARED)]))
+
+
+def paths(placed: Sequence[Placed]) -> dict[str, tuple[str, Mapping[str, str]]]:
+    return {item.path: (item.role, dict(item.renames)) for item in placed}
+
+
+def arranged(
+    models: Sequence[StoredModel], names: Mapping[str, str], binaries: Mapping[str, Mapping[str, str]]
+) -> tuple[Placed, ...]:
+    return arrange(models, names, binaries, "manifest.json", STEP)
+
+
+def test_models_that_share_a_binary_are_laid_out_with_one_and_refer_to_its_new_name() -> None:
+    names = {"prefill": "prefill.onnx", "decode": "decode.onnx"}
+    placed = arranged(PAIR, names, by_qnn(dict.fromkeys(names, "llm.bin")))
+    renamed = {"prefill_ctx_qnn.bin": "llm.bin"}
+    assert paths(placed) == {
+        "decode.onnx": ("model", renamed),
+        "llm.bin": ("context-binary", {}),
+        "prefill.onnx": ("model", renamed),
+    }
+
+
+def test_a_binary_that_keeps_its_name_leaves_its_model_as_the_ep_wrote_it() -> None:
+    [binary, model] = arranged(PAIR[:1], {"prefill": "x.onnx"}, by_qnn({"prefill": SHARED.name}))
+    assert (binary.artifact, model.path, model.renames) == (SHARED, "x.onnx", {})
+
+
+@pytest.mark.parametrize(
+    ("model", "binary", "reference"),
+    [
+        ("a.onnx", "bin/a.bin", "bin/a.bin"),
+        ("models/a.onnx", "models/a.bin", "a.bin"),
+        ("models/a.onnx", "models/deep/a.bin", "deep/a.bin"),
+    ],
+)
+def test_a_reference_is_written_as_seen_from_its_model(model: str, binary: str, reference: str) -> None:
+    placed = arranged(PAIR[:1], {"prefill": model}, by_qnn({"prefill": binary}))
+    assert paths(placed)[model] == ("model", {SHARED.name: reference})
+    assert paths(placed)[binary] == ("context-binary", {})
+
+
+def test_external_data_stays_where_its_model_looks_for_it() -> None:
+    models = [compiled("prefill", data=[stored("weights/w.bin")])]
+    assert list(paths(arranged(models, {"prefill": "deep/prefill.onnx"}, {}))) == ["deep/prefill.onnx", "deep/weights/w.bin"]
+
+
+def test_one_data_file_of_two_models_in_one_folder_is_laid_out_once() -> None:
+    weights = stored("w.bin")
+    models = [compiled("prefill", data=[weights]), compiled("decode", data=[weights])]
+    assert list(paths(arranged(models, {"prefill": "p.onnx", "decode": "d.onnx"}, {}))) == ["d.onnx", "p.onnx", "w.bin"]
+
+
+def test_two_eps_that_each_made_a_binary_of_one_model_have_both_under_their_own_names() -> None:
+    made = [(QNN, stored("m_ctx_qnn.bin")), (OPENVINO, stored("m_ctx_openvino.bin"))]
+    placed = arranged([compiled("m", binaries=made)], {"m": "m.onnx"}, {"m": {OPENVINO: "bin/cpu.bin", QNN: "bin/npu.bin"}})
+    assert {item.path: item.artifact.name for item in placed} == {
+        "bin/cpu.bin": "m_ctx_openvino.bin",
+        "bin/npu.bin": "m_ctx_qnn.bin",
+        "m.onnx": "m_ctx.onnx",
+    }
+    assert paths(placed)["m.onnx"] == ("model", {"m_ctx_qnn.bin": "bin/npu.bin", "m_ctx_openvino.bin": "bin/cpu.bin"})
+
+
+def test_two_binaries_of_two_eps_under_one_name_are_refused_and_neither_is_lost() -> None:
+    made = [(QNN, stored("m_ctx_qnn.bin")), (OPENVINO, stored("m_ctx_openvino.bin"))]
+    code, message, where = refusal([compiled("m", binaries=made)], {"m": "m.onnx"}, {"m": {QNN: "m.bin", OPENVINO: "m.bin"}})
+    assert (code, where) == ("EPB422", STEP)
+    assert "'m.bin'" in message
+
+
+def test_the_order_of_files_does_not_depend_on_the_order_of_models() -> None:
+    names = {"prefill": "a/prefill.onnx", "decode": "b.onnx"}
+    binaries = by_qnn(dict.fromkeys(names, "a/shared.bin"))
+    assert [item.path for item in arranged(PAIR, names, binaries)] == [
+        item.path for item in arranged(PAIR[::-1], names, binaries)
+    ]
+
+
+def refusal(
+    models: Sequence[StoredModel], names: Mapping[str, str], binaries: Mapping[str, Mapping[str, str]]
+) -> tuple[str, str, object]:
+    with pytest.raises(BuildError) as refused:
+        arranged(models, names, binaries)
+    [problem] = refused.value.problems
+    return problem.code, problem.message, problem.where
+
+
+def test_a_model_with_more_binaries_than_names_is_refused_and_not_emitted_in_part() -> None:
+    made = [(QNN, stored("one.bin")), (QNN, stored("two.bin"))]
+    code, message, where = refusal(
+        [compiled("prefill", binaries=made)], {"prefill": "prefill.onnx"}, by_qnn({"prefill": "prefill.bin"})
+    )
+    assert (code, where) == ("EPB421", STEP)
+    assert "'prefill' has several context binaries (one.bin, two.bin)" in message
+
+
+@pytest.mark.parametrize("name", ["w.bin", "W.bin"])
+def test_two_artifacts_under_one_name_are_refused_also_where_only_their_case_differs(name: str) -> None:
+    models = [compiled("prefill", data=[stored("w.bin", "old")]), compiled("decode", data=[stored(name, "new")])]
+    code, message, _ = refusal(models, {"prefill": "p.onnx", "decode": "d.onnx"}, {})
+    assert code == "EPB422"
+    assert f"two different artifacts would be written to '{name}'" in message
+
+
+def test_a_data_file_that_has_the_name_of_the_binary_is_refused() -> None:
+    models = [compiled("prefill", binaries=[(QNN, SHARED)], data=[stored("llm.bin")])]
+    assert refusal(models, {"prefill": "p.onnx"}, by_qnn({"prefill": "llm.bin"}))[0] == "EPB422"
+
+
+def test_external_data_never_takes_the_manifests_name() -> None:
+    model = StoredModel("prefill", Stored("prefill_ctx.onnx", "a", 1), (), (Stored("manifest.json", "b", 1),))
+    with pytest.raises(BuildError) as caught:
+        arrange([model], {"prefill": "prefill_ctx.onnx"}, {}, "manifest.json", STEP)
+    assert [problem.code for problem in caught.value.problems] == ["EPB422"]

@@ -1,0 +1,275 @@
+"""What a model package says: that ONNX Runtime opens it is shown by tests/e2e/test_model_package.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from epbuild.archive.content import Content, Role
+from epbuild.output.assets import share_files
+from epbuild.output.package import DATA_FOLDER, Variant, asset_uri, check_package, for_inference, package_manifest, resolve
+
+FOLDER = "decoder/snapdragon-SM8750"
+CPU = "CPUExecutionProvider"
+QNN = "QNNExecutionProvider"
+
+
+def content(path: str, text: str = "", role: Role = "model") -> Content:
+    data = (text or path).encode()
+    return Content(path, role, len(data), hashlib.sha256(data).hexdigest())
+
+
+def compiled(component: str, folder: str = FOLDER) -> Variant:
+    return Variant(
+        component,
+        folder.rsplit("/", 1)[-1],
+        folder,
+        f"{component}_ctx.onnx",
+        QNN,
+        device="npu",
+        compatibility="v2:6:2.51.0",
+        session_options={"ep.share_ep_contexts": "1"},
+        provider_options={"soc_model": "SM8750", "backend_type": "htp"},
+        refers=(f"{folder}/prefill_qnn.bin",),
+    )
+
+
+def base(component: str, folder: str, *, data: tuple[str, ...] = ("weights.bin",), movable: bool = True) -> Variant:
+    refers = tuple(f"{folder}/{name}" for name in data)
+    return Variant(component, "base", folder, f"{component}.onnx", CPU, device="cpu", refers=refers, movable=movable)
+
+
+FILES = [content(f"{FOLDER}/{name}") for name in ("prefill_ctx.onnx", "decode_ctx.onnx", "prefill_qnn.bin", "manifest.json")]
+
+
+def written(*variants: Variant, contents: list[Content] | None = None, **more: Any) -> dict[str, Any]:
+    whole = FILES if contents is None else contents
+    data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", contents=whole, **more).data
+    assert data.endswith(b"}\n")
+    document: dict[str, Any] = json.loads(data)
+    return document
+
+
+def test_models_that_share_a_context_binary_are_components_with_one_folder() -> None:
+    document = written(compiled("prefill"), compiled("decode"))
+    bodies = {name: component["variants"]["snapdragon-SM8750"] for name, component in document["components"].items()}
+    assert {name: body["executor_info"]["ort"]["model_file"] for name, body in bodies.items()} == {
+        "prefill": "prefill_ctx.onnx",
+        "decode": "decode_ctx.onnx",
+    }
+    assert bodies["prefill"] == {
+        "variant_directory": FOLDER,
+        "ep": QNN,
+        "device": "npu",
+        "compatibility_string": "v2:6:2.51.0",
+        "executor_info": {
+            "ort": {
+                "model_file": "prefill_ctx.onnx",
+                "session_options": {"ep.share_ep_contexts": "1"},
+                "provider_options": {"backend_type": "htp", "soc_model": "SM8750"},
+            }
+        },
+    }
+
+
+def test_variants_stay_in_the_order_in_which_onnx_runtime_prefers_them() -> None:
+    names = ["snapdragon-SM8750", "a-later-one", "base"]
+    document = written(*(replace(compiled("prefill"), name=name) for name in names))
+    assert list(document["components"]["prefill"]["variants"]) == names
+
+
+def test_a_variant_for_the_cpu_ep_names_no_device_since_onnx_runtime_would_never_select_it() -> None:
+    document = written(base("prefill", "decoder/base"), contents=[])
+    assert document["components"]["prefill"]["variants"]["base"] == {
+        "variant_directory": "decoder/base",
+        "ep": CPU,
+        "executor_info": {"ort": {"model_file": "prefill.onnx"}},
+    }
+
+
+def test_the_manifest_has_only_keys_that_onnx_runtime_knows_and_lists_every_file_under_its_own() -> None:
+    document = written(compiled("prefill"), contents=FILES[::-1], version="2", provenance="provenance.intoto.json")
+    assert set(document) == {"schema_version", "package_name", "package_version", "layout", "components", "additional_metadata"}
+    assert (document["schema_version"], document["layout"]) == ("1.0", "portable")
+    own = document["additional_metadata"]["epbuild"]
+    assert (own["format"], own["recipe"], own["provenance"]) == (1, "tiny", "provenance.intoto.json")
+    assert [file["path"] for file in own["files"]] == sorted(file.path for file in FILES)
+    first = FILES[1]
+    assert own["files"][0] == {"path": first.path, "role": "model", "size": first.size, "sha256": first.sha256}
+
+
+def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
+    def reordered(options: dict[str, str]) -> dict[str, str]:
+        return dict(reversed(options.items()))
+
+    one = compiled("prefill")
+    other = replace(one, provider_options=reordered(dict(one.provider_options)))
+    arguments: dict[str, Any] = {"name": "tiny", "description": "ü", "recipe": "tiny"}
+    first = package_manifest(variants=[one], contents=FILES, **arguments).data
+    assert first == package_manifest(variants=[other], contents=FILES[::-1], **arguments).data
+    assert "ü".encode() in first
+
+
+def test_a_session_gets_what_its_models_were_compiled_with_and_no_option_that_closes_the_package() -> None:
+    options = {"session.disable_cpu_ep_fallback": "1", "session.collect_node_memory_stats_to_file": "stats.csv"}
+    files = {"session.node_partition_config_file", "op_packages"}
+    found = for_inference(
+        {**options, "session.node_partition_config_file": "in/cuts"},
+        {"soc_model": "69", "op_packages": "Op:options/libOp.so:Provider", "profiling_level": "basic"},
+        share=True,
+        files=files,
+        only_compiling={"profiling_level", "profiling_file_path"},
+    )
+    assert found.session_options == {"session.disable_cpu_ep_fallback": "1", "ep.share_ep_contexts": "1"}
+    assert found.provider_options == {"soc_model": "69"}
+    assert found.left_out == {
+        "session.collect_node_memory_stats_to_file": "ONNX Runtime opens no package in which it would write files",
+        "op_packages": "it names a file of the machine that compiled",
+        "profiling_level": "it is for whoever compiles",
+        "session.node_partition_config_file": "it names a file of the machine that compiled",
+    }
+    assert for_inference({}, {}, share=False).session_options == {}
+
+
+def test_a_package_that_holds_what_it_promises_has_nothing_wrong() -> None:
+    assert check_package(FILES, [compiled("prefill"), compiled("decode")]) == []
+
+
+PREFILL = compiled("prefill")
+ABSENT = "which the package does not hold"
+
+
+@pytest.mark.parametrize(
+    ("variant", "told"),
+    [
+        (replace(PREFILL, model_file="pre_fill.onnx"), f"needs '{FOLDER}/pre_fill.onnx', {ABSENT}"),
+        (replace(PREFILL, refers=(f"{FOLDER}/weights.bin",)), f"needs '{FOLDER}/weights.bin', {ABSENT}"),
+        (replace(PREFILL, session_options={DATA_FOLDER: "there"}), f"needs '{FOLDER}/there/prefill_qnn.bin', {ABSENT}"),
+        (replace(PREFILL, folder="decoder/other"), "has the folder 'decoder/other', which holds nothing"),
+        (replace(PREFILL, model_file=None), f"needs '{FOLDER}/genai_config.json', {ABSENT}"),
+        (replace(PREFILL, model_file="../x.onnx"), "names '../x.onnx', which is not a path inside the package"),
+        (
+            replace(PREFILL, session_options={"session.enable_profiling": "x"}),
+            "has the session option session.enable_profiling, with which ONNX Runtime does not open the package",
+        ),
+    ],
+    ids=["model", "reference", "data folder", "folder", "genai", "path", "option"],
+)
+def test_what_onnx_runtime_would_find_out_too_late_is_told(variant: Variant, told: str) -> None:
+    sentence = f"the variant 'snapdragon-SM8750' of the component 'prefill' {told}"
+    assert sentence in check_package(FILES, [compiled("decode"), variant])
+
+
+def test_two_variants_with_one_name_are_told_of_since_one_would_be_lost() -> None:
+    sentence = "two variants of the component 'prefill' are called 'snapdragon-SM8750'"
+    assert check_package(FILES, [PREFILL, PREFILL]) == [sentence]
+
+
+def test_a_package_for_genai_with_a_second_component_is_told_of() -> None:
+    whole = [*FILES, content(f"{FOLDER}/genai_config.json", role="genai-config")]
+    alone = replace(compiled("decoder"), model_file=None, refers=())
+    assert check_package(whole, [alone]) == []
+    sentence = "onnxruntime-genai opens packages with one component, and this one has decoder, prefill"
+    assert check_package(whole, [alone, compiled("prefill")]) == [sentence]
+
+
+def test_an_asset_is_called_after_the_names_and_the_bytes_of_its_files() -> None:
+    # As onnxruntime's model_package/README.md says: the digest of `<digest>  <path>` lines, sorted by path.
+    first, second = hashlib.sha256(b"1").hexdigest(), hashlib.sha256(b"2").hexdigest()
+    lines = f"{second}  a/b\n{first}  c\n".encode()
+    uri = f"sha256:{hashlib.sha256(lines).hexdigest()}"
+    assert asset_uri({"c": first, "a/b": second}) == uri
+    assert asset_uri({"c": first, "a/c": second}) != uri
+    assert resolve("decoder/base", f"{uri}/x.onnx") == f"shared_assets/{uri.replace(':', '-')}/x.onnx"
+    assert resolve("decoder/base", "x.onnx") == "decoder/base/x.onnx"
+
+
+def test_weights_that_two_groups_ship_lie_in_the_package_once() -> None:
+    contents = [
+        content("left/base/prefill.onnx"),
+        content("left/base/decode.onnx"),
+        content("left/base/weights.bin", "weights", "base-data"),
+        content("right/base/classifier.onnx"),
+        content("right/base/weights.bin", "weights", "base-data"),
+    ]
+    variants = [base("prefill", "left/base"), base("decode", "left/base"), base("classifier", "right/base")]
+    files, said = share_files(contents, variants)
+    uri = asset_uri({"weights.bin": contents[2].sha256})
+    place = f"shared_assets/{uri.replace(':', '-')}/weights.bin"
+    assert [file.path for file in files] == [
+        "left/base/decode.onnx",
+        "left/base/prefill.onnx",
+        "right/base/classifier.onnx",
+        place,
+    ]
+    assert (files[-1].role, files[-1].sha256) == ("base-data", contents[2].sha256)
+    assert [(variant.folder, variant.model_file, variant.refers) for variant in said] == [
+        ("left/base", "prefill.onnx", (place,)),
+        ("left/base", "decode.onnx", (place,)),
+        ("right/base", "classifier.onnx", (place,)),
+    ]
+    assert all(variant.session_options == {DATA_FOLDER: uri} for variant in said)
+    assert check_package(files, said) == []
+
+
+def test_a_model_that_two_groups_ship_lies_in_the_package_once_and_its_variants_have_a_folder_that_is_there() -> None:
+    contents = [content(f"{group}/base/{name}", name) for group in ("left", "right") for name in ("m.onnx", "w/weights.bin")]
+    variants = [replace(base("m", f"{group}/base", data=("w/weights.bin",)), component=group) for group in ("left", "right")]
+    files, said = share_files(contents, variants)
+    model, weights = asset_uri({"m.onnx": contents[0].sha256}), asset_uri({"w/weights.bin": contents[1].sha256})
+    assert {file.path for file in files} == {resolve("", f"{model}/m.onnx"), resolve("", f"{weights}/w/weights.bin")}
+    assert {variant.model_file for variant in said} == {f"{model}/m.onnx"}
+    assert {variant.folder for variant in said} == {resolve("", model)}
+    assert check_package(files, said) == []
+
+
+def test_what_an_application_opens_without_the_package_stays_where_it_is() -> None:
+    contents = [content(f"{group}/base/{name}", name) for group in ("left", "right") for name in ("m.onnx", "weights.bin")]
+    variants = [replace(base("m", f"{group}/base", movable=group == "left"), component=group) for group in ("left", "right")]
+    assert share_files(contents, variants) == (tuple(contents), tuple(variants))
+
+
+def test_files_that_only_resemble_each_other_are_not_shared() -> None:
+    contents = [
+        content("left/base/m.onnx", "model"),
+        content("left/base/weights.bin", "weights"),
+        content("right/base/m.onnx", "model"),
+        content("right/base/weights.bin", "other weights"),
+        content("third/base/data.bin", "weights"),
+        content("third/base/n.onnx", "another"),
+    ]
+    variants = [
+        replace(base("m", "left/base"), component="left"),
+        replace(base("m", "right/base"), component="right"),
+        base("n", "third/base", data=("data.bin",)),
+    ]
+    # The models are equal, but each has its own weights beside it; and weights under another name are another file.
+    assert share_files(contents, variants) == (tuple(contents), tuple(variants))
+
+
+def test_a_file_that_a_model_still_needs_beside_itself_stays_there_too() -> None:
+    contents = [
+        content("left/base/a.onnx", "a"),
+        content("left/base/b.onnx", "b"),
+        content("left/base/more.bin", "more"),
+        content("left/base/weights.bin", "weights"),
+        content("right/base/c.onnx", "c"),
+        content("right/base/weights.bin", "weights"),
+    ]
+    needy = base("b", "left/base", data=("weights.bin", "more.bin"))
+    files, said = share_files(contents, [base("a", "left/base"), needy, base("c", "right/base")])
+    paths = {file.path for file in files}
+    assert "left/base/weights.bin" in paths
+    assert "right/base/weights.bin" not in paths
+    assert said[1] == needy
+    assert check_package(files, said) == []
+
+
+def test_an_asset_that_is_not_called_after_what_it_holds_is_told() -> None:
+    wrong = content(f"shared_assets/sha256-{'0' * 64}/weights.bin")
+    sentence = f"the shared asset 'sha256-{'0' * 64}' is not called after what it holds"
+    assert check_package([*FILES, wrong], [compiled("prefill")]) == [sentence]

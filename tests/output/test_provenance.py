@@ -1,0 +1,311 @@
+"""What a user may rely on from provenance: others' tools read it, it names all that went in, and equal builds have equal ones."""
+
+from __future__ import annotations
+
+import copy
+import getpass
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
+from in_toto_attestation.v1 import statement_pb2
+from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
+from in_toto_attestation.v1.statement import Statement
+from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, quickstart, sha256
+from packageurl import PackageURL
+
+from epbuild import __version__
+from epbuild.commands.run import Request, run, survey
+from epbuild.output.materials import Built, InputFile, Materials, Package, RecipeFiles, gather, recipe_file
+from epbuild.output.provenance import Subject, statement
+
+MODELS = RECIPE.parent / "models"
+SUBJECTS = (Subject("prefill_ctx.onnx", "01" * 32), Subject("prefill_qnn.bin", "03" * 32))
+INVOCATION = "5e" * 32
+
+
+def materials() -> Materials:
+    output = quickstart()
+    return gather(output.recipe, output.built)
+
+
+def document(found: Materials | None = None, **more: Any) -> dict[str, Any]:
+    text = statement(found or materials(), SUBJECTS, invocation=INVOCATION, **more).data
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def definition(found: Materials | None = None) -> dict[str, Any]:
+    read: dict[str, Any] = document(found)["predicate"]["buildDefinition"]
+    return read
+
+
+def dependencies(found: Materials | None = None) -> dict[tuple[str, str], dict[str, Any]]:
+    """The resolved dependencies by their kind and name; each is there once."""
+    listed = definition(found)["resolvedDependencies"]
+    by_name = {(item["annotations"]["kind"], item["name"]): item for item in listed}
+    assert len(by_name) == len(listed)
+    return by_name
+
+
+def with_member(built: Built, index: int, **changes: Any) -> Built:
+    members = copy.deepcopy(list(built.document["members"]))
+    members[index].update(changes)
+    return replace(built, document={**built.document, "members": members})
+
+
+def built(action: str) -> Built:
+    return next(item for item in quickstart().built if item.action == action)
+
+
+def assert_official(text: bytes) -> None:
+    """The official reader takes it, keeps every field of it, and finds nothing missing."""
+    read = json.loads(text)
+    whole = json_format.Parse(text, statement_pb2.Statement())
+    assert json_format.MessageToDict(whole) == read
+    Statement.copy_from_pb(whole).validate()
+    predicate = json_format.ParseDict(read["predicate"], provenance_pb2.Provenance())
+    assert json_format.MessageToDict(predicate) == read["predicate"]
+    for dependency in predicate.build_definition.resolved_dependencies:
+        ResourceDescriptor.copy_from_pb(dependency).validate()
+        assert dependency.uri or dependency.digest, "the specification wants one of them"
+
+
+def test_the_official_reader_takes_it_whole() -> None:
+    found = gather(quickstart().recipe, quickstart().built, [InputFile("tokenizer.json", "aa" * 32)])
+    assert_official(statement(found, SUBJECTS, invocation=INVOCATION, output={"layout": "directory"}).data)
+
+
+def test_it_is_about_the_files_that_were_made() -> None:
+    read = document()
+    assert read["_type"] == "https://in-toto.io/Statement/v1"
+    assert read["predicateType"] == "https://slsa.dev/provenance/v1"
+    assert {item["name"]: item["digest"] for item in read["subject"]} == {
+        "prefill_ctx.onnx": {"sha256": "01" * 32},
+        "prefill_qnn.bin": {"sha256": "03" * 32},
+    }
+
+
+def test_it_names_the_recipe_the_models_their_data_and_the_packages() -> None:
+    found = dependencies()
+    assert found["recipe", "quickstart.yaml"]["digest"] == {"sha256": sha256(RECIPE)}
+    for name in ("tiny-llm/prefill.onnx", "tiny-llm/decode.onnx", "classifier/classifier.onnx"):
+        assert found["model", f"models/{name}"]["digest"] == {"sha256": sha256(MODELS / name)}
+    # Two graphs have one weights file, which is one thing that went in.
+    assert found["external-data", "models/tiny-llm/weights.bin"]["digest"] == {"sha256": sha256(MODELS / "tiny-llm/weights.bin")}
+    assert found["package", "onnxruntime-qnn"]["uri"] == "pkg:pypi/onnxruntime-qnn@2.7.0"
+    assert found["library", LIBRARY]["digest"] == {"sha256": "62" * 32}
+
+
+def test_it_names_the_files_of_options_and_a_library_of_the_users_own() -> None:
+    item = built(CLASSIFIER)
+    ep = {**item.document["eps"][0], "files": {"op_packages": "0a" * 32}, "library": "0b" * 32}
+    ops = [{"name": "acme_ops", "library": None}, {"name": "libmine.so", "library": "0e" * 32}]
+    files = {"session_files": {"ep.config": "0c" * 32}, "custom_ops": ops}
+    item = replace(item, document={**item.document, "eps": [ep], **files})
+    found = dependencies(gather(quickstart().recipe, [item], [InputFile("tokenizer.json", "0d" * 32)]))
+    assert found["option-file", "QNNExecutionProvider/op_packages"]["digest"] == {"sha256": "0a" * 32}
+    assert found["option-file", "QNNExecutionProvider/library"]["digest"] == {"sha256": "0b" * 32}
+    assert found["option-file", "session/ep.config"]["digest"] == {"sha256": "0c" * 32}
+    assert found["option-file", "custom_ops/libmine.so"]["digest"] == {"sha256": "0e" * 32}
+    assert ("option-file", "custom_ops/acme_ops") not in found, "its library is one of its toolchain's"
+    assert found["asset", "tokenizer.json"]["digest"] == {"sha256": "0d" * 32}
+
+
+def test_its_parameters_are_what_the_recipe_asks_for() -> None:
+    parameters = document(output={"layout": "ort-model-package"})["predicate"]["buildDefinition"]["externalParameters"]
+    assert parameters["recipe"] == {"name": "quickstart", "file": "quickstart.yaml"}
+    assert parameters["output"] == {"layout": "ort-model-package"}
+    by_step = {item["step"]: item for item in parameters["builds"]}
+    decoder = by_step[DECODER]
+    assert (decoder["group"], decoder["target"], decoder["toolchain"]) == ("decoder", "snapdragon-SM8750", "qnn")
+    assert decoder["share_weights"] is True
+    assert decoder["eps"] == [{"name": "QNNExecutionProvider", "options": {"backend_type": "htp", "soc_model": "SM8750"}}]
+    assert [model["name"] for model in decoder["models"]] == ["prefill", "decode"], "their order is meaning"
+    assert decoder["models"][0]["source"] == "models/tiny-llm/prefill.onnx"
+    assert decoder["models"][0]["compile"] == {
+        "embed": False,
+        "graph_optimization_level": "basic",
+        "initializers": "inline",
+    }
+
+
+def test_a_device_that_the_recipe_asks_for_is_a_parameter() -> None:
+    item = built(CLASSIFIER)
+    device: dict[str, Any] = {"type": "npu", "vendor": None, "metadata": {}, "virtual": True}
+    item = replace(item, document={**item.document, "eps": [{**item.document["eps"][0], "device": device}]})
+    (build,) = definition(gather(quickstart().recipe, [item]))["externalParameters"]["builds"]
+    assert build["eps"][0]["device"] == {"type": "npu", "virtual": True}
+
+
+def test_it_leads_to_the_actions_and_to_the_builder() -> None:
+    read = document()["predicate"]
+    actions = read["buildDefinition"]["internalParameters"]["actions"]
+    assert actions == {item.action: item.key for item in quickstart().built}
+    assert read["runDetails"]["metadata"] == {"invocationId": INVOCATION}
+    assert read["runDetails"]["builder"]["id"] == f"pkg:pypi/epbuild@{__version__}"
+
+
+@given(st.permutations(quickstart().built), st.permutations(SUBJECTS), st.booleans())
+def test_what_has_no_order_does_not_change_it(built: list[Built], subjects: list[Subject], reverse: bool) -> None:
+    turned = [replace(item, document=_turned(item.document) if reverse else item.document) for item in built]
+    found = gather(quickstart().recipe, turned)
+    assert statement(found, subjects, invocation=INVOCATION).data == statement(materials(), SUBJECTS, invocation=INVOCATION).data
+
+
+def _turned(value: Any) -> Any:
+    """The document with the keys of its objects in the other order; lists have one that counts."""
+    if isinstance(value, Mapping):
+        return {name: _turned(value[name]) for name in reversed(list(value))}
+    return [_turned(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("part", ["recipe", "model", "option", "package", "library", "subject"])
+def test_what_differs_shows(part: str) -> None:
+    output, item = quickstart(), built(CLASSIFIER)
+    recipe, subjects = output.recipe, SUBJECTS
+    toolchain = item.document["toolchain"]
+    if part == "recipe":
+        recipe = RecipeFiles("quickstart", (replace(recipe.files[0], sha256="ee" * 32),))
+    elif part == "model":
+        item = with_member(item, 0, graph="ee" * 32)
+    elif part == "option":
+        item = replace(item, document={**item.document, "eps": [{**item.document["eps"][0], "options": {"soc_model": "SM8650"}}]})
+    elif part == "package":
+        item = replace(item, document={**item.document, "toolchain": {**toolchain, "distributions": {"onnxruntime": "1.31.0"}}})
+    elif part == "library":
+        item = replace(item, document={**item.document, "toolchain": {**toolchain, "libraries": {LIBRARY: "ee" * 32}}})
+    else:
+        subjects = (SUBJECTS[0], Subject("prefill_qnn.bin", "ee" * 32))
+    before = statement(gather(output.recipe, [built(CLASSIFIER)]), SUBJECTS, invocation=INVOCATION).data
+    assert statement(gather(recipe, [item]), subjects, invocation=INVOCATION).data != before
+
+
+def test_the_cpu_of_the_host_is_not_told_though_a_key_may_depend_on_it() -> None:
+    assert CPU in json.dumps(dict(built(DECODER).document))
+    assert CPU.encode() not in statement(materials(), SUBJECTS, invocation=INVOCATION).data
+
+
+@pytest.mark.parametrize("path", ["/home/someone/models/net.onnx", r"C:\Users\someone\models\net.onnx"])
+def test_where_a_folder_lies_on_one_machine_is_not_told(path: str) -> None:
+    item = replace(with_member(built(CLASSIFIER), 0, external={"net.bin": "0b" * 32}), models={"classifier": path})
+    found = gather(quickstart().recipe, [item])
+    assert {("model", "net.onnx"), ("external-data", "net.bin")} <= dependencies(found).keys()
+    assert b"someone" not in statement(found, SUBJECTS, invocation=INVOCATION).data
+
+
+@pytest.mark.parametrize(
+    ("path", "graph", "data"),
+    [
+        (
+            "https://models.example.com/net/net.onnx?token=secret",
+            "https://models.example.com/net/net.onnx",
+            "https://models.example.com/net/parts/net.bin",
+        ),
+        ("s3://bucket/größe/net.onnx", "s3://bucket/gr%C3%B6%C3%9Fe/net.onnx", "s3://bucket/gr%C3%B6%C3%9Fe/parts/net.bin"),
+        ("hf://owner/repo/net.onnx@main", "hf://owner/repo/net.onnx@main", "hf://owner/repo/parts/net.bin@main"),
+        ("package:my-nets==1.0/a/net.onnx", "pkg:pypi/my-nets@1.0#a/net.onnx", "pkg:pypi/my-nets@1.0#a/parts/net.bin"),
+    ],
+)
+def test_a_remote_model_is_named_by_its_address_without_what_may_be_secret(path: str, graph: str, data: str) -> None:
+    item = replace(with_member(built(CLASSIFIER), 0, external={"parts/net.bin": "0b" * 32}), models={"classifier": path})
+    found = gather(quickstart().recipe, [item])
+    assert dependencies(found)["model", "net.onnx"]["uri"] == graph
+    assert dependencies(found)["external-data", "parts/net.bin"]["uri"] == data
+    assert b"secret" not in statement(found, SUBJECTS, invocation=INVOCATION).data
+    assert definition(found)["externalParameters"]["builds"][0]["models"][0]["source"] == graph
+
+
+def test_a_model_of_a_package_keeps_its_name() -> None:
+    item = replace(built(CLASSIFIER), models={"classifier": "package:onnx/backend/light.onnx"})
+    assert ("model", "package:onnx/backend/light.onnx") in dependencies(gather(quickstart().recipe, [item]))
+
+
+def test_toolchains_are_told_apart_and_what_they_have_in_common_is_named_once() -> None:
+    other = built(CLASSIFIER)
+    toolchain = {**other.document["toolchain"], "distributions": {"numpy": "2.4.6", "onnxruntime-openvino": "1.24.1"}}
+    other = replace(other, toolchain="openvino", document={**other.document, "toolchain": toolchain})
+    found = gather(quickstart().recipe, [built(DECODER), other])
+    assert definition(found)["internalParameters"]["toolchains"].keys() == {"openvino", "qnn"}
+    packages = {item["uri"] for (kind, _), item in dependencies(found).items() if kind == "package"}
+    assert {"pkg:pypi/onnxruntime@1.31.1", "pkg:pypi/onnxruntime-openvino@1.24.1", "pkg:pypi/numpy@2.4.6"} <= packages
+
+
+def test_session_groups_that_do_not_belong_together_are_refused() -> None:
+    other = replace(with_member(built(CLASSIFIER), 0, graph="ee" * 32), action="compile:classifier/other/classifier")
+    with pytest.raises(ValueError, match="different things by 'classifier'"):
+        gather(quickstart().recipe, [built(CLASSIFIER), other])
+
+
+@pytest.mark.parametrize("version", ["2.7.0", "2.0+cu12.1", "1!2.0rc1"])
+def test_a_package_url_is_spelled_as_others_spell_it(version: str) -> None:
+    package = Package("onnxruntime-qnn", version)
+    assert PackageURL("pypi", None, "onnxruntime-qnn", version).to_string() == package.purl
+
+
+def test_an_included_file_is_named_as_seen_from_the_recipe(tmp_path: Path) -> None:
+    assert recipe_file(tmp_path / "shared" / "base.yaml", tmp_path / "recipes", "aa" * 32).name == "../shared/base.yaml"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    (sys.platform, platform.machine().lower()) not in {("linux", "x86_64"), ("win32", "amd64")},
+    reason="onnxruntime-qnn compiles on Linux x86-64 and Windows",
+)
+def test_a_real_build_has_the_same_provenance_wherever_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [_built_in(tmp_path / name / "checkout", tmp_path / name / "cache", monkeypatch) for name in ("one", "another")]
+    assert texts[0] == texts[1]
+    assert_official(texts[0])
+    text = texts[0].decode()
+    for fact in (getpass.getuser(), socket.gethostname()):
+        assert not re.search(rf"\b{re.escape(fact)}\b", text)
+    assert not re.search(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d", text), "a time"
+    assert not re.search(r'"(/|[A-Za-z]:[\\/])', text), "an absolute path"
+    read = json.loads(text)
+    made = {item["name"]: item["digest"]["sha256"] for item in read["subject"]}
+    assert made["classifier_qnn.bin"] == sha256(
+        tmp_path / "one/checkout/dist/quickstart/classifier/snapdragon-SM8750/classifier_qnn.bin"
+    )
+    names = {item["name"] for item in read["predicate"]["buildDefinition"]["resolvedDependencies"]}
+    assert {"epbuild.yaml", "models/classifier/classifier.onnx", "onnxruntime-qnn"} <= names
+    assert any("providers_qnn" in name for name in names), "the EP's library"
+
+
+def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The provenance of the quickstart's classifier for one SoC, made with the real EP, told from what the build itself knows."""
+    shutil.copytree(MODELS, folder / "models")
+    recipe = folder / "epbuild.yaml"
+    shutil.copy(RECIPE, recipe)
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", os.fspath(cache))
+    request = Request(recipe, selection=("emit:classifier/snapdragon-SM8750/*",))
+    assert run(request, lambda event: None) == 0
+    made = [status.made for status in survey(request).actions.values() if status.made is not None]
+    built = [
+        Built(
+            action=item.group.id,
+            key=item.key,
+            document=item.document,
+            group=item.group.group,
+            target=item.group.target.name,
+            toolchain=item.group.target.toolchain.name,
+            models={member.name: member.model.path for member in item.group.members},
+        )
+        for item in made
+    ]
+    (output,) = {path.parent for path in folder.rglob("dist/**/*") if path.is_file()}
+    subjects = [Subject(path.name, sha256(path)) for path in output.iterdir()]
+    found = gather(RecipeFiles("quickstart", (recipe_file(recipe, folder, sha256(recipe)),)), built)
+    return statement(found, subjects, invocation=made[0].key).data

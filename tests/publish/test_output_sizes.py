@@ -1,0 +1,185 @@
+"""What a build says of sizes: each output against what lay there before, whoever made that, and what sharing saves in what was made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
+
+from epbuild.engine.events import ChangedFile, OutputCompared, OutputRemoved, SharingSaved
+from epbuild.publish import sizes as sizes_of
+
+EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
+GATE = EXPECT.replace("}", ", shared_bytes: {min_ratio: 0.3}}")
+MORE = ("{htp_graph_finalization_optimization_mode", "{vtcm_mb: 8, htp_graph_finalization_optimization_mode")
+"""The stand-in for the worker writes the options into the binary: one more is a larger binary."""
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def outputs(workshop: Workshop) -> dict[str, OutputCompared]:
+    return {event.step: event for event in workshop.events if isinstance(event, OutputCompared)}
+
+
+def savings(workshop: Workshop) -> list[SharingSaved]:
+    return [event for event in workshop.events if isinstance(event, SharingSaved)]
+
+
+def sizes(workshop: Workshop, group: str = "decoder") -> dict[str, int]:
+    """What was emitted, less the manifest."""
+    return {name: len(data) for name, data in workshop.contents(group).items() if name != "manifest.json"}
+
+
+def test_the_first_build_of_an_output_has_nothing_before_it(workshop: Workshop) -> None:
+    workshop.build()
+    found = outputs(workshop)
+    assert found.keys() == {EMIT_DECODER, EMIT_CLASSIFIER}
+    assert found[EMIT_DECODER].before is None
+    assert found[EMIT_DECODER].after == sum(sizes(workshop).values())
+    assert found[EMIT_DECODER].files == tuple(ChangedFile(name, None, size) for name, size in sorted(sizes(workshop).items()))
+
+
+def test_what_changed_is_told_file_by_file_and_what_did_not_is_not(workshop: Workshop) -> None:
+    workshop.build()
+    before = sizes(workshop)
+    workshop.write_recipe(MORE)
+    workshop.build()
+    after = sizes(workshop)
+    assert after["prefill_qnn.bin"] > before["prefill_qnn.bin"]
+    [found] = outputs(workshop).values()
+    assert (found.step, found.before, found.after) == (EMIT_DECODER, sum(before.values()), sum(after.values()))
+    assert found.files == (ChangedFile("prefill_qnn.bin", before["prefill_qnn.bin"], after["prefill_qnn.bin"]),)
+    workshop.build()
+    assert outputs(workshop) == {}
+
+
+def test_an_archive_counts_without_the_statement_beside_it(workshop: Workshop) -> None:
+    archive = ('path: "dist/${group}"', 'pack: zip, provenance: true, path: "dist/${group}.zip"')
+    workshop.write_recipe(archive)
+    workshop.build()
+    workshop.write_recipe(archive, MORE)
+    workshop.build()
+    [found] = (event for step, event in outputs(workshop).items() if "decoder" in step)
+    [change] = found.files
+    assert (change.path, change.before, change.after) == ("decoder.zip", found.before, found.after)
+
+
+def test_other_bytes_of_the_same_size_are_a_change(workshop: Workshop) -> None:
+    workshop.build()
+    workshop.write_recipe(("vars: {quality: 3}", "vars: {quality: 1}"))
+    workshop.build()
+    size = sizes(workshop)["prefill_qnn.bin"]
+    assert outputs(workshop)[EMIT_DECODER].files == (ChangedFile("prefill_qnn.bin", size, size),)
+
+
+def test_the_manifest_that_lies_there_is_what_an_output_is_compared_with(workshop: Workshop) -> None:
+    workshop.build()
+    before = sizes(workshop)
+    shutil.rmtree(workshop.folder / ".epbuild")
+    workshop.write_recipe(MORE)
+    workshop.build()
+    found = outputs(workshop)[EMIT_DECODER]
+    assert found.before == sum(before.values())
+    assert [file.path for file in found.files] == ["prefill_qnn.bin"]
+    assert outputs(workshop)[EMIT_CLASSIFIER].files == ()
+
+
+def test_an_output_that_moves_is_compared_with_itself_at_its_old_place(workshop: Workshop) -> None:
+    workshop.build()
+    workshop.write_recipe(("dist/${group}", "out/${group}"))
+    workshop.build()
+    found = outputs(workshop)[EMIT_DECODER]
+    assert found.before == found.after
+    assert found.files == ()
+    assert {event.size > 0 for event in workshop.events if isinstance(event, OutputRemoved)} == {True}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{}", '{"files": 3}', '{"files": [{"path": "a"}]}', '{"additional_metadata": []}', "[" * 10**5]
+)
+def test_what_is_no_manifest_leaves_what_the_workspace_knows(tmp_path: Path, text: str) -> None:
+    recorded = {"a.bin": {"digest": "x", "size": 3}}
+    assert sizes_of.last_files(tmp_path / "nowhere", recorded) == recorded
+    (tmp_path / "manifest.json").write_text(text, encoding="utf-8")
+    assert sizes_of.last_files(tmp_path, recorded) == recorded
+    archive = tmp_path / "a.zip"
+    archive.write_bytes(b"")
+    assert sizes_of.last_files(archive, recorded) == recorded
+
+
+def test_a_model_package_lists_its_files_below_what_onnx_runtime_reads(tmp_path: Path) -> None:
+    listed = [{"path": "decoder/npu/a.bin", "sha256": "ab" * 32, "size": 7}]
+    document = {"schema_version": "1.0", "components": {}, "additional_metadata": {"epbuild": {"format": 1, "files": listed}}}
+    (tmp_path / "manifest.json").write_text(json.dumps(document), encoding="utf-8")
+    assert sizes_of.last_files(tmp_path, {}) == {"decoder/npu/a.bin": {"digest": "ab" * 32, "size": 7}}
+
+
+def test_what_no_manifest_lists_is_no_change() -> None:
+    file = {"a.bin": {"digest": "x", "size": 3}}
+    names = ("manifest.json", "provenance.intoto.json", "decoder/npu/manifest.json")
+    unlisted = {name: {"digest": "y", "size": 5} for name in names}
+    assert sizes_of.compared("emit:a", "dist", file, {**file, **unlisted}) == OutputCompared("emit:a", "dist", 3, 3, ())
+
+
+def test_what_sharing_can_save_is_what_the_sources_have_in_common(workshop: Workshop) -> None:
+    (workshop.folder / "decode.onnx").write_bytes((workshop.folder / "prefill.onnx").read_bytes())
+    workshop.build()
+    assert savings(workshop) == [SharingSaved(SHARE, 64, 32, measured=False)], "eight floats in each model"
+    workshop.build()
+    assert savings(workshop) == []
+
+
+def test_models_with_other_weights_in_one_binary_save_nothing(workshop: Workshop) -> None:
+    (workshop.folder / "prefill.onnx").write_bytes(source_model(1.0, common=3.0))
+    (workshop.folder / "decode.onnx").write_bytes(source_model(2.0, common=4.0))
+    workshop.build()
+    assert savings(workshop) == [SharingSaved(SHARE, 64, 64, measured=False)]
+
+
+def test_what_sharing_saves_is_measured_where_the_recipe_asks_for_it(workshop: Workshop) -> None:
+    workshop.write_recipe((EXPECT, GATE))
+    workshop.build()
+    [found] = savings(workshop)
+    assert found.measured
+    assert found.shared == sizes(workshop)["prefill_qnn.bin"]
+    assert found.shared < found.unshared < 2 * found.shared, "alone, a member is smaller than both together"
+
+
+def test_what_sharing_saves_is_told_where_a_result_came_from_the_store(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.build()
+    told = savings(workshop)
+    other = workshop.checkout(tmp_path / "other", monkeypatch)
+    other.build()
+    assert other.compiled == []
+    assert savings(other) == told
+
+
+def test_a_group_that_does_not_share_saves_nothing(workshop: Workshop) -> None:
+    workshop.write_recipe(("share_weights: true", "share_weights: false"))
+    workshop.build()
+    assert savings(workshop) == []
+
+
+def result_of(first: str, second: str, **more: object) -> dict[str, object]:
+    """A result in which two models name these binaries."""
+    models = [{"member": name, "binaries": {name_: "EP"}, "data": []} for name, name_ in (("prefill", first), ("decode", second))]
+    return {"models": models, "artifacts": {first: {"size": 10}, second: {"size": 10}}, **more}
+
+
+def test_nothing_is_claimed_where_no_file_is_shared_or_nobody_counted() -> None:
+    group = sharing_group("prefill", "decode")
+    weights = {"total_bytes": 1600, "stored_bytes": 1200}
+    told = sizes_of.savings(group, result_of("a.bin", "a.bin", source_weights=weights))
+    assert told == SharingSaved("share:decoder/npu", 1600, 1200, measured=False)
+    assert sizes_of.savings(group, result_of("a.bin", "b.bin", source_weights=weights)) is None
+    assert sizes_of.savings(group, result_of("a.bin", "a.bin")) is None, "made before weights were counted"
+    none = {"total_bytes": 0, "stored_bytes": 0}
+    assert sizes_of.savings(group, result_of("a.bin", "a.bin", source_weights=none)) is None

@@ -1,0 +1,298 @@
+"""What a user may rely on from signing in: what they set comes first, what `docker login` wrote is found, and nothing of it is shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epbuild.publish.registry import helpers
+from epbuild.publish.registry.credentials import UnusableCredentials, credentials_for, docker_config
+
+HOST = "registry.example:5000"
+PASSWORD = "open sesame"
+AUTH = {"auth": base64.b64encode(f"ci:{PASSWORD}".encode()).decode()}
+
+
+@pytest.fixture(autouse=True)
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Docker's folder of a user who has set nothing."""
+    monkeypatch.delenv("EPBUILD_REGISTRY_USER", raising=False)
+    monkeypatch.delenv("EPBUILD_REGISTRY_PASSWORD", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    (tmp_path / "docker").mkdir()
+    return tmp_path / "docker"
+
+
+def write(docker: Path, document: Any) -> None:
+    (docker / "config.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def found(host: str = HOST) -> tuple[str, str] | None:
+    credentials = credentials_for(host)
+    return None if credentials is None else (credentials.user, credentials.password)
+
+
+def test_without_anything_a_registry_is_tried_as_nobody() -> None:
+    assert found() is None
+
+
+def test_the_environment_comes_before_what_docker_knows(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(docker, {"auths": {HOST: AUTH}})
+    assert found() == ("ci", PASSWORD)
+    monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
+    monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", "pässword:with:colons")
+    assert found() == ("me", "pässword:with:colons")
+
+
+def test_a_broken_docker_config_does_not_matter_to_who_set_the_environment(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (docker / "config.json").write_text("{", encoding="utf-8")
+    monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
+    monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
+    assert found() == ("me", PASSWORD)
+
+
+@pytest.mark.parametrize("only", ["EPBUILD_REGISTRY_USER", "EPBUILD_REGISTRY_PASSWORD"])
+def test_half_of_a_sign_in_is_told_and_nothing_else_is_taken(docker: Path, monkeypatch: pytest.MonkeyPatch, only: str) -> None:
+    write(docker, {"auths": {HOST: AUTH}})
+    monkeypatch.setenv(only, PASSWORD)
+    with pytest.raises(UnusableCredentials, match=f"{only} is set, and ") as caught:
+        found()
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", [HOST, f"https://{HOST}", f"https://{HOST}/v1/", f"http://{HOST}/v2/", "https://Registry.Example:5000"]
+)
+def test_docker_s_ways_to_name_a_registry_are_all_known(docker: Path, key: str) -> None:
+    write(docker, {"auths": {"other.example": {"auth": "b3RoZXI6b3RoZXI="}, key: AUTH}})
+    assert found() == ("ci", PASSWORD)
+
+
+@pytest.mark.parametrize(
+    "host", ["registry.example", "registry.example:5001", "xregistry.example:5000", "registry.example:5000.evil.example"]
+)
+def test_another_registry_does_not_get_them(docker: Path, host: str) -> None:
+    write(docker, {"auths": {HOST: AUTH}})
+    assert found(host) is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        AUTH,
+        {"username": "ci", "password": PASSWORD},
+        {"auth": base64.b64encode(f"ci:{PASSWORD}\0\0".encode()).decode()},
+    ],
+)
+def test_docker_s_ways_to_keep_a_password_are_all_read(docker: Path, entry: Mapping[str, str]) -> None:
+    write(docker, {"auths": {HOST: entry}})
+    assert found() == ("ci", PASSWORD)
+
+
+@pytest.mark.parametrize("entry", [{}, {"auth": ""}, {"auth": None}, {"username": "ci"}, None, 7, {"email": "ci@example.com"}])
+def test_an_entry_without_a_password_is_none(docker: Path, entry: Any) -> None:
+    write(docker, {"auths": {HOST: entry}})
+    assert found() is None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "5", '"auths"', '{"auths": {"registry.example:5000": {"auth": "%%%"}}}', "\xff"])
+def test_a_docker_config_that_cannot_be_read_is_told_by_its_path(docker: Path, text: str) -> None:
+    (docker / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(UnusableCredentials) as caught:
+        found()
+    assert str(docker / "config.json") in caught.value.message
+
+
+def test_a_huge_docker_config_is_not_read_into_memory(docker: Path) -> None:
+    (docker / "config.json").write_bytes(b" " * (2 << 20))
+    with pytest.raises(UnusableCredentials):
+        found()
+
+
+def test_a_docker_config_that_is_no_file_is_told(docker: Path) -> None:
+    (docker / "config.json").mkdir()
+    with pytest.raises(UnusableCredentials):
+        found()
+
+
+@pytest.mark.parametrize("document", [{"auths": []}, {"auths": None}, {"credHelpers": 5}, {}])
+def test_sections_of_another_type_are_none(docker: Path, document: Any) -> None:
+    write(docker, document)
+    assert found() is None
+
+
+@pytest.fixture
+def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Puts a credential helper into PATH: a program that prints what it is told, and keeps what it was asked."""
+
+    def install(name: str, said: str, status: int = 0) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        asked = folder / f"{name}.asked"
+        script = folder / f"{name}.py"
+        script.write_text(
+            "import pathlib, sys\n"
+            f"pathlib.Path({str(asked)!r}).write_text(sys.argv[1] + ' ' + sys.stdin.read(), encoding='utf-8')\n"
+            f"sys.stderr.write({PASSWORD!r})\n"
+            f"sys.stdout.write({said!r})\n"
+            f"sys.exit({status})\n",
+            encoding="utf-8",
+        )
+        program = folder / f"docker-credential-{name}{'.cmd' if os.name == 'nt' else ''}"
+        line = (
+            f'@"{sys.executable}" "{script}" %*\n' if os.name == "nt" else f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n'
+        )
+        program.write_text(line, encoding="utf-8")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+        return asked
+
+    return install
+
+
+KEPT = json.dumps({"ServerURL": HOST, "Username": "ci", "Secret": PASSWORD})
+NOT_FOUND = "credentials not found in native keychain\n"
+Install = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"credsStore": "desktop"},
+        {"credHelpers": {HOST: "desktop"}, "credsStore": "other"},
+        {"credHelpers": {f"https://{HOST}": "desktop"}},
+        {"credHelpers": {"other.example": "other"}, "credsStore": "desktop", "auths": {HOST: {}}},
+    ],
+)
+def test_docker_s_credential_helper_is_asked_for_the_registry(docker: Path, helper: Install, document: Any) -> None:
+    asked = helper("desktop", KEPT)
+    write(docker, document)
+    assert found() == ("ci", PASSWORD)
+    assert asked.read_text(encoding="utf-8") == f"get {HOST}"
+    credentials = credentials_for(HOST)
+    assert credentials is not None
+    assert (credentials.source, credentials.is_identity) == ("docker-credential-desktop", False)
+
+
+@pytest.mark.parametrize(("said", "status"), [(NOT_FOUND, 1), ('{"Username": "", "Secret": ""}', 0)])
+def test_a_helper_that_keeps_nothing_for_a_registry_leaves_it_to_what_is_written_down(
+    docker: Path, helper: Install, said: str, status: int
+) -> None:
+    helper("desktop", said, status)
+    write(docker, {"credsStore": "desktop"})
+    assert found() is None
+    write(docker, {"credsStore": "desktop", "auths": {HOST: AUTH}})
+    assert found() == ("ci", PASSWORD)
+
+
+def test_a_helper_that_is_not_installed_is_told_where_nothing_is_written_down(docker: Path) -> None:
+    write(docker, {"credsStore": "not-there"})
+    with pytest.raises(UnusableCredentials, match=r"docker-credential-not-there.*is not installed, or not in PATH") as caught:
+        found()
+    assert caught.value.hint == "Install it, or set EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD."
+    write(docker, {"credsStore": "not-there", "auths": {HOST: AUTH}})
+    assert found() == ("ci", PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "told"),
+    [
+        ("no credentials username", 1, "has an entry without a user"),
+        ("no credentials server URL\n", 1, "has no registry's name in its entry"),
+        (f"cannot unlock {PASSWORD}", 3, "ended with status 3"),
+        (PASSWORD, 0, "answers with what are no credentials"),
+        (json.dumps([PASSWORD]), 0, "answers with what are no credentials"),
+        (json.dumps({"Username": ["ci"], "Secret": PASSWORD}), 0, "answers with what are no credentials"),
+        ("[" * 100_000, 0, "answers with what are no credentials"),
+        ("", 0, "answers with what are no credentials"),
+    ],
+)
+def test_a_helper_that_fails_is_told_without_a_word_of_what_it_printed(
+    docker: Path, helper: Install, said: str, status: int, told: str
+) -> None:
+    helper("desktop", said, status)
+    write(docker, {"credsStore": "desktop", "auths": {HOST: AUTH}})
+    with pytest.raises(UnusableCredentials) as caught:
+        found()
+    assert told in caught.value.message
+    assert f"`echo {HOST} | docker-credential-desktop get`" in caught.value.hint
+    assert PASSWORD not in caught.value.hint + "".join(traceback.format_exception(caught.value))
+
+
+def test_a_helper_that_hangs_is_given_up(docker: Path, helper: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = helper("desktop", KEPT)
+    script = asked.with_name("desktop.py")
+    script.write_text(f"import sys, time\nprint({PASSWORD!r}, flush=True)\ntime.sleep(600)\n", encoding="utf-8")
+    monkeypatch.setattr(helpers, "_TIMEOUT_SECONDS", 0.5)
+    write(docker, {"credsStore": "desktop"})
+    with pytest.raises(UnusableCredentials, match="did not answer within") as caught:
+        found()
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("name", ["../evil", "/bin/sh", "a b", "-x", "x\n", 5, ["a"]])
+def test_what_is_no_name_of_a_helper_is_not_run(docker: Path, name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.run", lambda *arguments, **settings: pytest.fail("it was run"))
+    write(docker, {"credsStore": name})
+    with pytest.raises(UnusableCredentials, match="is not installed"):
+        found()
+
+
+def test_the_environment_comes_before_a_helper(docker: Path, helper: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = helper("desktop", KEPT)
+    write(docker, {"credsStore": "desktop"})
+    monkeypatch.setenv("EPBUILD_REGISTRY_USER", "me")
+    monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", "mine")
+    assert found() == ("me", "mine")
+    assert not asked.exists()
+
+
+def test_an_identity_token_is_known_as_one(docker: Path, helper: Install) -> None:
+    write(docker, {"auths": {HOST: {"auth": "", "identitytoken": PASSWORD}}})
+    written = credentials_for(HOST)
+    helper("desktop", json.dumps({"Username": "<token>", "Secret": PASSWORD}))
+    write(docker, {"credsStore": "desktop"})
+    kept = credentials_for(HOST)
+    for credentials in (written, kept):
+        assert credentials is not None
+        assert credentials.is_identity
+        assert credentials.password == PASSWORD
+        assert PASSWORD not in repr(credentials)
+
+
+def test_docker_s_folder_is_the_users_unless_it_is_said(monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
+    assert docker_config() == docker / "config.json"
+    monkeypatch.delenv("DOCKER_CONFIG")
+    assert docker_config() == Path.home() / ".docker" / "config.json"
+
+
+def test_a_user_that_no_header_can_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPBUILD_REGISTRY_USER", "a:b")
+    monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
+    with pytest.raises(UnusableCredentials):
+        found()
+
+
+def test_neither_is_shown_when_they_are_printed(docker: Path) -> None:
+    write(docker, {"auths": {HOST: AUTH}})
+    credentials = credentials_for(HOST)
+    assert credentials is not None
+    shown = f"{credentials} {credentials!r}"
+    assert PASSWORD not in shown
+    assert AUTH["auth"] not in shown
+    assert credentials.basic == f"Basic {AUTH['auth']}"
+
+
+def test_neither_is_shown_in_a_traceback(docker: Path) -> None:
+    write(docker, {"auths": {HOST: {"auth": f"!{PASSWORD}"}}})
+    with pytest.raises(UnusableCredentials) as caught:
+        found()
+    assert PASSWORD not in "".join(traceback.format_exception(caught.value))

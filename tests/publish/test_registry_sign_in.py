@@ -1,0 +1,371 @@
+"""What a user may rely on when a registry asks who pushes: they are let in, or told why not, and no secret goes to a third party."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+import trustme
+from registry_pushes import PASSWORD, Pusher, Start, as_nobody, holds_all
+from stand_in_registry import Registry, TokenServer, Trouble, Tunnel, basic, digest, said, serving
+
+from epbuild.publish.registry.exchange import Exchange, Unreachable
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    as_nobody(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def signed_in(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A user with a password; the header that says so."""
+    monkeypatch.setenv("EPBUILD_REGISTRY_USER", "ci")
+    monkeypatch.setenv("EPBUILD_REGISTRY_PASSWORD", PASSWORD)
+    return basic("ci", PASSWORD)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Any]]:
+    """Starts servers, which end with the test."""
+    with ExitStack() as stack:
+        yield lambda kind, *arguments: stack.enter_context(serving(kind, *arguments))
+
+
+@pytest.fixture
+def registry(start: Start[Registry]) -> Registry:
+    return start(Registry)
+
+
+@pytest.fixture
+def pusher() -> Pusher:
+    return Pusher()
+
+
+class TestWhoPushes:
+    def test_the_user_and_password_of_the_environment(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
+        registry.allowed, registry.challenge = {signed_in}, 'Basic realm="tests"'
+        pusher(registry)
+        assert holds_all(registry, pusher)
+
+    def test_what_docker_login_wrote_down(self, registry: Registry, pusher: Pusher, tmp_path: Path) -> None:
+        registry.allowed, registry.challenge = {basic("ci", PASSWORD)}, 'basic realm="tests"'
+        (tmp_path / "docker").mkdir()
+        auth = {"auth": basic("ci", PASSWORD).removeprefix("Basic ")}
+        document = {"auths": {f"127.0.0.1:{registry.port}": auth}}
+        (tmp_path / "docker/config.json").write_text(json.dumps(document), encoding="utf-8")
+        pusher(registry)
+        assert holds_all(registry, pusher)
+
+    def test_a_registry_that_asks_nobody_is_told_nothing(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
+        pusher(registry)
+        assert registry.secrets() == {None}
+
+    @pytest.mark.parametrize("key", ["token", "access_token"])
+    def test_a_token_for_pushing_there_is_fetched(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher, signed_in: str, key: str
+    ) -> None:
+        tokens = start(TokenServer)
+        tokens.user, tokens.tokens = signed_in, [{key: "t1"}]
+        registry.allowed, registry.challenge = {"Bearer t1"}, tokens.challenge
+        pusher(registry)
+        assert holds_all(registry, pusher)
+        (asked,) = tokens.asked("GET")
+        assert asked == "/auth?account=ci&service=registry%2C+of+tests&scope=repository%3Ateam%2Fmodels%3Apull%2Cpush"
+        assert signed_in not in registry.secrets()
+
+    def test_a_token_for_anybody_is_fetched_without_a_user(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher
+    ) -> None:
+        tokens = start(TokenServer)
+        tokens.tokens = [{"token": "t1"}]
+        registry.allowed, registry.challenge = {"Bearer t1"}, tokens.challenge
+        pusher(registry)
+        assert holds_all(registry, pusher)
+        assert tokens.secrets() == {None}
+
+    def test_a_token_that_ends_during_the_push_is_renewed_and_the_blob_sent_whole(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher
+    ) -> None:
+        tokens = start(TokenServer)
+        tokens.tokens = [{"token": "t1"}, {"token": "t2"}]
+        registry.allowed, registry.challenge = {"Bearer t1", "Bearer t2"}, tokens.challenge
+        registry.troubles = [Trouble("PUT", "/blobs/", (401, {"WWW-Authenticate": tokens.challenge}, b""))]
+        pusher(registry)
+        assert holds_all(registry, pusher)
+        assert len(tokens.asked("GET")) == 2
+        assert registry.requests[-1].authorization == "Bearer t2"
+
+    def test_a_wrong_password_is_told_and_tried_once(self, registry: Registry, pusher: Pusher, signed_in: str) -> None:
+        registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
+        code, text = pusher.fails(registry)
+        assert code == "EPB427"
+        assert "the user of EPBUILD_REGISTRY_USER" in text
+        assert len(registry.requests) == 2
+
+    def test_a_wrong_password_for_tokens_is_told(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher, signed_in: str
+    ) -> None:
+        tokens = start(TokenServer)
+        tokens.user = "Basic other"
+        registry.allowed, registry.challenge = set(), tokens.challenge
+        code, text = pusher.fails(registry)
+        assert code == "EPB427"
+        assert "401" in text
+
+    def test_who_is_nobody_is_told_how_to_sign_in(self, registry: Registry, pusher: Pusher) -> None:
+        registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
+        code, text = pusher.fails(registry)
+        assert code == "EPB427"
+        assert "Set EPBUILD_REGISTRY_USER and EPBUILD_REGISTRY_PASSWORD" in text
+
+    def test_who_uses_a_helper_of_dockers_that_is_not_there_is_told(
+        self, registry: Registry, pusher: Pusher, tmp_path: Path
+    ) -> None:
+        registry.allowed = set()
+        (tmp_path / "docker").mkdir()
+        (tmp_path / "docker/config.json").write_text('{"credsStore": "not-there"}', encoding="utf-8")
+        code, text = pusher.fails(registry)
+        assert code == "EPB427"
+        assert "Docker's credential helper docker-credential-not-there" in text
+        assert "is not installed" in text
+
+    @pytest.fixture
+    def identity(self, registry: Registry, tmp_path: Path) -> str:
+        (tmp_path / "docker").mkdir()
+        entry = {"auth": "", "identitytoken": "the secret & more"}
+        document = {"auths": {f"127.0.0.1:{registry.port}": entry}}
+        (tmp_path / "docker/config.json").write_text(json.dumps(document), encoding="utf-8")
+        return "the secret & more"
+
+    def test_an_identity_token_is_exchanged_for_one_that_may_push(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher, identity: str
+    ) -> None:
+        tokens = start(TokenServer)
+        tokens.tokens = [{"access_token": "t1", "expires_in": 300}]
+        registry.allowed, registry.challenge = {"Bearer t1"}, tokens.challenge
+        pusher(registry)
+        assert holds_all(registry, pusher)
+        assert tokens.asked("POST") == ["/auth?account=ci"]
+        assert parse_qs(tokens.forms[0].decode()) == {
+            "grant_type": ["refresh_token"],
+            "client_id": ["epbuild"],
+            "service": ["registry, of tests"],
+            "scope": ["repository:team/models:pull,push"],
+            "refresh_token": [identity],
+        }
+        assert tokens.secrets() == {None}
+        assert registry.secrets() == {None, "Bearer t1"}
+
+    def test_an_identity_token_goes_to_no_server_that_it_is_sent_on_to(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher, identity: str
+    ) -> None:
+        tokens, elsewhere = start(TokenServer), start(TokenServer)
+        tokens.troubles = [Trouble("POST", "/auth", (307, {"Location": f"{elsewhere.root}/auth"}, b""))]
+        registry.allowed, registry.challenge = set(), tokens.challenge
+        code, text = pusher.fails(registry)
+        assert code == "EPB426"
+        assert "it sends elsewhere with a secret" in text
+        assert elsewhere.requests == []
+        assert identity not in text
+
+    def test_a_registry_that_hands_out_no_tokens_is_not_shown_an_identity_token(
+        self, registry: Registry, pusher: Pusher, identity: str
+    ) -> None:
+        registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
+        code, text = pusher.fails(registry)
+        assert code == "EPB427"
+        assert registry.secrets() == {None}
+        assert identity not in text
+
+    def test_a_docker_config_that_is_broken_is_told_where_it_is_needed(
+        self, registry: Registry, pusher: Pusher, tmp_path: Path
+    ) -> None:
+        (tmp_path / "docker").mkdir()
+        (tmp_path / "docker/config.json").write_text("{", encoding="utf-8")
+        pusher(registry)
+        registry.allowed, registry.challenge = set(), 'Basic realm="tests"'
+        code, text = pusher.fails(registry)
+        assert code == "EPB427"
+        assert "it is not JSON" in text
+
+    def test_a_user_who_may_only_read_is_told_what_the_registry_says(self, registry: Registry, pusher: Pusher) -> None:
+        registry.troubles = [
+            Trouble("POST", "/uploads/", (403, {}, said("DENIED", "requested access to the resource is denied")))
+        ]
+        code, text = pusher.fails(registry)
+        assert code == "EPB427"
+        assert "403 requested access to the resource is denied" in text
+
+    def test_an_answer_that_is_no_token_is_told(
+        self, registry: Registry, start: Start[TokenServer], pusher: Pusher, signed_in: str
+    ) -> None:
+        tokens = start(TokenServer)
+        registry.allowed, registry.challenge = set(), tokens.challenge
+        for answer in ({}, {"token": 5}, {"token": "two\r\nlines: here"}, {"token": ""}):
+            tokens.tokens = [answer]
+            code, text = pusher.fails(registry)
+            assert code == "EPB426"
+            assert "hands out what is no token" in text
+
+
+class TestWhereSecretsGo:
+    """Only to the registry, and to the server of its tokens."""
+
+    def test_not_to_where_an_upload_is_sent(
+        self, registry: Registry, start: Start[Registry], pusher: Pusher, signed_in: str
+    ) -> None:
+        elsewhere = start(Registry)
+        registry.allowed, registry.challenge = {signed_in}, 'Basic realm="tests"'
+        registry.location = lambda path: f"{elsewhere.root}{path}"
+        elsewhere.blobs = registry.blobs
+        pusher(registry)
+        assert holds_all(registry, pusher)
+        assert len(elsewhere.asked("PUT")) == 3
+        assert elsewhere.secrets() == {None}
+
+    def test_not_along_with_a_redirect(self, registry: Registry, start: Start[Registry], pusher: Pusher, signed_in: str) -> None:
+        elsewhere = start(Registry)
+        elsewhere.blobs, elsewhere.manifests = registry.blobs, registry.manifests
+        registry.allowed, registry.challenge = {signed_in}, 'Basic realm="tests"'
+        last = digest(b"{}")  # when it is asked for, the registry has had the user and the password
+        registry.troubles = [
+            Trouble("HEAD", last, (307, {"Location": f"{elsewhere.root}/v2/team/models/blobs/{last}"}, b"")),
+            Trouble("POST", "/uploads/", (308, {"Location": f"{elsewhere.root}/v2/team/models/blobs/uploads/"}, b"")),
+            Trouble("PUT", "/manifests/1.0", (307, {"Location": f"{elsewhere.root}/v2/team/models/manifests/1.0"}, b"")),
+        ]
+        pusher(registry)
+        assert holds_all(registry, pusher)
+        assert {request.method for request in elsewhere.requests} == {"HEAD", "POST", "PUT"}
+        assert elsewhere.secrets() == {None}
+        assert signed_in in registry.secrets()
+
+    def test_not_to_another_server_that_asks_for_them(
+        self, registry: Registry, start: Callable[..., Any], pusher: Pusher, signed_in: str
+    ) -> None:
+        elsewhere, tokens = start(Registry), start(TokenServer)
+        elsewhere.allowed, elsewhere.challenge = set(), tokens.challenge
+        registry.location = lambda path: f"{elsewhere.root}{path}"
+        code, _ = pusher.fails(registry)
+        assert code == "EPB427"
+        assert elsewhere.secrets() == {None}
+        assert tokens.requests == []
+
+    @pytest.mark.parametrize(
+        "where", ["http://registry.example/auth", "ftp://127.0.0.1/auth", "", "http://[", "file:///etc/passwd"]
+    )
+    def test_not_to_a_token_server_without_tls(self, registry: Registry, pusher: Pusher, signed_in: str, where: str) -> None:
+        registry.allowed, registry.challenge = set(), f'Bearer realm="{where}"'
+        code, _ = pusher.fails(registry)
+        assert code in ("EPB426", "EPB427")
+        assert registry.secrets() == {None}
+
+    def test_a_blob_does_not_go_where_there_is_no_tls(self, registry: Registry, pusher: Pusher) -> None:
+        registry.location = lambda path: f"http://registry.example{path}"
+        code, text = pusher.fails(registry)
+        assert code == "EPB426"
+        assert "without TLS, to registry.example" in text
+
+
+class TestTls:
+    """`registry.example` leads to this machine here, and has a certificate by an authority that nobody knows."""
+
+    @pytest.fixture
+    def authority(self) -> trustme.CA:
+        return trustme.CA()
+
+    @pytest.fixture
+    def secure(self, authority: trustme.CA, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Registry:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("registry.example").configure_cert(context)
+        asked = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: asked("127.0.0.1", *rest, **more))
+        found: Registry = start(Registry, context)
+        return found
+
+    def trust(self, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+
+    def test_a_registry_elsewhere_is_spoken_to_with_tls_and_has_to_prove_who_it_is(
+        self, secure: Registry, pusher: Pusher
+    ) -> None:
+        code, text = pusher.fails(secure, host="registry.example")
+        assert code == "EPB426"
+        assert "its certificate does not hold" in text
+        assert "SSL_CERT_FILE" in text
+        assert secure.requests == []
+
+    def test_an_authority_of_ones_own_can_be_named(
+        self, secure: Registry, authority: trustme.CA, pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.trust(authority, tmp_path, monkeypatch)
+        pusher(secure, host="registry.example")
+        assert holds_all(secure, pusher)
+
+    def test_another_host_s_certificate_does_not_do(
+        self, secure: Registry, authority: trustme.CA, pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.trust(authority, tmp_path, monkeypatch)
+        code, text = pusher.fails(secure, host="other.example")
+        assert code == "EPB426"
+        assert "its certificate does not hold" in text
+
+    def test_a_registry_that_does_not_know_of_its_tls_is_still_spoken_to_with_it(
+        self, secure: Registry, authority: trustme.CA, pusher: Pusher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.trust(authority, tmp_path, monkeypatch)
+        secure.location = lambda path: f"http://registry.example{path}"
+        pusher(secure, host="registry.example")
+        assert holds_all(secure, pusher)
+
+    def test_a_registry_without_tls_is_told(self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: asked("127.0.0.1", *rest, **more))
+        code, text = pusher.fails(registry, host="registry.example")
+        assert code == "EPB426"
+        assert registry.requests == []
+        assert "TLS" in text
+
+    def test_the_way_through_a_proxy(
+        self,
+        secure: Registry,
+        authority: trustme.CA,
+        start: Start[Tunnel],
+        pusher: Pusher,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        self.trust(authority, tmp_path, monkeypatch)
+        tunnel = start(Tunnel)
+        tunnel.to = secure.port
+        monkeypatch.setenv("https_proxy", f"http://me:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{tunnel.port}")
+        pusher(secure, host="registry.example")
+        assert holds_all(secure, pusher)
+        (joined,) = tunnel.requests
+        assert joined.path == f"registry.example:{secure.port}"
+        assert joined.headers["Proxy-Authorization"] == basic("me", PASSWORD)
+
+
+@pytest.mark.parametrize("url", ["https://registry.example/v2/", "https://registry.example:8443/v2/"])
+def test_an_address_without_tls_never_replaces_one_with_it(url: str) -> None:
+    exchange = Exchange(local=False)
+    for location in (
+        "http://localhost/x",
+        "http://127.0.0.1/x",
+        "http://other.example/x",
+        "https://[",
+        "https://a b/",
+        "gopher://registry.example/x",
+    ):
+        with pytest.raises(Unreachable):
+            exchange.resolved(url, location)
+    assert exchange.resolved(url, "http://registry.example/x?a=b") == f"{url.removesuffix('/v2/')}/x?a=b"
+    assert exchange.resolved(url, "https://other.example/x") == "https://other.example/x"

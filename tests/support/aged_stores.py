@@ -1,0 +1,85 @@
+"""A store in which everything has the age that a test gives it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.collect import Collected, Limits, Needs, collect
+from epbuild.cache.records import ActionRecords
+from epbuild.core.content import Blob
+
+DAY = 86400.0
+MONTH = Limits(30 * DAY)
+EVERYTHING = Limits(0)
+NOTHING = Needs()
+
+
+def key_of(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def blobs_of(record: Mapping[str, Any]) -> list[str]:
+    return list(record["blobs"])
+
+
+class AgedStore:
+    """A store whose records name blobs under `blobs`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.blobs = BlobStore(root)
+        self.records = ActionRecords(root)
+
+    def blob(self, content: str, days: float = 0.0) -> Blob:
+        blob = self.add(content)
+        self.age(self.blob_file(blob.digest), days)
+        return blob
+
+    def add(self, content: str) -> Blob:
+        """Store a content as a build does."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "content"
+            path.write_text(content, encoding="utf-8")
+            return self.blobs.add(path)
+
+    def record(self, name: str, *contents: str, days: float = 0.0) -> str:
+        """An action of that name, whose blobs are as old as its record."""
+        blobs = [self.blob(content, days).digest for content in contents]
+        self.records.put(key_of(name), {"blobs": blobs})
+        self.age(self.record_file(key_of(name)), days)
+        return key_of(name)
+
+    def file(self, place: str, content: str, days: float) -> Path:
+        path = self.root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        self.age(path, days)
+        return path
+
+    def collect(self, limits: Limits = MONTH, needs: Needs = NOTHING, **options: Any) -> Collected:
+        return collect(self.root, limits, lambda: needs, blobs_of, **{"now": time.time(), **options})
+
+    def held(self) -> set[str]:
+        """The contents of all blobs."""
+        return {path.read_text(encoding="utf-8") for path in (self.root / "cas" / "sha256").rglob("*") if path.is_file()}
+
+    def keys(self) -> set[str]:
+        return {thing.name for thing in self.records.things()}
+
+    def blob_file(self, digest: str) -> Path:
+        return self.root / "cas" / "sha256" / digest[:2] / digest
+
+    def record_file(self, key: str) -> Path:
+        return self.root / "actions" / key[:2] / f"{key}.json"
+
+    @staticmethod
+    def age(path: Path, days: float) -> None:
+        then = time.time() - days * DAY
+        os.utime(path, (then, then))

@@ -1,0 +1,107 @@
+"""`epbuild` as a user runs it, in a folder with a small recipe; nothing here needs an EP."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from epbuild.archive.content import Content, Write
+from epbuild.archive.oci_writer import image
+from epbuild.archive.packs import Form, write_archive
+
+ROOT = Path(__file__).parents[2]
+
+RECIPE = """\
+epbuild: 1
+name: tiny
+toolchains:
+  qnn:
+    packages: [onnxruntime==1.31.1, onnxruntime-qnn==2.7.0]
+models:
+  relu: relu.onnx
+targets:
+  phone:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      soc_model: SM8750
+groups:
+  main:
+    models: [relu]
+    targets: [phone]
+outputs:
+  - layout: directory
+    path: dist/${target}
+"""
+
+
+CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
+"""What changes how epbuild tells things, and may be set where these tests run."""
+
+
+def environment(folder: Path, **changes: str) -> dict[str, str]:
+    """What `epbuild` is started with: this tree, a store of its own, and neither colours nor a CI service by chance."""
+    kept = {name: value for name, value in os.environ.items() if name not in CHANGE_OUTPUT}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    own = {"PYTHONPATH": os.pathsep.join(paths), "EPBUILD_CACHE_DIR": str(folder / ".cache"), "PYTHONUTF8": "1"}
+    return {**kept, **own, **changes}
+
+
+def epbuild(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line in `folder`, with no terminal and nothing to read."""
+    return subprocess.run(
+        [sys.executable, "-m", "epbuild", *arguments],
+        cwd=folder,
+        env=environment(folder, **changes),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+def write_model(path: Path, operator: str = "Relu", domain: str = "") -> Path:
+    """A model of one node."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "y")]
+    node = helper.make_node(operator, ["x"], ["y"], domain=domain)
+    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), path)
+    return path
+
+
+def pack(folder: Path, path: Path) -> Path:
+    """The files of a folder as an archive, by the name that it shall have, or as an image layout for any other name."""
+    files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    contents = [
+        Content(name, "manifest" if name.endswith("manifest.json") else "asset", len(data), hashlib.sha256(data).hexdigest())
+        for name, data in files.items()
+    ]
+    forms: dict[str, Form] = {".zip": "zip", ".zst": "tar.zst"}
+    if path.suffix in forms:
+
+        def pour(content: Content, write: Write) -> None:
+            write(memoryview(files[content.path]))
+
+        file = io.BytesIO()
+        write_archive(forms[path.suffix], contents, pour, file)
+        path.write_bytes(file.getvalue())
+        return path
+    made = image(contents, {})
+    by_digest = {hashlib.sha256(data).hexdigest(): data for data in files.values()}
+    blobs = {blob.path: by_digest[blob.sha256] for blob in made.blobs}
+    for name, data in {**blobs, **{document.path: document.data for document in made.documents}}.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(data)
+    return path

@@ -1,0 +1,129 @@
+"""An imitation of the parts of kernel32 that epbuild uses, as Microsoft documents them: each call has the arguments that are declared."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from epbuild.core import windows
+
+NO_HANDLE = ctypes.c_void_p(-1).value
+EPOCH_TICKS = 116_444_736_000_000_000
+_REFUSALS = {"CreateFileW": NO_HANDLE, "CreateToolhelp32Snapshot": NO_HANDLE, "ResumeThread": 0xFFFFFFFF}
+
+
+class FakeKernel:
+    """Jobs, processes, threads, files and consoles; `refuses` names the calls that fail."""
+
+    def __init__(self) -> None:
+        self.refuses: set[str] = set()
+        self.open: dict[int, Any] = {}
+        self.jobs: list[SimpleNamespace] = []
+        self.threads = [SimpleNamespace(ident=10, process=1, suspended=0)]
+        self.ended: set[int] = set()
+        self.changed: dict[Path, int] = {}
+        """Ticks of 100 ns since 1601, by path."""
+        self.opened: list[tuple[str, int]] = []
+        self.console = 0x3
+        self._next = 100
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in windows.CALLS:
+            raise AttributeError(name)
+        call = getattr(self, f"_{name}")
+
+        def checked(*arguments: Any) -> Any:
+            for declared, argument in zip(windows.CALLS[name][1], arguments, strict=True):
+                declared.from_param(argument)
+            return _REFUSALS.get(name, 0) if name in self.refuses else call(*arguments)
+
+        return checked
+
+    def handle(self, what: Any) -> int:
+        self._next += 4
+        self.open[self._next] = what
+        return self._next
+
+    def _CloseHandle(self, handle: int) -> int:  # noqa: N802
+        what = self.open.pop(handle)
+        if what in self.jobs and what.kills:
+            self.ended |= what.processes
+        return 1
+
+    def _CreateJobObjectW(self, security: None, name: None) -> int:  # noqa: N802
+        job = SimpleNamespace(processes=set(), kills=False)
+        self.jobs.append(job)
+        return self.handle(job)
+
+    def _SetInformationJobObject(self, handle: int, kind: int, limits: Any, size: int) -> int:  # noqa: N802
+        assert (kind, size) == (9, 144)  # on a machine of 64 bits
+        self.open[handle].kills = limits._obj.flags == 0x2000
+        return 1
+
+    def _AssignProcessToJobObject(self, handle: int, process: int) -> int:  # noqa: N802
+        self.open[handle].processes.add(process)
+        return 1
+
+    def _TerminateJobObject(self, handle: int, status: int) -> int:  # noqa: N802
+        self.ended |= self.open[handle].processes
+        return 1
+
+    def _CreateToolhelp32Snapshot(self, flags: int, process: int) -> Any:  # noqa: N802
+        assert flags == 4
+        return self.handle(iter(list(self.threads)))
+
+    def _Thread32First(self, handle: int, entry: Any) -> int:  # noqa: N802
+        found = next(self.open[handle], None)
+        assert entry._obj.size == 28
+        if found is None:
+            return 0
+        entry._obj.ident, entry._obj.process = found.ident, found.process
+        return 1
+
+    _Thread32Next = _Thread32First
+
+    def _OpenThread(self, access: int, inherited: int, ident: int) -> int:  # noqa: N802
+        assert access == 2
+        return self.handle(next(thread for thread in self.threads if thread.ident == ident))
+
+    def _ResumeThread(self, handle: int) -> int:  # noqa: N802
+        thread = self.open[handle]
+        before: int = thread.suspended
+        thread.suspended = max(0, before - 1)
+        return before
+
+    def _CreateFileW(self, path: str, access: int, share: int, *rest: Any) -> Any:  # noqa: N802
+        assert (access, share, rest[1]) == (0x80, 7, 3)
+        self.opened.append((path, rest[2]))
+        return self.handle(Path(path).absolute()) if Path(path).exists() else NO_HANDLE
+
+    def _GetFileInformationByHandleEx(self, handle: int, kind: int, times: Any, size: int) -> int:  # noqa: N802
+        assert (kind, size) == (0, 40)
+        times._obj.created = EPOCH_TICKS + 1
+        times._obj.changed = self.changed.get(self.open[handle], 0)
+        return 1
+
+    def _GetConsoleMode(self, handle: int, mode: Any) -> int:  # noqa: N802
+        mode._obj.value = self.console
+        return 1
+
+    def _SetConsoleMode(self, handle: int, mode: int) -> int:  # noqa: N802
+        self.console = mode
+        return 1
+
+    def _GlobalMemoryStatusEx(self, status: Any) -> int:  # noqa: N802
+        assert status._obj.length == 64
+        status._obj.physical = 16 << 30
+        return 1
+
+
+def imitated(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
+    """A new imitation in the place of kernel32."""
+    kernel = FakeKernel()
+    monkeypatch.setattr(windows, "kernel32", lambda: kernel)
+    return kernel

@@ -1,0 +1,136 @@
+"""A server for these tests: on this machine only, without TLS, and as unreliable as a test asks it to be."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from epbuild.fetch.web import make_opener
+from epbuild.recipe.address import WebAddress
+
+
+@dataclass
+class File:
+    """What the server has under a path, and how it behaves for it. Lists of behaviours are used up, one for each request."""
+
+    body: bytes
+    etag: str | None = '"v1"'
+    last_modified: str | None = None
+    knows_ranges: bool = True
+    cut_after: list[int] = field(default_factory=list)
+    """For each request, after how many bytes of the answer the line is cut."""
+    answers: list[int] = field(default_factory=list)
+    """For each request, a status to answer instead."""
+    redirect: str | None = None
+    before_body: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    headers: Mapping[str, str]
+
+    @property
+    def range(self) -> str | None:
+        return self.headers.get("Range")
+
+
+class FileServer:
+    """Serves `files` by path, and keeps the requests that came."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.files: dict[str, File] = {}
+        self.requests: list[Request] = []
+
+    def serve(self, path: str, file: File) -> WebAddress:
+        self.files[path] = file
+        return self.address(path)
+
+    def address(self, path: str) -> WebAddress:
+        return WebAddress(f"https://127.0.0.1:{self.port}{path}")
+
+
+@contextmanager
+def serving() -> Iterator[FileServer]:
+    """Lend a running server."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            server.requests.append(Request(self.command, self.path, dict(self.headers.items())))
+            file = server.files.get(self.path.partition("?")[0])
+            if file is None:
+                self.send_error(404)
+            elif file.answers:
+                self.send_error(file.answers.pop(0))
+            elif file.redirect is not None:
+                self.send_response(302)
+                self.send_header("Location", file.redirect)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            else:
+                self._send(file)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def _send(self, file: File) -> None:
+            if self.headers.get("If-Match", file.etag) != file.etag:
+                self.send_error(412)
+                return
+            size = len(file.body)
+            start, end = 0, size
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            if wanted is not None and file.knows_ranges and self.headers.get("If-Range", file.etag) == file.etag is not None:
+                start, end = int(wanted[1]), min(int(wanted[2] or size) + 1, size)
+            if start and start >= size:
+                self.send_error(416)
+                return
+            partly = wanted is not None and (start, end) != (0, size)
+            self.send_response(206 if partly else 200)
+            if partly:
+                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
+            self.send_header("Content-Length", str(end - start))
+            if file.etag is not None:
+                self.send_header("ETag", file.etag)
+            if file.last_modified is not None:
+                self.send_header("Last-Modified", file.last_modified)
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            if file.before_body is not None:
+                file.before_body()
+            stop = min(start + file.cut_after.pop(0), end) if file.cut_after else end
+            with suppress(OSError):  # a client that has heard enough
+                self.wfile.write(file.body[start:stop])
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the library gives it
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = FileServer(httpd.server_address[1])
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+class _WithoutTls(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(http.client.HTTPConnection, req)
+
+
+def opener_without_tls() -> urllib.request.OpenerDirector:
+    """The opener of the program, but for TLS and proxies: what it thinks is https reaches the server of these tests."""
+    return make_opener(_WithoutTls(), urllib.request.ProxyHandler({}))

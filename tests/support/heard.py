@@ -1,0 +1,91 @@
+"""One event of each kind, and streams that stand in for a terminal or a pipe, for these tests."""
+
+from __future__ import annotations
+
+import io
+
+from epbuild.core.errors import Position, Problem, StepId
+from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+from epbuild.engine.events import (
+    ChangedFile,
+    ComparisonFinished,
+    ComparisonStarted,
+    Event,
+    Fetched,
+    Fetching,
+    ModelCovered,
+    OutputCompared,
+    OutputRemoved,
+    Progress,
+    RunFinished,
+    RunStarted,
+    SharingSaved,
+    StepCompared,
+    StepFailed,
+    StepFinished,
+    StepOutput,
+    StepStarted,
+    ToolchainLocked,
+    ToolchainReady,
+    ToolchainStarted,
+    Warned,
+)
+from epbuild.verify.fallback import LeftNode, Outside
+
+COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
+SHARE = "share:decoder/snapdragon-SC8380XP"
+EMIT = "emit:decoder/snapdragon-SC8380XP/directory"
+ADDRESS = "hf://acme/x@main/x.onnx"
+WHERE = Position("epbuild.yaml", 12, 5)
+
+FAILURE = Problem(
+    "EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", StepId(COMPILE), "The whole log: x.log.", "→ [bold]no[/]"
+)
+WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)
+ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", StepId(COMPILE), "Both are kept.")
+STAMPS = DifferingBytes("timestamp", "member metadata", 233_880, 6, 6, "2026-11-22 00:11:01 UTC", "2026-11-22 00:11:05 UTC")
+REBUILT = FileDifference("x_qnn.bin", 246_216, 246_216, 233_880, 6, (STAMPS,))
+
+OUTSIDE = Outside("prefill", 2, (LeftNode("/Gather", "Gather", "Cannot get shape"), LeftNode("", "If", None)))
+
+EVENTS: tuple[Event, ...] = (
+    Warned(WARNING),
+    Fetching("x", ADDRESS, 400_000, 1_600_000),
+    Fetched("x"),
+    ToolchainStarted("qnn", "making an environment with onnxruntime-qnn==2.7.0"),
+    ToolchainReady("qnn", "1.31.1", 12.34567),
+    RunStarted("quickstart", 4, 3, 90.0),
+    StepStarted(COMPILE, "compiling for snapdragon-SC8380XP"),
+    StepOutput(COMPILE, "Processing graph → 50%"),
+    StepOutput(COMPILE, "Unable to get producer node", status=False),
+    StepFinished(COMPILE, "built", 7.25, "1 EPContext node", 268_700_000, Progress(1, 3, 80.0)),
+    StepFinished(EMIT, "current", 0.0),
+    StepFailed(COMPILE, (FAILURE,), Progress(2, 3, 0.0)),
+    OutputRemoved(EMIT, "dist/old", 3, ("dist/old/mine.bin",), ("dist/old/notes.txt",)),
+    OutputCompared(EMIT, "dist/new", 100, 130, (ChangedFile("a.bin", 100, 120), ChangedFile("b.bin", None, 10))),
+    SharingSaved(SHARE, 200, 120, measured=True),
+    ModelCovered(COMPILE, "prefill", "snapdragon-SC8380XP", "partial", 2, OUTSIDE, None, 268_700_000, 7.25, {"cosine": 0.99997}),
+    ComparisonStarted(2),
+    StepCompared(SHARE, "same", 2.5, 3, 752_200, progress=Progress(1, 2)),
+    StepCompared(
+        COMPILE,
+        "different",
+        1.25,
+        2,
+        246_300,
+        (REBUILT,),
+        kept=".epbuild/rebuilt/x",
+        problems=(ANOTHER,),
+        progress=Progress(2, 2, 0.0),
+    ),
+    ComparisonFinished(2.75, 1, 0, 1, 0, 0),
+    ToolchainLocked("qnn", ("linux-x86_64", "windows-arm64"), 10, 2.5),
+    RunFinished(1, 20.0, 1, 0, 1, 1, 0),
+)
+
+
+class Terminal(io.StringIO):
+    """Text that is written to what calls itself a terminal."""
+
+    def isatty(self) -> bool:
+        return True

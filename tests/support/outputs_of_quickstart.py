@@ -1,0 +1,106 @@
+"""What an emission of the quickstart knows: planned and keyed by the real functions, with made-up bytes for what EPs write."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from epbuild.archive.content import Content
+from epbuild.onnxfile.headers import read_header
+from epbuild.output.manifest import ManifestModel
+from epbuild.output.materials import Built, RecipeFiles, recipe_file
+from epbuild.plan.key import action_key, key_document
+from epbuild.plan.planner import make_plan
+from epbuild.plan.steps import SessionGroup
+from epbuild.recipe.load import load
+from epbuild.toolchain.fingerprint import Fingerprint
+from epbuild.verify.signature import signature
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+DECODER = "share:decoder/snapdragon-SM8750"
+CLASSIFIER = "compile:classifier/snapdragon-SM8750/classifier"
+CPU = "GenuineIntel family 6 model 85"
+LIBRARY = "onnxruntime_qnn/libonnxruntime_providers_qnn.so"
+
+MODULES = ("onnxruntime", "onnxruntime_qnn")
+FINGERPRINT = Fingerprint(
+    python="cpython-3.11",
+    platform="linux-x86_64",
+    distributions={"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0", "numpy": "2.4.6"},
+    libraries={LIBRARY: "62" * 32, "onnxruntime/capi/libonnxruntime.so.1.31.1": "fc" * 32},
+    host_cpu=CPU,
+)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a package of the quickstart's decoder and classifier for one SoC would be told of."""
+
+    recipe: RecipeFiles
+    built: tuple[Built, ...]
+    models: dict[str, tuple[ManifestModel, ...]]
+    """By the action that made them."""
+    contents: tuple[Content, ...]
+
+
+@cache
+def quickstart() -> Output:
+    groups = make_plan(load(RECIPE)).session_groups
+    decoder, classifier = groups[DECODER], groups[CLASSIFIER]
+    built = {group.id: _built(group) for group in (decoder, classifier)}
+    models = {
+        group.id: tuple(_listed(group, name, built[group.id].key, binary) for name in names)
+        for group, names, binary in (
+            (decoder, ("prefill", "decode"), "prefill_qnn.bin"),
+            (classifier, ("classifier",), "bin/classifier_qnn.bin"),
+        )
+    }
+    return Output(
+        recipe=RecipeFiles("quickstart", (recipe_file(RECIPE, RECIPE.parent, sha256(RECIPE)),)),
+        built=tuple(built.values()),
+        models=models,
+        contents=(
+            Content("decoder/prefill_ctx.onnx", "model", 10, "01" * 32),
+            Content("decoder/decode_ctx.onnx", "model", 10, "02" * 32),
+            Content("decoder/prefill_qnn.bin", "context-binary", 10, "03" * 32),
+            Content("decoder/tokenizer.json", "asset", 10, "04" * 32),
+            Content("decoder/manifest.json", "manifest", 10, "05" * 32),
+            Content("classifier/classifier_ctx.onnx", "model", 10, "06" * 32),
+            Content("classifier/bin/classifier_qnn.bin", "context-binary", 10, "07" * 32),
+        ),
+    )
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _built(group: SessionGroup) -> Built:
+    document = key_document(group, {path: sha256(path) for path in group.files}, FINGERPRINT.document(MODULES, host=True))
+    return Built(
+        action=group.id,
+        key=action_key(document),
+        document=document,
+        group=group.group,
+        target=group.target.name,
+        toolchain=group.target.toolchain.name,
+        models={member.name: member.model.path for member in group.members},
+    )
+
+
+def _listed(group: SessionGroup, name: str, key: str, binary: str) -> ManifestModel:
+    member = next(member for member in group.members if member.name == name)
+    external = {location: sha256(path) for location, path in member.external.items()}
+    source: dict[str, Any] = {"sha256": sha256(member.graph), "external_data": external, **signature(read_header(member.graph))}
+    return ManifestModel(
+        name=name,
+        file=f"{name}_ctx.onnx",
+        action_key=key,
+        source=source,
+        nodes=[{"name": "node", "source": "QNNExecutionProvider", "main_context": 1, "embed_mode": 0, "reference": binary}],
+        fallback_nodes=0,
+        compatibility={"QNNExecutionProvider": "v2:6:2.51.0"},
+    )

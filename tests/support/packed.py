@@ -1,0 +1,74 @@
+"""Archives and image layouts as epbuild emits them, of whatever files a test wants."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import zstandard
+
+from epbuild.archive.compression import Squeezed, is_squeezed, squeeze
+from epbuild.archive.content import Content, Write
+from epbuild.archive.oci_writer import image
+from epbuild.archive.packs import Form, write_archive
+
+FILES: Mapping[str, bytes] = {
+    "m_ctx.onnx": b"\x08\x0a" * 700,
+    "npu/m_qnn.bin": bytes(range(256)) * 40,
+    "empty": b"",
+    "modèles/größe.bin": b"nine",
+}
+
+
+def with_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files, and a manifest that lists their sizes."""
+    listed = [{"path": path, "size": len(data)} for path, data in files.items()]
+    return {"manifest.json": json.dumps({"format": 1, "files": listed}).encode(), **files}
+
+
+def contents_of(files: Mapping[str, bytes]) -> list[Content]:
+    return [
+        Content(path, "manifest" if path == "manifest.json" else "asset", len(data), hashlib.sha256(data).hexdigest())
+        for path, data in files.items()
+    ]
+
+
+def archived(form: Form, files: Mapping[str, bytes], level: int | None = None) -> bytes:
+    def pour(content: Content, write: Write) -> None:
+        write(memoryview(files[content.path]))
+
+    file = io.BytesIO()
+    write_archive(form, contents_of(files), pour, file, level=level)
+    return file.getvalue()
+
+
+def laid_out(files: Mapping[str, bytes], folder: Path, *, compressed: bool = False) -> Path:
+    """An image layout, of files as they are or compressed by zstd."""
+    contents = contents_of(files)
+    with tempfile.TemporaryDirectory() as temporary:
+
+        def pour(content: Content, write: Write) -> None:
+            write(memoryview(files[content.path]))
+
+        layers = [squeeze(item, pour, 3, Path(temporary)) if compressed and is_squeezed(item) else item for item in contents]
+        packed = [item.packed.file.read_bytes() for item in layers if isinstance(item, Squeezed) and item.packed.file is not None]
+    made = image(layers, {})
+    by_digest = {hashlib.sha256(data).hexdigest(): data for data in (*files.values(), *packed)}
+    blobs = {blob.path: by_digest[blob.sha256] for blob in made.blobs}
+    for path, data in {**blobs, **{document.path: document.data for document in made.documents}}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def compressed(tar: bytes) -> bytes:
+    """What zstd makes of a tar archive, with a checksum, as `zstd` writes one too."""
+    return zstandard.ZstdCompressor(write_checksum=True).compress(tar)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

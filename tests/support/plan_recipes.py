@@ -1,0 +1,170 @@
+"""A recipe and small models to plan, and how a test says where in the recipe a problem must be."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from epbuild.core.errors import PlanError, Position, Problem
+from epbuild.plan.key import key_document
+from epbuild.plan.planner import make_plan
+from epbuild.plan.sources import Locate
+from epbuild.plan.steps import Plan, SessionGroup
+from epbuild.recipe.load import load
+from epbuild.toolchain.fingerprint import Fingerprint
+
+MARK = "‸"
+"""Stands in a test's text before the character that a problem must point at."""
+
+RECIPE = """\
+epbuild: 1
+name: tiny
+toolchains:
+  qnn:
+    packages: [onnxruntime-qnn==2.7.0]
+  openvino:
+    packages: [onnxruntime-openvino==1.24.1]
+models:
+  prefill: models/prefill.onnx
+  decode: models/decode.onnx
+  classifier: models/classifier.onnx
+targets:
+  phone:
+    toolchain: qnn
+    ep: QNNExecutionProvider
+    provider_options:
+      backend_type: htp
+      soc_model: SM8750
+  cpu:
+    toolchain: openvino
+    ep: OpenVINOExecutionProvider
+    provider_options:
+      device_type: CPU
+groups:
+  decoder:
+    models: [prefill, decode]
+    targets: [phone]
+    share_weights: true
+  vision:
+    models: [classifier, prefill]
+    targets: [cpu]
+outputs:
+  - layout: directory
+    path: dist/${group}/${target}
+"""
+"""A sharing group of two models for one EP, and two models on their own for another; `prefill` is in both."""
+
+TOOLCHAIN = Fingerprint(
+    python="cpython-3.11",
+    platform="linux-x86_64",
+    distributions={"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"},
+    libraries={"onnxruntime_qnn/libQnnHtp.so": "a" * 64},
+    host_cpu="A CPU",
+).document(("onnxruntime", "onnxruntime_qnn"), host=False)
+
+
+def edited(text: str, *changes: tuple[str, str]) -> str:
+    """`text` with each old part, which must be in it once, replaced by the new one."""
+    for old, new in changes:
+        assert text.count(old) == 1, (old, text.count(old))
+        text = text.replace(old, new)
+    return text
+
+
+def write_models(folder: Path) -> None:
+    """The models of `RECIPE`: `prefill` and `decode` have one weight in common, which `decode` keeps in `decode.bin`."""
+    write_model(folder / "models" / "prefill.onnx", weights={"shared": [4], "prefill.only": [2]})
+    write_model(folder / "models" / "decode.onnx", external={"shared": ("decode.bin", [4])})
+    (folder / "models" / "decode.bin").write_bytes(bytes(16))
+    write_model(folder / "models" / "classifier.onnx", weights={"kernel": [3]})
+
+
+def write_model(
+    path: Path,
+    *,
+    weights: dict[str, list[int]] | None = None,
+    external: dict[str, tuple[str, list[int]]] | None = None,
+    value: float = 0.0,
+    compiled: bool = False,
+    shape: Sequence[int | str | None] = (1,),
+    denotation: str = "",
+) -> None:
+    """A model whose `weights` have the given dims and whose `external` ones lie at the given locations; `shape` is that of `x` and `y`,
+    and `denotation` what their first dimension means.
+    """
+    tensors = [
+        helper.make_tensor(name, TensorProto.FLOAT, dims, [value] * _count(dims)) for name, dims in (weights or {}).items()
+    ]
+    for name, (location, dims) in (external or {}).items():
+        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims, data_location=TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=location)
+        tensors.append(tensor)
+    node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft") if compiled else _relu()
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name in "xy"]
+    for end in ends:
+        end.type.tensor_type.shape.dim[0].denotation = denotation
+    graph = helper.make_graph([node], "graph", ends[:1], ends[1:], initializer=tensors)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)]).SerializeToString())
+
+
+def plan_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
+    """The plan of the recipe that `text` is, in `folder`."""
+    file = folder / "epbuild.yaml"
+    file.write_text(text, encoding="utf-8")
+    return make_plan(load(file), selection, locate)
+
+
+def problems_of(folder: Path, text: str = RECIPE, selection: Sequence[str] = ()) -> tuple[Problem, ...]:
+    """Why `text` cannot be planned; nothing when it can."""
+    try:
+        plan_of(folder, text, selection)
+    except PlanError as error:
+        return error.problems
+    return ()
+
+
+def places(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """`text` without its marks, and the line and column of each."""
+    found = []
+    while MARK in text:
+        before, after = text.split(MARK, 1)
+        found.append((before.count("\n") + 1, len(before) - before.rfind("\n")))
+        text = before + after
+    return text, found
+
+
+def told(problems: Sequence[Problem]) -> list[tuple[str, int, int]]:
+    """The code and the place of each problem."""
+    found = []
+    for problem in problems:
+        assert isinstance(problem.where, Position), problem
+        found.append((problem.code, problem.where.line, problem.where.column))
+    return found
+
+
+def codes(problems: Sequence[Problem]) -> list[str]:
+    """The code of each problem."""
+    return [problem.code for problem in problems]
+
+
+def document_of(group: SessionGroup, toolchain: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The key document of a session group, its files read now."""
+    digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in group.files}
+    return key_document(group, digests, TOOLCHAIN if toolchain is None else toolchain)
+
+
+def _count(dims: list[int]) -> int:
+    count = 1
+    for size in dims:
+        count *= size
+    return count
+
+
+def _relu() -> Any:
+    return helper.make_node("Relu", ["x"], ["y"])

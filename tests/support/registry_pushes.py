@@ -1,0 +1,83 @@
+"""A push as these tests make it: one image, a server of theirs, and what was told on the way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from stand_in_registry import Registry, Server, digest
+
+from epbuild.archive.content import Content, Write
+from epbuild.archive.oci_writer import Image, image
+from epbuild.core.errors import EnvironmentFailure, StepId
+from epbuild.publish.registry import client as registry_module
+from epbuild.publish.registry.client import Pushed, push
+from epbuild.recipe.image_reference import parse_image_reference
+
+STEP = StepId("emit:decoder/npu/oci")
+PASSWORD = "open sesame"
+FILES = {"decode_ctx.onnx": b"model", "npu/llm.bin": bytes(range(256)) * 4096}
+LARGE = digest(FILES["npu/llm.bin"])
+LARGE_UPLOAD = f"digest=sha256%3A{LARGE.removeprefix('sha256:')}"
+
+_S = TypeVar("_S", bound=Server)
+Start = Callable[[type[_S]], _S]
+
+
+def contents() -> list[Content]:
+    return [
+        Content(path, "model" if path.endswith("onnx") else "context-binary", len(data), hashlib.sha256(data).hexdigest())
+        for path, data in FILES.items()
+    ]
+
+
+BYTES = {hashlib.sha256(data).hexdigest(): data for data in FILES.values()}
+
+
+def pour(content: Content, write: Write) -> None:
+    data = memoryview(BYTES[content.sha256])
+    for start in range(0, len(data), 300_000):
+        write(data[start : start + 300_000])
+
+
+class Pusher:
+    """Pushes one image to a server, and keeps what was told on the way."""
+
+    def __init__(self) -> None:
+        self.image: Image = image(contents(), {})
+        self.told: list[tuple[int, int]] = []
+
+    def __call__(self, server: Server, *, host: str = "", tag: str = "1.0", **options: Any) -> Pushed:
+        self.told.clear()
+        reference = parse_image_reference(f"{host or '127.0.0.1'}:{server.port}/team/models:{tag}")
+        give = options.pop("pour", pour)
+        return push(self.image, reference, give, lambda done, total: self.told.append((done, total)), step=STEP, **options)
+
+    def fails(self, server: Server, **options: Any) -> tuple[str, str]:
+        """The code and the text of the failure that a push to `server` has to end with."""
+        with pytest.raises(EnvironmentFailure) as caught:
+            self(server, **options)
+        (problem,) = caught.value.problems
+        assert problem.where == STEP
+        assert caught.value.exit_code == 3
+        assert "\n" not in problem.text
+        assert PASSWORD not in repr(caught.value) + str(problem)
+        return problem.code, problem.text
+
+
+def holds_all(registry: Registry, pusher: Pusher, tag: str = "1.0") -> bool:
+    """Whether the registry has the image whole, under its digest and its tag."""
+    manifest = pusher.image.manifest.data
+    named = [registry.manifests.get(name) for name in (pusher.image.digest, tag)]
+    return set(registry.blobs) >= {digest(data) for data in (*FILES.values(), b"{}")} and named == [manifest, manifest]
+
+
+def as_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Make the user one who has signed in nowhere and has no proxy, and does not like to wait."""
+    for name in ("EPBUILD_REGISTRY_USER", "EPBUILD_REGISTRY_PASSWORD", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.setattr(registry_module, "PAUSES_SECONDS", (0.0, 0.0, 0.0))

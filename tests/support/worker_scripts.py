@@ -1,0 +1,20 @@
+"""The worker's scripts as modules, loaded by path as they are started: nothing of epbuild is imported with them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import epbuild
+
+FOLDER = Path(epbuild.__file__).parent / "compile" / "worker"
+
+
+def load(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(f"worker_{name}", FOLDER / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

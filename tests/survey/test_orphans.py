@@ -1,0 +1,193 @@
+"""What a recipe no longer asks for is removed, as far as epbuild made it; nothing else ever is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_builds import Workshop
+
+from epbuild.cache.memory import Memory
+from epbuild.commands.run import run
+from epbuild.engine.events import Event, OutputRemoved
+from epbuild.publish.removal import Cleaned, Emitted
+from epbuild.survey.orphans import Orphan, Outputs
+
+TARGET = ("targets: [npu]", "targets: [npu, plain]")
+PATH = ('path: "dist/${group}"', 'path: "dist/${group}/${target}"')
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """A build of two groups, one of which has two targets."""
+    workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    workshop.write_recipe(TARGET, PATH)
+    workshop.build()
+    return workshop
+
+
+def removed(workshop: Workshop) -> list[OutputRemoved]:
+    return [event for event in workshop.events if isinstance(event, OutputRemoved)]
+
+
+def folders(workshop: Workshop) -> set[str]:
+    top = workshop.folder / "dist"
+    return {path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_dir()}
+
+
+def test_an_output_of_a_target_that_is_gone_is_removed(built: Workshop) -> None:
+    assert folders(built) == {"decoder", "decoder/npu", "decoder/plain", "classifier", "classifier/plain"}
+    built.write_recipe(PATH)
+    built.build()
+    assert folders(built) == {"decoder", "decoder/npu", "classifier", "classifier/plain"}
+    [event] = removed(built)
+    assert event.step == "emit:decoder/plain/directory"
+    assert event.changed == event.foreign == ()
+    assert event.files > 2
+    assert not built.compiled
+    built.build()
+    assert not removed(built)
+
+
+def test_what_a_plan_says_would_be_removed_is_what_a_build_removes(built: Workshop) -> None:
+    built.write_recipe(PATH)
+    [orphan] = built.survey().orphans
+    assert orphan.directory == built.folder / "dist" / "decoder" / "plain"
+    assert not built.survey().up_to_date
+    assert orphan.directory.is_dir()
+    built.build()
+    assert built.survey().up_to_date
+
+
+def test_an_output_that_moves_leaves_nothing_where_it_was(built: Workshop) -> None:
+    built.write_recipe(TARGET, ('path: "dist/${group}"', 'path: "dist/${target}/${group}"'))
+    built.build()
+    assert folders(built) == {"npu", "npu/decoder", "plain", "plain/decoder", "plain/classifier"}
+    assert len(removed(built)) == 3
+
+
+def test_an_output_that_moves_into_its_old_place_is_not_removed_there(built: Workshop) -> None:
+    built.write_recipe(("models: [classifier]", "models: [classifier]"))
+    built.build()
+    assert folders(built) == {"decoder", "classifier"}
+    assert built.contents()
+    assert built.contents("classifier")
+
+
+def test_files_that_epbuild_did_not_make_or_that_were_changed_stay(built: Workshop) -> None:
+    folder = built.folder / "dist" / "decoder" / "plain"
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    [binary] = folder.glob("*.bin")
+    binary.write_bytes(b"mine too")
+    built.write_recipe(PATH)
+    built.build()
+    assert {path.name for path in folder.iterdir()} == {"notes.txt", binary.name}
+    [event] = removed(built)
+    assert [Path(path).name for path in event.changed] == [binary.name]
+    assert [Path(path).name for path in event.foreign] == ["notes.txt"]
+
+
+def test_a_build_of_some_steps_removes_nothing(built: Workshop) -> None:
+    built.write_recipe(PATH)
+    built.build("emit:classifier/*")
+    assert "decoder/plain" in folders(built)
+
+
+def test_a_build_that_failed_removes_nothing(built: Workshop) -> None:
+    built.write_recipe(PATH, ("fallback_nodes: 1", "fallback_nodes: 0"))
+    assert built.build().exit_code == 1
+    assert "decoder/plain" in folders(built)
+
+
+def test_builds_for_other_settings_leave_each_others_outputs_alone(built: Workshop) -> None:
+    by_quality = ('path: "dist/${group}"', 'path: "dist/${vars.quality}/${group}"')
+    built.write_recipe(by_quality)
+    built.build()
+    for setting in ("vars.quality=1", "vars.quality=2"):
+        built.build(settings=(setting,))
+        assert not removed(built)
+    assert {"1/decoder", "2/decoder", "3/decoder"} <= folders(built)
+
+
+def test_two_recipes_in_one_folder_leave_each_others_outputs_alone(built: Workshop) -> None:
+    other = built.folder / "other.yaml"
+    other.write_text((built.folder / "epbuild.yaml").read_text(encoding="utf-8").replace("dist/", "elsewhere/"), encoding="utf-8")
+    before = folders(built)
+    built.build(recipe=other)
+    assert not removed(built)
+    assert folders(built) == before
+
+
+def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = built.folder / "dist" / "decoder" / "plain"
+    own = {f"notes {number}.txt": b"mine" for number in range(50)}
+    for name, content in own.items():
+        (folder / name).write_bytes(content)
+    built.write_recipe(PATH)
+    looked, removals, remove = threading.Barrier(2), list[Path](), Emitted.remove
+    survey_orphans = Outputs.orphans
+
+    def orphans(self: Outputs, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
+        found = survey_orphans(self, wanted)
+        looked.wait(20)  # both have seen it
+        return found
+
+    def slowly(self: Emitted, top: Path) -> Cleaned:
+        removals.append(folder)
+        time.sleep(0.2)
+        return remove(self, top)
+
+    monkeypatch.setattr(Outputs, "orphans", orphans)
+    monkeypatch.setattr(Emitted, "remove", slowly)
+    events: list[Event] = []
+    with ThreadPoolExecutor(2) as pool:
+        codes = list(pool.map(lambda _: run(built.request, events.append), range(2)))
+    assert codes == [0, 0]
+    assert len(removals) == len([event for event in events if isinstance(event, OutputRemoved)]) == 1
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == own
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_an_orphan_that_another_build_has_written_anew_in_the_meantime_stays(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = built.folder / "other.yaml"
+    other.write_bytes((built.folder / "epbuild.yaml").read_bytes())
+    built.write_recipe(PATH)
+    survey_orphans = Outputs.orphans
+
+    def orphans(self: Outputs, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
+        found = survey_orphans(self, wanted)
+        monkeypatch.setattr(Outputs, "orphans", survey_orphans)
+        assert run(replace(built.request, recipe=other), lambda event: None) == 0
+        return found
+
+    monkeypatch.setattr(Outputs, "orphans", orphans)
+    built.build()
+    assert removed(built) == []
+    assert "decoder/plain" in folders(built)
+
+
+def test_an_orphan_that_a_killed_build_had_half_removed_is_mended(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = built.folder / "dist" / "decoder" / "plain"
+    (folder / "notes.txt").write_bytes(b"mine")
+    built.write_recipe(PATH)
+
+    def killed(self: Memory, place: str, owners: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "release", killed)
+        with pytest.raises(KeyboardInterrupt):
+            built.build()
+    folder.rename(folder.with_name(".plain.epbuild-old-12345678"))
+    built.build()
+    assert {path.name for path in folder.parent.iterdir()} >= {"plain"}
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+    assert built.survey().up_to_date

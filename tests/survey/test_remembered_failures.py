@@ -1,0 +1,181 @@
+"""One model that fails holds back no other where the recipe allows it, and is not tried again before something has changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop
+
+from epbuild.commands.run import run
+from epbuild.compile import executor
+from epbuild.engine.events import RunFinished, StepFailed, StepFinished, Warned
+from epbuild.toolchain.process import Ending
+
+ALLOWED = ("    models: [classifier]\n", "    models: [classifier]\n    allow_failure: true\n")
+ALLOWED_BY_TARGET = ("plain: {toolchain: qnn, ", "plain: {allow_failure: true, toolchain: qnn, ")
+EACH = (
+    "    models: [prefill, decode]\n    targets: [npu]\n    share_weights: true\n    expect: {ep_context_nodes: 1, fallback_nodes: 1}\n",
+    "    models: [prefill, decode]\n    targets: [npu]\n    for_each: model\n    allow_failure: true\n    expect: {fallback_nodes: any}\n",
+)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+class Broken:
+    """An EP that cannot compile one of the models, as long as it is `broken`."""
+
+    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch, model: str, status: int = 1) -> None:
+        self.broken = True
+        self.tried = 0
+        self._worker, self._model, self._status = workshop.worker, model, status
+        self._how: Any = "exited"
+        monkeypatch.setattr(executor, "supervise", self._supervise)
+
+    def ends(self, how: str, status: int) -> None:
+        self._how, self._status = how, status
+
+    def _supervise(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        members = json.loads((folder / "request.json").read_text(encoding="utf-8"))["members"]
+        if not self.broken or all(member["name"] != self._model for member in members):
+            return self._worker(command, folder, log, **options)
+        self.tried += 1
+        log.write_text("no\n", encoding="utf-8")
+        started = {"event": "member_started", "member": self._model}
+        said = {"event": "failed", "kind": "error", "type": "Fail", "message": "Operator Foo is not supported"}
+        return Ending(self._how, self._status, (started, said) if self._status == 1 else (started,), ())
+
+
+@pytest.fixture
+def broken(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Broken:
+    return Broken(workshop, monkeypatch, "classifier")
+
+
+def outcomes(workshop: Workshop) -> dict[str, str]:
+    return {event.step: event.outcome for event in workshop.events if isinstance(event, StepFinished)}
+
+
+def failed(workshop: Workshop) -> StepFailed:
+    [event] = [event for event in workshop.events if isinstance(event, StepFailed)]
+    return event
+
+
+def retried(workshop: Workshop) -> RunFinished:
+    workshop.events = []
+    run(replace(workshop.request, retry=True), workshop.events.append)
+    [finished] = [event for event in workshop.events if isinstance(event, RunFinished)]
+    return finished
+
+
+# -- Allowed failures --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [ALLOWED, ALLOWED_BY_TARGET])
+def test_what_may_fail_is_told_and_the_rest_is_built(workshop: Workshop, broken: Broken, change: tuple[str, str]) -> None:
+    workshop.write_recipe(change)
+    finished = workshop.build()
+    assert (finished.exit_code, finished.failed, finished.allowed, finished.skipped) == (0, 0, 1, 1)
+    assert failed(workshop).allowed
+    assert "Operator Foo is not supported" in failed(workshop).problems[0].message
+    assert outcomes(workshop)[EMIT_DECODER] == "emitted"
+    assert not workshop.output("classifier").exists()
+    [skipped] = [event for event in workshop.events if isinstance(event, StepFinished) and event.outcome == "skipped"]
+    assert (skipped.step, skipped.note) == (EMIT_CLASSIFIER, f"needs {CLASSIFIER}")
+
+
+def test_without_leave_a_failure_ends_the_build_as_ever(workshop: Workshop, broken: Broken) -> None:
+    finished = workshop.build()
+    assert (finished.exit_code, finished.failed, finished.allowed) == (1, 1, 0)
+    assert not failed(workshop).allowed
+
+
+def test_a_group_for_each_model_builds_those_that_can_be(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    Broken(workshop, monkeypatch, "prefill")
+    workshop.write_recipe(EACH)
+    assert workshop.build().exit_code == 0
+    assert failed(workshop).step == "compile:decoder-prefill/npu/prefill"
+    assert outcomes(workshop)["emit:decoder-decode/npu/directory"] == "emitted"
+    assert not workshop.output("decoder-prefill").exists()
+    assert workshop.output("decoder-decode").exists()
+
+
+def test_an_output_of_an_earlier_build_is_told_of(workshop: Workshop, broken: Broken) -> None:
+    workshop.write_recipe(ALLOWED)
+    broken.broken = False
+    workshop.build()
+    before = workshop.contents("classifier")
+    broken.broken = True
+    model = workshop.folder / "classifier.onnx"
+    model.write_bytes((workshop.folder / "decode.onnx").read_bytes())
+    assert workshop.build().exit_code == 0
+    [warned] = [event.problem for event in workshop.events if isinstance(event, Warned)]
+    assert warned.code == "EPB460"
+    assert workshop.contents("classifier") == before
+
+
+# -- Failures that are remembered --------------------------------------------------------------------------------------
+
+
+def test_what_failed_is_not_tried_again_and_told_again(workshop: Workshop, broken: Broken) -> None:
+    workshop.build()
+    [first] = failed(workshop).problems
+    assert workshop.states()[CLASSIFIER] == "failed"
+    assert workshop.reasons(CLASSIFIER) == (first.message,)
+    assert workshop.build().exit_code == 1
+    again = failed(workshop)
+    assert broken.tried == 1
+    assert again.remembered
+    assert (again.problems[0].code, again.problems[0].message) == (first.code, first.message)
+    assert "`epbuild run --retry`" in str(again.problems[0].hint)
+
+
+def test_a_retry_tries_it_and_a_success_is_the_end_of_it(workshop: Workshop, broken: Broken) -> None:
+    workshop.build()
+    assert retried(workshop).exit_code == 1
+    assert broken.tried == 2
+    broken.broken = False
+    assert retried(workshop).exit_code == 0
+    assert workshop.states()[CLASSIFIER] == "current"
+
+
+def test_a_change_of_what_it_depends_on_tries_it_again(workshop: Workshop, broken: Broken) -> None:
+    workshop.build()
+    workshop.packages["onnxruntime"] = "1.32.0"
+    assert workshop.states()[CLASSIFIER] != "failed"
+    workshop.build()
+    assert broken.tried == 2
+
+
+def test_what_is_not_part_of_a_key_is_not_remembered(workshop: Workshop, broken: Broken) -> None:
+    for how, status in (("timed out", -9), ("exited", -9), ("exited", -11)):
+        broken.ends(how, status)
+        workshop.build()
+        assert not failed(workshop).remembered
+        assert workshop.states()[CLASSIFIER] != "failed"
+    assert broken.tried == 3
+
+
+def test_another_recipe_of_the_folder_has_failures_of_its_own(workshop: Workshop, broken: Broken) -> None:
+    workshop.build()
+    other = workshop.folder / "other.yaml"
+    other.write_bytes((workshop.folder / "epbuild.yaml").read_bytes().replace(b"dist/", b"other/"))
+    workshop.build(recipe=other)
+    assert broken.tried == 2
+
+
+def test_there_is_nothing_to_try_where_all_that_is_left_may_fail_and_did(workshop: Workshop, broken: Broken) -> None:
+    workshop.write_recipe(ALLOWED)
+    assert not workshop.survey().nothing_to_try
+    workshop.build()
+    found = workshop.survey()
+    assert found.nothing_to_try
+    assert not found.up_to_date
+    assert workshop.build().exit_code == 0
+    assert broken.tried == 1
+    assert workshop.states()[SHARE] == "current"

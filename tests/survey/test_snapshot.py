@@ -1,0 +1,430 @@
+"""The fast path answers only as long as nothing that the last answer came from has changed; and then without importing anything."""
+
+from __future__ import annotations
+
+import importlib
+import marshal
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.main import get_command
+
+from epbuild.cli.app import execute
+from epbuild.commands.run import Request
+from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
+from epbuild.survey import snapshot
+from epbuild.survey.snapshot import answer, clock, take
+from epbuild.survey.status import Survey
+
+MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
+needs_links = pytest.mark.skipif(os.name == "nt", reason="only administrators may make links on Windows")
+UP_TO_DATE = "Nothing to do: 3 steps are up to date"
+
+
+class Folder:
+    """A recipe with a workspace and two files that a build came from."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "epbuild.yaml"
+        self.files = [self.recipe, path / "model.onnx", path / "dist" / "model_ctx.onnx"]
+        (path / ".epbuild").mkdir(parents=True)
+        (path / "dist").mkdir()
+        for file in self.files:
+            file.write_bytes(b"as it was")
+        time.sleep(MARGIN_SECONDS)
+
+    def take(self, **given: object) -> None:
+        settings = {"steps": 3, "files": self.files, "environment": {}, "began": clock(self.recipe), **given}
+        take(self.recipe, (), (), **settings)  # type: ignore[arg-type]
+
+    def answer(self, *arguments: str) -> str | None:
+        return answer(["run", *arguments, str(self.recipe)], lambda: 0.25)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    return Folder(tmp_path / "checkout")
+
+
+@pytest.fixture
+def taken(folder: Folder) -> Folder:
+    folder.take()
+    return folder
+
+
+def test_nothing_to_do_is_told_as_the_build_itself_tells_it(taken: Folder) -> None:
+    assert taken.answer() == f"{UP_TO_DATE} (0.25 s)"
+    assert taken.answer("--check") == f"{UP_TO_DATE}."
+
+
+def rewrite_in_place(file: Path) -> None:
+    """Other bytes of the same length, and the modification time put back."""
+    before = file.stat()
+    file.write_bytes(b"otherwise")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def replace_by_another(file: Path) -> None:
+    """A new file of the same length and times where the file was."""
+    other = file.with_name("other")
+    shutil.copy2(file, other)
+    other.replace(file)
+
+
+CHANGES: list[Callable[[Path], object]] = [
+    rewrite_in_place,
+    replace_by_another,
+    lambda file: file.write_bytes(b""),
+    lambda file: file.unlink(),
+    lambda file: os.utime(file, (1, 1)),
+]
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("change", CHANGES, ids=["rewritten", "replaced", "emptied", "deleted", "touched"])
+def test_no_change_of_any_file_goes_unnoticed(taken: Folder, number: int, change: Callable[[Path], object]) -> None:
+    change(taken.files[number])
+    assert taken.answer() is None
+
+
+@needs_links
+@pytest.mark.parametrize("relative", [False, True], ids=["from the root", "from where the command runs"])
+def test_a_file_above_what_a_link_leads_to_is_the_one_that_the_system_finds(
+    folder: Folder, relative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.path / "real" / "deep").mkdir(parents=True)
+    (folder.path / "link").symlink_to(Path("real", "deep"))
+    (folder.path / "real" / "x.onnx").write_bytes(b"as it was")
+    (folder.path / "x.onnx").write_bytes(b"another of the same name")
+    time.sleep(MARGIN_SECONDS)
+    monkeypatch.chdir(folder.path)
+    folder.take(files=[*folder.files, Path("link/../x.onnx") if relative else folder.path / "link" / ".." / "x.onnx"])
+    (folder.path / "x.onnx").write_bytes(b"which nobody asked for")
+    assert folder.answer() is not None
+    (folder.path / "real" / "x.onnx").write_bytes(b"otherwise")
+    assert folder.answer() is None
+
+
+@needs_links
+@pytest.mark.parametrize("name", ["link/x.onnx", "x.onnx", "../other.onnx"])
+def test_a_link_that_leads_elsewhere_is_noticed_though_the_file_there_is_the_same(taken: Folder, name: str) -> None:
+    """What lies beside the file need not be the same there."""
+    folders = [taken.path / "one", taken.path / "two"]
+    for place in folders:
+        place.mkdir()
+    (folders[0] / "x.onnx").write_bytes(b"as it was")
+    (folders[1] / "x.onnx").hardlink_to(folders[0] / "x.onnx")
+    (taken.path / "link").symlink_to("one")
+    (taken.path / "x.onnx").symlink_to(Path("link", "x.onnx"))
+    (taken.path.parent / "other.onnx").symlink_to(taken.path / "x.onnx")
+    time.sleep(MARGIN_SECONDS)
+    taken.take(files=[*taken.files, taken.path / name])
+    assert taken.answer() is not None
+    (taken.path / "link").unlink()
+    (taken.path / "link").symlink_to("two")
+    assert taken.answer() is None
+
+
+@needs_links
+def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path) -> None:
+    """Two copies that are the same to the inode are two workspaces all the same."""
+    one = Folder(tmp_path / "one")
+    (tmp_path / "link").symlink_to("one")
+    behind = tmp_path / "link" / "epbuild.yaml"
+    take(behind, (), (), steps=3, files=one.files, environment={}, began=clock(behind) or (0, 0))
+    assert one.answer() is not None
+    shutil.copytree(one.path, tmp_path / "two", copy_function=os.link)
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("two")
+    assert answer(["run", str(behind)], lambda: 0.0) is None
+
+
+@needs_links
+def test_a_file_that_was_not_there_is_looked_for_where_a_link_leads_now(folder: Folder) -> None:
+    for name in ("one", "two"):
+        (folder.path / name).mkdir()
+    (folder.path / "link").symlink_to("one")
+    folder.take(absent=[folder.path / "link" / ".." / "epbuild.lock", folder.path / "link" / "x.lock"])
+    assert folder.answer() is not None
+    (folder.path / "two" / "x.lock").write_bytes(b"")
+    (folder.path / "link").unlink()
+    (folder.path / "link").symlink_to("two")
+    assert folder.answer() is None
+
+
+def test_a_file_that_was_not_there_is_noticed_when_it_comes(folder: Folder) -> None:
+    lock = folder.path / "epbuild.lock"
+    folder.take(absent=[lock])
+    assert folder.answer() is not None
+    lock.write_bytes(b"")
+    assert folder.answer() is None
+    lock.unlink()
+    assert folder.answer() is not None
+
+
+def test_a_file_that_came_while_it_was_looked_for_makes_no_snapshot(folder: Folder) -> None:
+    folder.take(absent=[folder.files[1]])
+    assert not list((folder.path / ".epbuild").glob("snapshot*"))
+
+
+def test_only_what_was_as_locked_is_an_answer_to_locked(folder: Folder) -> None:
+    folder.take()
+    assert folder.answer("--locked") is None
+    folder.take(locked=True)
+    assert folder.answer("--locked") == folder.answer() == f"{UP_TO_DATE} (0.25 s)"
+    assert folder.answer("--locked", "--check") == f"{UP_TO_DATE}."
+
+
+WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5)).plain
+
+
+def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.path)
+    here = Path("epbuild.yaml")
+    take(here, (), (), steps=3, files=folder.files, environment={}, began=clock(here) or (0, 0), warnings=[WARNING])
+    given: list[object] = []
+    assert answer(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
+    assert given == [WARNING]
+    assert answer(["run", "--check"], lambda: 0.25, given.extend) == f"{UP_TO_DATE}."
+    assert given == [WARNING]
+    # It would name the file otherwise.
+    assert answer(["run", str(folder.recipe)], lambda: 0.25, given.extend) is None
+    assert answer(["run", "./epbuild.yaml"], lambda: 0.25, given.extend) is None
+
+
+def test_a_run_that_has_a_summary_to_write_writes_it(taken: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    assert taken.answer() is None
+    assert taken.answer("--check") == f"{UP_TO_DATE}."
+
+
+PLACES = [None, StepId("emit:a"), Position("epbuild.yaml", 3, 5), Path("epbuild.lock"), Argument("--set a=b")]
+
+
+@pytest.mark.parametrize("where", PLACES)
+def test_a_problem_is_the_same_after_it_was_kept(where: Location | None) -> None:
+    for hint, reason in ((None, None), ("Mend it.", "it is so")):
+        problem = Problem("EPB233", "nothing is shared", where, hint, reason)
+        assert Problem.from_plain(marshal.loads(marshal.dumps(problem.plain))) == problem
+
+
+def test_a_variable_that_the_recipe_read_is_watched(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOC", raising=False)
+    folder.take(environment={"SOC": None})
+    assert folder.answer() is not None
+    monkeypatch.setenv("SOC", "")
+    assert folder.answer() is None
+
+
+def test_the_value_of_a_variable_is_watched_and_not_kept(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    folder.take(environment={"TOKEN": "hunter2"})
+    assert folder.answer() is not None
+    kept = folder.path / ".epbuild" / "snapshot-epbuild.yaml"
+    assert b"hunter2" not in kept.read_bytes()
+    if os.name != "nt":
+        assert kept.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("TOKEN", "hunter3")
+    assert folder.answer() is None
+
+
+@pytest.mark.parametrize("name", ["EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR"])
+def test_another_store_or_place_of_toolchains_is_looked_at(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "/elsewhere")
+    assert taken.answer() is None
+
+
+@pytest.mark.parametrize("name", ["__version__", "FORMAT"])
+def test_another_epbuild_looks_for_itself(taken: Folder, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, name, "another")
+    assert taken.answer() is None
+
+
+def test_another_cpu_is_noticed(taken: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "cpu_name", lambda: "another CPU")
+    assert taken.answer() is None
+
+
+def test_what_was_asked_is_part_of_the_answer(taken: Folder) -> None:
+    assert taken.answer("--set", "vars.quality=3") is None
+    assert answer(["run", str(taken.recipe), "emit:*"], lambda: 0.0) is None
+    assert answer(["plan", str(taken.recipe)], lambda: 0.0) is None
+
+
+def test_a_copied_workspace_is_looked_at_anew(taken: Folder, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(taken.path, copy)
+    assert answer(["run", str(copy / "epbuild.yaml")], lambda: 0.0) is None
+
+
+def test_a_file_as_young_as_the_run_is_not_trusted(folder: Folder) -> None:
+    began = clock(folder.recipe)
+    folder.files[1].write_bytes(b"as it was")
+    folder.take(began=began)
+    assert folder.answer() is None
+
+
+def test_a_file_from_the_future_is_not_trusted(folder: Folder) -> None:
+    later = time.time() + 3600
+    os.utime(folder.files[1], (later, later))
+    time.sleep(MARGIN_SECONDS)
+    folder.take()
+    assert folder.answer() is None
+
+
+def test_a_file_system_with_coarse_times_gets_the_two_seconds_that_it_needs(folder: Folder) -> None:
+    began = clock(folder.recipe)
+    assert began is not None
+    folder.take(began=(began[0], began[1] + 1))  # as if the files were on another file system, of which nothing is known
+    assert folder.answer() is None
+
+
+def test_a_file_that_is_gone_makes_no_snapshot(folder: Folder) -> None:
+    folder.files[2].unlink()
+    folder.take()
+    assert not list((folder.path / ".epbuild").glob("snapshot*"))
+
+
+def test_without_a_workspace_there_is_no_clock_and_no_answer(tmp_path: Path) -> None:
+    assert clock(tmp_path / "epbuild.yaml") is None
+    assert answer(["run", str(tmp_path / "epbuild.yaml")], lambda: 0.0) is None
+
+
+def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
+    [place] = (taken.path / ".epbuild").glob("snapshot*")
+    whole = place.read_bytes()
+    for length in range(len(whole)):
+        place.write_bytes(whole[:length])
+        assert taken.answer() is None
+    place.write_bytes(b"not a snapshot at all")
+    assert taken.answer() is None
+
+
+OPTIONS = [
+    name
+    for parameter in get_command(importlib.import_module("epbuild.cli.run").app).params
+    for name in parameter.opts
+    if "-" in name
+]
+VALUES = ["4", "0", "-1", "8GB", "vars.a=b", "a.yaml", "./a.yaml", "sub/b.yaml", "C:\\c.yaml", "d:e.yaml", "emit:*"]
+VALUES += ["compile:x/y/z", "*", "a[1].yaml", "sub/odd:name.yaml", "", "x y", "=", "²"]
+WORDS = st.sampled_from(
+    [
+        *OPTIONS,
+        *VALUES,
+        "--",
+        "-j4",
+        "-kj2",
+        "-ra.yaml",
+        "-kr",
+        "--keep",
+        *(f"{name}={value}" for name in OPTIONS for value in VALUES),
+    ]
+)
+
+
+def asked(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, Request | None, bool]:
+    """The exit code of the command for a command line; what it had built or looked at; and whether it would have built."""
+    seen: list[tuple[Request, bool]] = []
+
+    def look(request: Request) -> Survey:
+        seen.append((request, False))
+        raise EpbuildError(Problem("EPB999", "enough"))
+
+    def build(request: Request, listener: object) -> int:
+        seen.append((request, True))
+        return 0
+
+    with monkeypatch.context() as patch:
+        module = importlib.import_module("epbuild.cli.run")
+        patch.setattr(module, "survey", look)
+        patch.setattr(module, "build", build)
+        code = execute(["run", *words])
+    return code, *(seen[0] if seen else (None, False))
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_of_the_command_is_read_as_the_command_reads_it_or_not_at_all(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [[option], [option, "emit:*"], *([option, value] for value in VALUES), *([f"{option}={value}"] for value in VALUES)]
+    for words in [[*before, *line] for before in ([], ["a.yaml"]) for line in lines]:
+        check_equal(words, monkeypatch)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(words=st.lists(WORDS, max_size=6))
+def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    check_equal(words, monkeypatch)
+
+
+def check_equal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    read = snapshot._read_run(["run", *words])
+    if read is None:
+        return
+    recipe, check, locked, (selection, variables) = read
+    _, request, builds = asked(words, monkeypatch)
+    assert request is not None, words
+    assert request == Request(Path(recipe), selection, request.jobs, request.keep_going, variables, None, locked)
+    assert builds is not check
+
+
+@pytest.mark.parametrize("option", sorted({"-k", "--keep-going", "--check", "--locked"}))
+def test_what_the_fast_path_should_know_it_knows(option: str) -> None:
+    assert snapshot._read_run(["run", option]) is not None
+    for words in (
+        ["-j", "4"],
+        ["--jobs", "4"],
+        ["--set", "vars.a=b"],
+        ["--set=vars.a=b"],
+        ["-r", "a.yaml"],
+        ["--recipe=a.yaml"],
+        ["emit:*"],
+    ):
+        assert snapshot._read_run(["run", option, *words]) is not None
+
+
+@pytest.mark.parametrize(
+    ("names", "recipe", "steps"),
+    [
+        ([], "epbuild.yaml", ()),
+        (["a.yaml"], "a.yaml", ()),
+        (["a.yaml", "emit:*", "b.yaml"], "a.yaml", ("emit:*", "b.yaml")),
+        (["emit:decoder/*"], "epbuild.yaml", ("emit:decoder/*",)),
+        (["compile:g/t/m", "share:g/t"], "epbuild.yaml", ("compile:g/t/m", "share:g/t")),
+        (["*decoder*"], "epbuild.yaml", ("*decoder*",)),
+        (["sub/odd:name.yaml"], "sub/odd:name.yaml", ()),
+        (["./odd:name.yaml"], "./odd:name.yaml", ()),
+        (["C:\\work\\a.yaml", "emit:*"], "C:\\work\\a.yaml", ("emit:*",)),
+        (["c:a.yaml"], "c:a.yaml", ()),
+    ],
+)
+def test_the_first_name_is_a_recipe_unless_it_can_only_be_a_step(names: list[str], recipe: str, steps: tuple[str, ...]) -> None:
+    assert snapshot.recipe_and_steps(names) == (recipe, steps)
+    assert snapshot.recipe_and_steps(names, "r[1].yaml") == ("r[1].yaml", tuple(names))
+
+
+@pytest.fixture
+def process(taken: Folder) -> list[str]:
+    taken.take(files=[*taken.files, *map(Path, snapshot.own_files())])
+    return [sys.executable, "-X", "importtime", "-m", "epbuild", "run", str(taken.recipe)]
+
+
+@pytest.mark.slow
+def test_nothing_is_imported_for_it(process: list[str]) -> None:
+    done = subprocess.run(process, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(UP_TO_DATE)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    own = {"epbuild", "epbuild.core", "epbuild.core.changetime", "epbuild.core.host", "epbuild.survey", "epbuild.survey.snapshot"}
+    assert {name for name in imported if name.partition(".")[0] == "epbuild"} == own
+    assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}

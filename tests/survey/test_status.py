@@ -1,0 +1,575 @@
+"""What a user may rely on from `plan` and `run` together: what is right stays, what is not is told with the reason and made right."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from small_builds import (
+    CLASSIFIER,
+    COMPILES,
+    EMIT_CLASSIFIER,
+    EMIT_DECODER,
+    LET_THE_CPU,
+    SHARE,
+    STEPS,
+    Workshop,
+    source_model,
+    tamper,
+)
+
+from epbuild.cache.digests import Digests, StatKey
+from epbuild.cache.workspace import FileMemory, Workspace
+from epbuild.core.errors import PlanError, Problem, RecipeError, StoreError
+from epbuild.engine.events import StepFinished, Warned
+from epbuild.plan.outputs import MANIFEST
+from epbuild.survey.orphans import Outputs
+
+CURRENT = dict.fromkeys(STEPS, "current")
+DECODER = [*COMPILES, SHARE]
+EMIT_ZIP = "emit:decoder/npu/zip"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    return Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+@pytest.fixture
+def built(workshop: Workshop) -> Workshop:
+    assert workshop.build().exit_code == 0
+    assert workshop.compiled == ["prefill+decode", "classifier"]
+    return workshop
+
+
+def test_what_was_never_built_is_new_and_a_look_at_it_makes_nothing(workshop: Workshop) -> None:
+    assert workshop.states() == dict.fromkeys(STEPS, "new")
+    assert not (workshop.folder / ".epbuild").exists()
+    assert not workshop.cache.exists()
+
+
+def test_what_was_built_is_current_and_is_not_built_again(built: Workshop) -> None:
+    assert built.states() == CURRENT
+    before = {path: path.stat().st_mtime_ns for path in built.output().iterdir()}
+    finished = built.build()
+    assert (finished.exit_code, finished.current, finished.built) == (0, len(STEPS), 0)
+    assert built.compiled == []
+    assert before == {path: path.stat().st_mtime_ns for path in built.output().iterdir()}
+
+
+def test_a_touched_file_rebuilds_nothing(built: Workshop) -> None:
+    for name in ("prefill.onnx", "dist/decoder/decode_ctx.onnx"):
+        os.utime(built.folder / name, ns=(1, 1))
+    assert built.states() == CURRENT
+
+
+def test_a_changed_model_makes_its_own_group_out_of_date_and_no_other(built: Workshop) -> None:
+    (built.folder / "decode.onnx").write_bytes(source_model(7.0))
+    assert built.states() == {**CURRENT, **dict.fromkeys([*DECODER, EMIT_DECODER], "out of date")}
+    [reason] = built.reasons(SHARE)
+    assert reason.startswith("model decode changed: ")
+    assert built.reasons(EMIT_DECODER) == (f"needs {SHARE}",)
+    built.build()
+    assert built.compiled == ["prefill+decode"]
+    assert built.states() == CURRENT
+
+
+def test_another_option_value_makes_out_of_date_what_is_compiled_with_it(built: Workshop) -> None:
+    built.write_recipe(("quality: 3", "quality: 1"))
+    assert built.states() == {**CURRENT, **dict.fromkeys([*DECODER, EMIT_DECODER], "out of date")}
+    assert built.reasons(SHARE) == ("option htp_graph_finalization_optimization_mode of QNNExecutionProvider changed: 3 -> 1",)
+
+
+def test_a_toolchain_with_another_version_makes_everything_out_of_date(built: Workshop) -> None:
+    built.packages["onnxruntime-qnn"] = "2.8.0"
+    assert set(built.states().values()) == {"out of date"}
+    assert built.reasons(CLASSIFIER) == ("package onnxruntime-qnn changed: 2.7.0 -> 2.8.0",)
+
+
+def test_a_rebuild_that_makes_the_same_bytes_leaves_the_files_that_are_there(built: Workshop) -> None:
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in built.output().iterdir()}
+    bytes_before = built.contents()
+    built.packages["onnxruntime-qnn"] = "2.8.0"
+    assert built.build().built
+    after = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in built.output().iterdir()}
+    changed = {path.name for path in after if before[path] != after[path]}
+    assert changed == {MANIFEST}  # it says what the files were made from, and that is another toolchain now
+    assert {name for name, content in built.contents().items() if content != bytes_before[name]} == {MANIFEST}
+    assert not built.build().built
+
+
+def test_going_back_to_what_was_built_before_costs_no_compile(built: Workshop) -> None:
+    first = built.contents()
+    built.write_recipe(("quality: 3", "quality: 1"))
+    built.build()
+    assert built.contents() != first
+    built.write_recipe()
+    assert built.states()[SHARE] == "restorable"
+    built.build()
+    assert built.compiled == []
+    assert built.contents() == first
+    assert built.states() == CURRENT
+
+
+def test_another_checkout_takes_over_results_instead_of_compiling_them_again(
+    built: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = built.checkout(tmp_path / "other", monkeypatch)
+    assert other.states() == {
+        **dict.fromkeys([*DECODER, CLASSIFIER], "restorable"),
+        **dict.fromkeys([EMIT_DECODER, EMIT_CLASSIFIER], "new"),
+    }
+    finished = other.build()
+    assert other.compiled == []
+    assert finished.restored == len([*DECODER, CLASSIFIER])
+    assert other.contents() == built.contents()
+    assert other.states() == CURRENT
+
+
+def put_link(path: Path) -> None:
+    """Put a link in the place of a file, to the same content."""
+    path.replace(path.with_name("x"))
+    path.symlink_to("x")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a deleted model": (lambda folder: (folder / "decode_ctx.onnx").unlink(), "decode_ctx.onnx is missing"),
+    "a deleted manifest": (lambda folder: (folder / "manifest.json").unlink(), "manifest.json is missing"),
+    "a truncated binary": (
+        lambda folder: (folder / "prefill_qnn.bin").write_bytes(b"short"),
+        "prefill_qnn.bin has 5 bytes instead of",
+    ),
+    "an edited binary": (
+        lambda folder: (folder / "prefill_qnn.bin").write_bytes((folder / "prefill_qnn.bin").read_bytes()[::-1]),
+        "prefill_qnn.bin was changed",
+    ),
+    "a link in its place": (lambda folder: put_link(folder / "decode_ctx.onnx"), "decode_ctx.onnx is missing"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_output_is_told_and_comes_back_without_a_compile(built: Workshop, damage: str) -> None:
+    if "link" in damage and sys.platform == "win32":
+        pytest.skip("making links takes a privilege on Windows")
+    before = built.contents()
+    spoil, reason = DAMAGE[damage]
+    spoil(built.output())
+    assert built.states() == {**CURRENT, EMIT_DECODER: "restorable"}
+    told, name = built.reasons(EMIT_DECODER), reason.split()[0]
+    assert any(sentence.startswith(reason) for sentence in told)
+    left = built.output() / name
+    changed = os.path.lexists(left)
+    assert (f"{name} was changed after epbuild wrote it, and will be kept" in told) == changed
+    content = left.read_bytes() if changed else b""
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+    assert {name: data for name, data in built.contents().items() if name != "x" and ".saved" not in name} == before
+    assert [path.read_bytes() for path in built.output().glob("*.saved")] == [content] * changed
+    assert built.states() == CURRENT
+
+
+def test_a_deleted_output_folder_comes_back_without_a_compile(built: Workshop) -> None:
+    before = built.contents()
+    for path in built.output().iterdir():
+        path.unlink()
+    built.output().rmdir()
+    built.build()
+    assert built.compiled == []
+    assert built.contents() == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps no time of the last change that a program cannot set")
+def test_an_output_edited_in_secret_is_noticed_although_its_size_and_time_are_as_before(built: Workshop) -> None:
+    binary = built.output() / "prefill_qnn.bin"
+    content = binary.read_bytes()
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        # As after a while, when the stat of a file is trusted.
+        workspace.files.put_many({str(binary): (StatKey.of(binary), Digests(workspace.files).of(binary))})
+    assert built.states() == CURRENT
+    tamper(binary, content.replace(b"3", b"4"))
+    assert built.states() == {**CURRENT, EMIT_DECODER: "restorable"}
+    assert built.reasons(EMIT_DECODER) == ("prefill_qnn.bin was changed after epbuild wrote it, and will be kept",)
+
+
+def test_an_emptied_store_costs_nothing_while_the_outputs_are_in_place(built: Workshop) -> None:
+    built.lose_blobs()
+    assert built.states() == CURRENT
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+
+
+def test_an_output_whose_result_the_store_has_lost_is_compiled_again(built: Workshop) -> None:
+    before = built.contents()
+    built.lose_blobs()
+    (built.output() / "decode_ctx.onnx").unlink()
+    assert built.states() == {**CURRENT, **dict.fromkeys(DECODER, "out of date"), EMIT_DECODER: "restorable"}
+    assert built.reasons(SHARE) == ("its result is no longer in the store",)
+    assert built.build().exit_code == 0
+    assert built.compiled == ["prefill+decode"]
+    assert built.contents() == before
+
+
+def test_an_output_whose_result_rotted_in_the_store_is_compiled_again_and_not_emitted_as_it_is(built: Workshop) -> None:
+    before = built.contents()
+    [blob] = [path for path in built.blobs() if path.read_bytes() == before["prefill_qnn.bin"]]
+    blob.chmod(0o644)
+    blob.write_bytes(bytes(blob.stat().st_size))
+    (built.output() / "prefill_qnn.bin").unlink()
+    assert built.build().exit_code == 0
+    assert built.compiled == ["prefill+decode"]
+    assert built.contents() == before
+
+
+def draft_of_a_killed_build(output: Path) -> Path:
+    """What a build that was killed while it laid the output out left beside it."""
+    draft = output.with_name(f".{output.name}.epbuild-1234abcd")
+    (draft / "made").mkdir(parents=True)
+    (draft / "tree").mkdir()
+    (draft / "tree" / "model.onnx").write_bytes(b"half of it")
+    return draft
+
+
+def test_a_compile_that_comes_out_as_before_leaves_nothing_of_killed_builds_beside_its_output(built: Workshop) -> None:
+    before = built.contents()
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        built.memory(workspace).forget_steps(["share:decoder/npu"])
+    shutil.rmtree(built.cache)
+    draft = draft_of_a_killed_build(built.output())
+    assert built.build().exit_code == 0
+    assert built.compiled == ["prefill+decode"]
+    assert [event.outcome for event in built.events if isinstance(event, StepFinished) and event.step == EMIT_DECODER] == [
+        "current"
+    ]
+    assert not draft.exists()
+    assert built.contents() == before
+
+
+def test_who_may_not_read_what_was_built_here_is_told_so_and_who_may_read_it_knows_it(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+    assert (built.states(), built.survey().plan.warnings) == (CURRENT, ())
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    [warning] = built.survey().plan.warnings
+    assert warning.code == "EPB513"
+    assert warning.message.endswith("state.sqlite")
+    assert built.states()[EMIT_DECODER] == "new"
+
+
+def test_a_toolchain_that_is_gone_is_the_reason_that_is_told(built: Workshop) -> None:
+    built.toolchain_is_there = False
+    assert set(built.states().values()) == {"out of date"}
+    assert built.reasons(CLASSIFIER) == ("the toolchain 'qnn' is not provisioned yet",)
+
+
+def test_before_the_first_build_a_missing_toolchain_is_no_error(workshop: Workshop) -> None:
+    workshop.toolchain_is_there = False
+    assert workshop.states() == dict.fromkeys(STEPS, "new")
+
+
+def test_a_tightened_expectation_is_checked_against_results_that_are_already_there(built: Workshop) -> None:
+    built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 0"))
+    states = built.states()
+    assert (states[SHARE], states[EMIT_DECODER], states[CLASSIFIER]) == ("out of date", "out of date", "current")
+    assert built.reasons(SHARE) == tuple(
+        f"1 node of the model '{name}' stayed outside QNNExecutionProvider: 1 Relu. The recipe expects 0 at most"
+        for name in ("prefill", "decode")
+    )
+    before = built.contents()
+    assert built.build().exit_code == 1
+    assert built.failures == ["EPB609", "EPB609"]
+    assert built.compiled == []
+    assert built.contents() == before
+
+
+def test_a_node_left_outside_fails_its_step_unless_the_recipe_has_a_word_of_it(workshop: Workshop) -> None:
+    workshop.write_recipe((LET_THE_CPU, ""))
+    assert workshop.build().exit_code == 1
+    [problem] = workshop.problems
+    assert (problem.code, problem.where) == ("EPB655", CLASSIFIER)
+    assert problem.message == "1 node of the model 'classifier' stayed outside QNNExecutionProvider: 1 Relu"
+    assert problem.hint == (
+        "To accept that the CPU runs them, write `expect: {fallback_nodes: 1}`, or end the target's `eps` with CPUExecutionProvider."
+    )
+    assert not workshop.output("classifier").exists()
+
+
+WORDS = {
+    "a number": "    expect: {fallback_nodes: 1}\n",
+    "any": LET_THE_CPU,
+}
+
+
+@pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
+def test_once_the_recipe_has_a_word_of_it_nothing_is_compiled_again(workshop: Workshop, word: str) -> None:
+    workshop.write_recipe((LET_THE_CPU, ""))
+    workshop.build(CLASSIFIER)
+    assert workshop.compiled == ["classifier"]
+    workshop.write_recipe((LET_THE_CPU, word))
+    assert workshop.build(CLASSIFIER).exit_code == 0
+    assert workshop.compiled == []
+
+
+def test_a_target_that_ends_with_the_cpu_ep_may_leave_nodes_to_it(workshop: Workshop) -> None:
+    eps = "plain: {toolchain: qnn, eps: [{ep: QNNExecutionProvider}, {ep: CPUExecutionProvider}]}"
+    workshop.write_recipe((LET_THE_CPU, ""), ("plain: {toolchain: qnn, ep: QNNExecutionProvider}", eps))
+    assert workshop.build(CLASSIFIER).exit_code == 0
+
+
+def test_a_loosened_expectation_rebuilds_nothing(built: Workshop) -> None:
+    built.write_recipe(("fallback_nodes: 1", "fallback_nodes: 2"))
+    assert built.states() == CURRENT
+
+
+def test_a_lost_memory_costs_no_compile(built: Workshop) -> None:
+    before = built.contents()
+    for path in (built.folder / ".epbuild").glob("state.sqlite*"):
+        path.unlink()
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+    assert built.contents() == before
+
+
+def test_a_file_of_the_users_in_an_output_folder_outlives_every_build(built: Workshop) -> None:
+    note = built.output() / "notes" / "measured.txt"
+    note.parent.mkdir()
+    note.write_text("12 ms", encoding="utf-8")
+    assert built.states() == CURRENT
+    (built.folder / "decode.onnx").write_bytes(source_model(7.0))
+    assert built.build().exit_code == 0
+    assert note.read_text(encoding="utf-8") == "12 ms"
+
+
+def test_what_an_output_is_not_called_any_more_does_not_stay_behind(built: Workshop) -> None:
+    built.write_recipe(('"dist/${group}"', '"dist/${group}", model: "${model}.onnx"'))
+    assert built.build().exit_code == 0
+    assert built.compiled == []
+    assert sorted(built.contents()) == ["decode.onnx", "manifest.json", "prefill.onnx", "prefill_qnn.bin"]
+
+
+def test_a_model_that_is_not_the_pinned_one_is_refused_with_its_digest(workshop: Workshop) -> None:
+    pin = f"{{path: decode.onnx, sha256: {'0' * 64}}}"
+    workshop.write_recipe(("decode: decode.onnx", f"decode: {pin}"))
+    with pytest.raises(PlanError) as refused:
+        workshop.survey()
+    [problem] = refused.value.problems
+    assert problem.code == "EPB207"
+    assert "'decode'" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("pins", "told"),
+    [
+        ({"weights.bin": "0" * 64}, "the external data weights.bin of the model 'decode' is not what the recipe pins"),
+        ({"other.bin": "0" * 64}, "the model 'decode' has no external data other.bin, which the recipe pins"),
+    ],
+)
+def test_external_data_that_is_not_what_is_pinned_is_refused(workshop: Workshop, pins: dict[str, str], told: str) -> None:
+    model = onnx.load(workshop.folder / "decode.onnx")
+    weights = numpy_helper.from_array(np.arange(512, dtype=np.float32), "weights")
+    model.graph.initializer.append(weights)
+    onnx.save(model, workshop.folder / "decode.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    workshop.write_recipe(("decode: decode.onnx", f"decode: {{path: decode.onnx, data_sha256: {json.dumps(pins)}}}"))
+    with pytest.raises(PlanError) as refused:
+        workshop.survey()
+    [problem] = refused.value.problems
+    assert problem.code == "EPB207"
+    assert problem.message.startswith(told)
+
+
+def test_a_release_of_epbuild_publishes_again_only_what_names_it(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = '  - {layout: directory, path: "dist/told/${group}", bom: true}\n'
+    workshop.write_recipe(("outputs:\n", f"outputs:\n{told}"))
+    workshop.build()
+    for module in ("build.emission", "emit.bom", "emit.provenance"):
+        monkeypatch.setattr(f"epbuild.{module}.__version__", "1000.0")
+    emissions = {step: state for step, state in workshop.states().items() if step.startswith("emit:")}
+    assert {step for step, state in emissions.items() if state == "current"} == {
+        step for step in emissions if "bom" not in workshop.survey().actions[step].document
+    }
+    assert len(emissions) == 4
+    [step] = [step for step, state in emissions.items() if state != "current" and "decoder" in step]
+    [reason] = workshop.reasons(step)
+    assert reason.startswith("epbuild's version changed: ")
+    assert workshop.build().exit_code == 0
+    assert set(workshop.states().values()) == {"current"}
+
+
+def test_an_image_whose_description_is_another_one_is_published_again_and_says_why(workshop: Workshop) -> None:
+    image = ('path: "dist/${group}"}', 'pack: oci, path: "dist/${group}"}')
+    workshop.write_recipe(("name: small\n", "name: small\ndescription: First.\n"), image)
+    workshop.build()
+    workshop.write_recipe(("name: small\n", "name: small\ndescription: Second.\n"), image)
+    assert workshop.reasons("emit:decoder/npu/oci") == ("image description changed: First. -> Second.",)
+    workshop.build()
+    manifests = [data for path, data in workshop.contents().items() if b"org.opencontainers.image.description" in data]
+    assert len(manifests) == 1
+    assert b"Second." in manifests[0]
+
+
+def test_an_output_that_cannot_be_as_it_is_asked_for_says_so_before_it_is_made_and_fails_alone(built: Workshop) -> None:
+    model = onnx.load_from_string(source_model(2.0))
+    (tensor, _) = model.graph.initializer
+    tensor.CopyFrom(numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    onnx.external_data_helper.set_external_data(tensor, "weights.bin")
+    (built.folder / "weights.bin").write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    (built.folder / "classifier.onnx").write_bytes(model.SerializeToString())
+    names = 'base: "${model}.base.onnx", context_binary: weights.bin, groups: [classifier]'
+    built.write_recipe(
+        ('  - {layout: directory, path: "dist/${group}"}', f'  - {{layout: directory, path: "dist/${{group}}", {names}}}')
+    )
+    assert built.build().exit_code == 1
+    assert built.failures == ["EPB422"]
+    assert built.reasons(EMIT_CLASSIFIER) == (
+        "with the models as they were before compiling, two different files would be written to 'weights.bin'",
+    )
+
+
+def test_a_build_tells_the_end_of_every_step_once(workshop: Workshop) -> None:
+    workshop.build()
+    ended = [event.step for event in workshop.events if isinstance(event, StepFinished)]
+    assert sorted(ended) == sorted(STEPS)
+
+
+def warnings(workshop: Workshop) -> list[str]:
+    return [event.problem.message for event in workshop.events if isinstance(event, Warned)]
+
+
+def test_a_changed_file_under_a_name_that_is_emitted_no_more_stays_where_it_is_and_is_told(built: Workshop) -> None:
+    (built.output() / "decode_ctx.onnx").write_bytes(b"mine")
+    built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}", model: "${model}_npu.onnx"'))
+    assert "decode_ctx.onnx was changed after epbuild wrote it, and will be kept" in built.reasons(EMIT_DECODER)
+    assert not any("will be kept" in reason for reason in built.reasons(EMIT_CLASSIFIER))
+    assert built.build().exit_code == 0
+    [told] = warnings(built)
+    assert told.endswith("dist/decoder/decode_ctx.onnx was changed after epbuild wrote it: it is kept")
+    names = {"decode_ctx.onnx", "decode_npu.onnx", "prefill_npu.onnx", "prefill_qnn.bin", "manifest.json"}
+    assert built.contents().keys() == names
+    assert built.contents()["decode_ctx.onnx"] == b"mine"
+    assert built.states() == CURRENT
+    built.write_recipe()
+    built.build()
+    assert "EPB423" in built.failures, "from now on it is the user's"
+    assert built.contents()["decode_ctx.onnx"] == b"mine"
+
+
+def test_what_was_changed_is_kept_whenever_it_is_and_however_often(built: Workshop) -> None:
+    manifest = built.output() / "manifest.json"
+    for content in (b"first", b"second", b"second"):
+        manifest.write_bytes(content)
+        built.write_recipe(("name: small", f"name: {content.decode()}"))
+        assert built.build().exit_code == 0
+        assert len(warnings(built)) == 1
+        assert json.loads(manifest.read_bytes())["recipe"] == content.decode()
+    saved = {path.name: path.read_bytes() for path in built.output().glob("*.saved*")}
+    assert saved == {"manifest.json.saved": b"first", "manifest.json.saved-2": b"second"}
+    assert built.states() == CURRENT
+
+
+def test_an_archive_that_was_changed_is_kept_beside_the_new_one(built: Workshop) -> None:
+    built.write_recipe(('path: "dist/${group}"', 'path: "dist/${group}.zip", pack: zip, provenance: true'))
+    assert built.build().exit_code == 0
+    archive, statement = (built.folder / "dist" / name for name in ("decoder.zip", "decoder.zip.intoto.json"))
+    before = archive.read_bytes()
+    archive.write_bytes(b"repacked")
+    statement.write_bytes(b"noted")
+    assert sum("will be kept" in reason for reason in built.reasons(EMIT_ZIP)) == 2
+    assert built.build().exit_code == 0
+    assert len(warnings(built)) == 2
+    assert archive.read_bytes() == before
+    assert archive.with_name("decoder.zip.saved").read_bytes() == b"repacked"
+    assert statement.with_name("decoder.zip.intoto.json.saved").read_bytes() == b"noted"
+    assert built.states()[EMIT_ZIP] == "current"
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_what_a_build_published_that_was_killed_before_it_took_note_is_nobodys_work(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """No copy of it is kept: neither of the manifest nor of the archive, whose digests only the memory knows."""
+    change = [('path: "dist/${group}"', 'path: "dist/${group}.zip", pack: zip')] if form == "archive" else []
+    built.write_recipe(*change)
+    assert built.build().exit_code == 0
+
+    def killed(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("second", "third"):
+        built.write_recipe(*change, ("name: small", f"name: {name}"))
+        with monkeypatch.context() as patched:
+            patched.setattr(Outputs, "record", killed)
+            with pytest.raises(KeyboardInterrupt):
+                built.build()
+    built.write_recipe(*change, ("name: small", "name: fourth"))
+    assert not any("kept" in reason for reason in built.reasons(EMIT_ZIP if form == "archive" else EMIT_DECODER))
+    assert built.build().exit_code == 0
+    assert warnings(built) == []
+    assert not list((built.folder / "dist").rglob("*.saved*"))
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        assert workspace.facts("announced") == {}
+
+
+def test_a_state_that_is_locked_in_the_wrong_moment_publishes_nothing_that_is_not_in_the_manifest(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = built.contents()
+    with Workspace.open(built.folder / ".epbuild") as workspace:
+        for path in built.output().iterdir():
+            workspace.files.put_many({str(path): (StatKey.of(path), Digests(workspace.files).of(path))})
+    (built.output() / "decode_ctx.onnx").unlink()
+    put, link, linked = FileMemory.put_many, os.link, []
+
+    def links(*arguments: Any, **options: Any) -> None:
+        linked.append(arguments)
+        link(*arguments, **options)
+
+    def locked(*arguments: Any) -> None:
+        if linked:
+            raise StoreError(Problem("EPB507", "Cannot use the state: database is locked."))
+        put(*arguments)
+
+    monkeypatch.setattr(os, "link", links)
+    monkeypatch.setattr(FileMemory, "put_many", locked)
+    assert built.build().exit_code == 0
+    assert linked
+    assert built.contents() == before
+
+
+LONG = {
+    "a folder": ('path: "dist/${group}"', f'path: "dist/{"d" * 245}${{group}}"'),
+    "an archive": ('path: "dist/${group}"', f'path: "dist/{"d" * 241}${{group}}.zip", pack: zip'),
+    "an image": ('path: "dist/${group}"', f'path: "dist/{"d" * 245}${{group}}", pack: oci'),
+    "a package": ('directory, path: "dist/${group}"', f'ort-model-package, path: "dist/{"d" * 244}.ortpackage"'),
+    "a model": ('path: "dist/${group}"', f'path: "dist/${{group}}", model: "{"m" * 240}${{model}}.onnx"'),
+    "a binary": ('path: "dist/${group}"', f'path: "dist/${{group}}", context_binary: "{"b" * 251}.bin"'),
+}
+
+
+@pytest.mark.parametrize("change", LONG.values(), ids=LONG.keys())
+def test_what_is_emitted_may_have_as_long_a_name_as_files_may(workshop: Workshop, change: tuple[str, str]) -> None:
+    for name in ("small", "other"):
+        workshop.write_recipe(change, ("name: small", f"name: {name}"))
+        assert workshop.build().exit_code == 0, workshop.failures
+    assert max(len(path.name) for path in (workshop.folder / "dist").rglob("*")) == 255
+    assert set(workshop.states().values()) == {"current"}
+
+
+@pytest.mark.parametrize(("layout", "said"), [("", "The key 'layout' is missing"), ("layout: tidy, ", "tidy")])
+def test_an_output_of_no_known_layout_is_told_with_its_place_and_the_rest_is_read_on(
+    workshop: Workshop, layout: str, said: str
+) -> None:
+    workshop.write_recipe(("layout: directory, ", layout))
+    with pytest.raises(RecipeError) as caught:
+        workshop.survey()
+    [problem] = caught.value.problems
+    assert said in problem.message

@@ -1,0 +1,104 @@
+"""What `epbuild lock` says that it changed: a line for each thing, however many digests and platforms are behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_locks import LOCK, NUMPY, ONNXRUNTIME, digest, environment, package
+
+from epbuild.toolchain.lock_changes import LockChange, changes
+from epbuild.toolchain.lock_facts import Lock, LockedModel, LockedToolchain
+
+BOTH = ("linux-x86_64", "windows-arm64")
+
+
+def with_qnn(requires: tuple[str, ...] = ("onnxruntime==1.31.1",), **platforms: object) -> Lock:
+    """The lock with other environments in a toolchain; those that are not given stay."""
+    named = {name.replace("_", "-", 1): found for name, found in platforms.items()}
+    old = LOCK.toolchains["qnn"]
+    return replace(LOCK, toolchains={**LOCK.toolchains, "qnn": LockedToolchain(requires, {**old.platforms, **named})})  # type: ignore[dict-item]
+
+
+def test_equal_locks_have_no_changes() -> None:
+    assert changes(LOCK, LOCK) == []
+
+
+def test_a_first_lock_has_every_package_once_whatever_the_number_of_its_files_and_platforms() -> None:
+    found = changes(None, LOCK)
+    assert {change.kind for change in found} == {"added"}
+    packages = [(change.toolchain, change.name, change.new, change.platforms) for change in found if change.about == "package"]
+    assert packages == [
+        ("qnn", "numpy", "2.4.6", BOTH),
+        ("qnn", "onnxruntime", "1.31.1", BOTH),
+        ("qnn", "pyreadline3", "3.5.6", ("windows-arm64",)),
+        ("ryzen", "onnxruntime-vitisai", "1.22.1", ("windows-x86_64",)),
+    ]
+    assert [change.name for change in found if change.about == "catalog"] == [
+        "QNNExecutionProvider/onnxruntime-qnn",
+        "session-keys",
+    ]
+    assert [change.name for change in found if change.about == "model"] == ["decode"]
+    assert not [change for change in found if change.about == "recipe"]
+
+
+def test_an_upgrade_on_one_platform_is_told_for_that_platform() -> None:
+    new = with_qnn(linux_x86_64=environment(package("numpy", "2.5.5"), ONNXRUNTIME))
+    assert changes(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.5.5", "qnn", ("linux-x86_64",))]
+
+
+def test_the_same_upgrade_on_every_platform_is_told_once() -> None:
+    windows = LOCK.toolchains["qnn"].platforms["windows-arm64"].packages
+    others = [item for item in windows if item.name != "numpy"]
+    numpy = package("numpy", "2.5.5")
+    new = with_qnn(linux_x86_64=environment(numpy, ONNXRUNTIME), windows_arm64=environment(numpy, *others))
+    assert changes(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.5.5", "qnn", BOTH)]
+
+
+def test_other_files_of_the_same_version_are_a_change() -> None:
+    new = with_qnn(linux_x86_64=environment(replace(NUMPY, files=(digest("another file"),)), ONNXRUNTIME))
+    assert changes(LOCK, new) == [LockChange("updated", "package", "numpy", "2.4.6", "2.4.6", "qnn", ("linux-x86_64",))]
+
+
+def test_another_python_is_a_change() -> None:
+    new = with_qnn(linux_x86_64=environment(NUMPY, ONNXRUNTIME, python="cpython-3.12"))
+    [change] = changes(LOCK, new)
+    assert (change.about, change.old, change.new) == ("python", "cpython-3.11", "cpython-3.12")
+
+
+def test_a_toolchain_that_goes_takes_its_packages_along() -> None:
+    found = changes(LOCK, replace(LOCK, toolchains={"qnn": LOCK.toolchains["qnn"]}))
+    assert [(change.kind, change.about, change.name) for change in found] == [
+        ("removed", "python", "python"),
+        ("removed", "package", "onnxruntime-vitisai"),
+    ]
+
+
+def test_other_requirements_that_come_to_the_same_packages_are_told_as_that() -> None:
+    [change] = changes(LOCK, with_qnn(("onnxruntime>=1.31",)))
+    assert (change.kind, change.about, change.name) == ("updated", "toolchain", "qnn")
+    assert (change.old, change.new) == ("onnxruntime==1.31.1", "onnxruntime>=1.31")
+
+
+@pytest.mark.parametrize(
+    ("new", "about", "name"),
+    [
+        (replace(LOCK, recipe="other"), "recipe", "other"),
+        (replace(LOCK, catalog={**LOCK.catalog, "session-keys": "3"}), "catalog", "session-keys"),
+        (replace(LOCK, models={"decode": LockedModel(digest("another"), LOCK.models["decode"].data)}), "model", "decode"),
+        (replace(LOCK, models={"decode": LockedModel(digest("graph"), {})}), "model", "decode"),
+    ],
+)
+def test_every_other_fact_is_told_by_what_it_is_about(new: Lock, about: str, name: str) -> None:
+    [change] = changes(LOCK, new)
+    assert (change.kind, change.about, change.name) == ("updated", about, name)
+
+
+def test_a_release_that_models_are_from_is_told_by_its_version_and_its_other_files_too() -> None:
+    first, second = LOCK.wheels
+    new = replace(LOCK, wheels=(replace(first, files=(digest("other"),)), package("my-models", "1.2")))
+    assert [(change.kind, change.name, change.old, change.new) for change in changes(LOCK, new)] == [
+        ("updated", "my-models", "1.0", "1.0"),
+        ("removed", "my-models", second.version, None),
+        ("added", "my-models", None, "1.2"),
+    ]

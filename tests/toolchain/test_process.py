@@ -1,0 +1,328 @@
+"""What a user may rely on while a worker runs: its words are kept, its end is told as what it was, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epbuild.toolchain import process as supervisor
+from epbuild.toolchain.process import Ending, plain, supervise
+
+PATIENCE = 30
+"""Seconds after which a wait that should have ended fails its test instead of hanging it."""
+
+posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+
+
+class Supervised:
+    """Runs Python code as a worker in a folder, and keeps what was heard of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "worker.log"
+        self.cancelled = threading.Event()
+        self.reports: list[Mapping[str, Any]] = []
+        self.words: list[str] = []
+
+    def run(
+        self,
+        code: str,
+        *,
+        timeout: float | None = PATIENCE,
+        environment: Mapping[str, str] | None = None,
+        reported: Callable[[Mapping[str, Any]], None] | None = None,
+        said: Callable[[str], None] | None = None,
+    ) -> Ending:
+        return supervise(
+            [sys.executable, "-I", "-c", code],
+            self.folder,
+            self.log,
+            timeout=timeout,
+            environment=environment or {},
+            cancelled=self.cancelled,
+            reported=reported or self.reports.append,
+            said=said or self.words.append,
+        )
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Supervised:
+    return Supervised(tmp_path)
+
+
+def test_reports_and_words_arrive_while_the_worker_still_runs(worker: Supervised) -> None:
+    code = """if True:
+        import sys
+        print('{"event": "started"}', flush=True)
+        print("words", file=sys.stderr, flush=True)
+        sys.stdin.read()  # until the supervisor is told to stop
+    """
+    heard = {"report", "words"}
+
+    def hear(what: str) -> None:
+        heard.discard(what)
+        if not heard:
+            worker.cancelled.set()
+
+    ending = worker.run(code, reported=lambda report: hear("report"), said=lambda line: hear("words"))
+    assert ending.how == "cancelled"
+    assert ending.reports == ({"event": "started"},)
+    assert ending.tail == ("words",)
+
+
+def test_what_an_ep_writes_natively_is_in_the_log_as_it_was_and_told_as_text(worker: Supervised) -> None:
+    said = b"\x1b[1;31mfailed: \xff caf\xc3\xa9\x1b[m\n\nno end of line"
+    ending = worker.run(f"import os; os.write(2, {said!r})")
+    assert worker.log.read_bytes() == said
+    assert worker.words == ["failed: \ufffd café", "no end of line"]
+    assert ending.tail == tuple(worker.words)
+
+
+def test_garbage_on_standard_output_is_no_report(worker: Supervised) -> None:
+    garbage = ["# LIBNATIVE: no configuration", "[1, 2]", '"text"', "{", "[" * 100_000, '{"event": "finished"}', "null"]
+    ending = worker.run(f"print({chr(10).join(garbage)!r})")
+    assert (ending.how, ending.status) == ("exited", 0)
+    assert ending.reports == ({"event": "finished"},)
+
+
+def test_a_worker_that_says_more_than_a_pipe_holds_is_not_held_up(worker: Supervised) -> None:
+    ending = worker.run("import sys\nfor n in range(20_000): sys.stderr.write(f'line {n}\\n')")
+    assert ending.how == "exited"
+    assert ending.tail[-1] == "line 19999"
+    assert len(worker.words) == 20_000
+
+
+def test_a_line_without_an_end_is_kept_in_the_log_and_not_in_memory(worker: Supervised) -> None:
+    size = 100_000_000
+    code = f"""if True:
+        import sys
+        sys.stderr.write("error: " + "x" * {size} + "\\nlast\\n")
+        sys.stdout.write('{{"event": "failed", "message": "' + "y" * {size} + '"}}\\n{{"event": "finished"}}\\n')
+    """
+    tracemalloc.start()
+    try:
+        ending = worker.run(code)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10_000_000
+    assert worker.log.stat().st_size == size + len("error: \nlast\n")
+    assert [text[:10] for text in worker.words] == ["error: xxx", "last"]
+    assert max(map(len, ending.tail)) <= 4000
+    assert ending.reports == ({"event": "finished"},)
+
+
+def test_the_status_of_a_worker_is_told_as_it_was(worker: Supervised) -> None:
+    assert worker.run("import os; os._exit(7)").status == 7
+
+
+@posix_only
+def test_a_crash_is_told_as_the_signal_that_it_was(worker: Supervised) -> None:
+    ending = worker.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert (ending.how, ending.status) == ("exited", -signal.SIGSEGV)
+
+
+def test_a_program_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+    never = threading.Event()
+    with pytest.raises(OSError, match="python-that-is-not-there"):
+        supervise(
+            ["python-that-is-not-there"],
+            tmp_path,
+            tmp_path / "log",
+            timeout=None,
+            environment={},
+            cancelled=never,
+            reported=lambda report: None,
+            said=lambda line: None,
+        )
+
+
+def test_settings_of_the_shell_do_not_reach_the_ep(worker: Supervised, monkeypatch: pytest.MonkeyPatch) -> None:
+    tunables = "glibc.malloc.perturb=1"
+    hidden = {"FOO": "1", "QNN_SDK_ROOT": "x", "LD_LIBRARY_PATH": "x", "PYTHONPATH": "x", "GLIBC_TUNABLES": tunables}
+    for name, value in hidden.items():
+        monkeypatch.setenv(name, value)
+    worker.run("import json, os; print(json.dumps({**os.environ, 'event': 'environment'}))")
+    [seen] = worker.reports
+    assert seen["HOME"] == str(worker.folder)
+    assert seen["PATH"] == os.environ["PATH"]
+    assert not hidden.keys() & seen.keys()
+
+
+def test_settings_of_the_recipe_reach_the_ep_and_win_over_what_is_inherited(
+    worker: Supervised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNN_SDK_ROOT", "the shell's")
+    asked = {"QNN_SDK_ROOT": "the recipe's", "LC_ALL": "C", "PATH": os.pathsep.join(("/own", os.environ["PATH"])), "EMPTY": ""}
+    worker.run("import json, os; print(json.dumps({**os.environ, 'event': 'environment'}))", environment=asked)
+    [seen] = worker.reports
+    assert asked.items() <= seen.items()
+    assert seen["HOME"] == str(worker.folder)
+
+
+def test_a_listener_that_breaks_ends_the_worker_instead_of_hanging_the_build(worker: Supervised) -> None:
+    def broken(line: str) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    with pytest.raises(BrokenPipeError, match="nobody reads"):
+        worker.run("import sys\nwhile True: sys.stderr.write('words\\n')", said=broken)
+
+
+def test_a_log_that_cannot_be_written_is_an_error_instead_of_a_hang(worker: Supervised) -> None:
+    worker.log = worker.folder / "missing" / "worker.log"
+    with pytest.raises(FileNotFoundError):
+        worker.run("import sys\nwhile True: sys.stderr.write('words\\n')")
+
+
+class Grandchild:
+    """A process that a worker starts, and a connection to it that breaks when it is dead: no polling, no reused process ids."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server.settimeout(PATIENCE)
+        self._connection: socket.socket | None = None
+        port = self._server.getsockname()[1]
+        self._code = f"""if True:
+            import socket
+            line = socket.create_connection(("127.0.0.1", {port}))
+            line.settimeout({PATIENCE})
+            print("ready", flush=True)
+            line.recv(1)
+        """
+
+    def started_by_worker(self, then: str, **options: Any) -> str:
+        """Code for a worker that starts this process, reports that it runs, and goes on with `then`."""
+        return f"""if True:
+            import subprocess, sys
+            child = subprocess.Popen([sys.executable, "-c", {self._code!r}], stdout=subprocess.PIPE, **{options!r})
+            child.stdout.readline()
+            print('{{"event": "ready"}}', flush=True)
+            {then}
+        """
+
+    def is_dead(self) -> bool:
+        """Whether the process ends by itself within the tests' patience."""
+        connection = self._connected()
+        try:
+            return connection.recv(1) == b""
+        except ConnectionResetError:
+            return True
+        except TimeoutError:
+            return False
+
+    def is_alive(self) -> bool:
+        connection = self._connected()
+        connection.setblocking(False)
+        try:
+            return connection.recv(1) != b""
+        except BlockingIOError:
+            return True
+
+    def let_go(self) -> None:
+        for end in (self._connection, self._server):
+            if end is not None:
+                end.close()
+
+    def _connected(self) -> socket.socket:
+        if self._connection is None:
+            self._connection = self._server.accept()[0]
+            self._connection.settimeout(PATIENCE / 3)
+        return self._connection
+
+
+@pytest.fixture
+def grandchild() -> Iterator[Grandchild]:
+    started = Grandchild()
+    yield started
+    started.let_go()
+
+
+WAIT = "sys.stdin.read()"
+
+
+def test_cancelling_ends_the_worker_and_what_it_started(worker: Supervised, grandchild: Grandchild) -> None:
+    ending = worker.run(grandchild.started_by_worker(WAIT), reported=lambda report: worker.cancelled.set())
+    assert ending.how == "cancelled"
+    assert grandchild.is_dead()
+
+
+def test_a_timeout_ends_the_worker_and_what_it_started(
+    worker: Supervised, grandchild: Grandchild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = threading.Event()
+    begun = threading.Event()
+
+    def monotonic() -> float:
+        # The worker may report before anybody has looked at the clock.
+        now = 1000.0 if late.is_set() and begun.is_set() else 0.0
+        begun.set()
+        return now
+
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=monotonic))
+    ending = worker.run(grandchild.started_by_worker(WAIT), timeout=900, reported=lambda report: late.set())
+    assert ending.how == "timed out"
+    assert grandchild.is_dead()
+
+
+def test_what_a_worker_leaves_running_cannot_write_into_results_that_are_already_checked(
+    worker: Supervised, grandchild: Grandchild
+) -> None:
+    assert worker.run(grandchild.started_by_worker("pass")).how == "exited"
+    assert grandchild.is_dead()
+
+
+@posix_only
+def test_a_process_that_got_away_and_holds_the_pipes_does_not_hang_the_build(
+    worker: Supervised, grandchild: Grandchild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_GRACE_SECONDS", 0.2)
+    ending = worker.run(grandchild.started_by_worker("pass", start_new_session=True))
+    assert (ending.how, ending.status) == ("exited", 0)
+    assert ending.reports == ({"event": "ready"},)
+    assert grandchild.is_alive()
+
+
+def test_a_build_that_is_already_stopped_starts_nothing_that_lasts(worker: Supervised) -> None:
+    worker.cancelled.set()
+    assert worker.run(f"import sys; {WAIT}").how == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("plain words\r\n", "plain words"),
+        ("\x1b[1;31merror\x1b[m here\x1b[0m", "error here"),
+        ("\x1b[Kcompiling model", "compiling model"),
+        ("\x1b[2K\x1b[1Gstep 2 of 3", "step 2 of 3"),
+        ("no escape [m", "no escape [m"),
+        ("\x1b[", "\x1b["),
+    ],
+)
+def test_colours_do_not_reach_messages_and_words_do(line: str, text: str) -> None:
+    assert plain(line) == text
+
+
+@settings(deadline=None)
+@given(parts=st.lists(st.tuples(st.text("abcm[;0 "), st.sampled_from(["", "\x1b[m", "\x1b[0m", "\x1b[1;33m", "\x1b[K"]))))
+def test_colour_codes_take_no_word_with_them(parts: list[tuple[str, str]]) -> None:
+    written = "".join(text + code for text, code in parts)
+    assert plain(written) == "".join(text for text, _ in parts).strip()
+
+
+def test_a_report_is_what_the_worker_wrote_and_no_less(worker: Supervised) -> None:
+    report = {"event": "noted", "message": "größe\n\u2028", "number": 2**60, "nested": {"a": [None, True]}}
+    worker.run(f"import sys; sys.stdout.buffer.write({json.dumps(report, ensure_ascii=False).encode()!r})")
+    assert worker.reports == [report]

@@ -1,0 +1,268 @@
+"""A check of numbers is between the compile and the output: what fails is not published, and what is asked is judged again for nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from small_builds import HERE, Workshop, sharing_group
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled
+from epbuild.plan.made import Made
+from epbuild.plan.steps import ModelFiles
+from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
+from epbuild.recipe.model import VerifyChoice
+from epbuild.toolchain.process import Ending
+from epbuild.verify.live import worker as trial_worker
+from epbuild.verify.live.action import Verifying
+
+VERIFY = "verify:classifier/plain"
+EMIT = "emit:classifier/plain/directory"
+MODELS = "    models: [classifier]\n"
+SHARED = "    models: [prefill, decode]\n"
+CRASH = "Shared weights buffer isn't supported on this platform"
+
+
+class Bench(Workshop):
+    """A workshop in which models run as well: what they give is what they take, times a factor where an EP runs them."""
+
+    def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, cache, monkeypatch)
+        monkeypatch.setattr(trial_worker, "supervise", self.runner)
+        self.factor = 1.001
+        self.runs: list[str] = []
+        self.cannot_share = False
+        self.broken = ""
+
+    def asks(self, verify: str, after: str = MODELS) -> None:
+        self.write_recipe((after, f"{after}    verify: {verify}\n"))
+
+    def runner(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        on = "EP" if request["eps"] else "CPU"
+        names = [model["name"] for model in request["models"]]
+        self.runs.append(f"{on}: {'+'.join(names)}")
+        log.write_text(f"ran on {on}\n", encoding="utf-8")
+        shared = request["session_options"].get("ep.share_ep_contexts") == "1"
+        words = CRASH if on == "EP" and shared and self.cannot_share else self.broken if on == "EP" else ""
+        if words:
+            opening: Mapping[str, Any] = {"event": "opening", "model": names[0]}
+            return Ending("exited", 1, (opening, {"event": "failed", "kind": "error", "type": "E", "message": words}), (words,))
+        reports = []
+        for model in request["models"]:
+            for number, inputs in enumerate(model["inputs"]):
+                with np.load(inputs["file"]) as given:
+                    np.savez(inputs["outputs"], given["arr_0"] * np.float32(self.factor if on == "EP" else 1.0))
+                reports.append({"event": "ran", "model": model["name"], "run": number, "outputs": ["y"]})
+        return Ending("exited", 0, (*reports, {"event": "finished", "peak_memory": 1 << 20}), ())
+
+    def figures(self, group: str = "classifier") -> dict[str, Any]:
+        """What the manifest has of each model's numbers."""
+        models = json.loads((self.output(group) / "manifest.json").read_text(encoding="utf-8"))["models"]
+        return {model["name"]: {key: model[key] for key in ("figures", "unjudged") if key in model} for model in models}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+
+
+def test_what_passes_is_published_with_its_figures_and_is_not_run_again(bench: Bench) -> None:
+    bench.asks("true")
+    assert bench.build("*classifier*").exit_code == 0
+    assert bench.runs == ["CPU: classifier", "EP: classifier"]
+    (figures,) = bench.figures()["classifier"]["figures"]
+    assert figures == {
+        "output": "y", "cosine": 1.0, "snr_db": 60.0, "max_abs": pytest.approx(0.001, abs=0.001), "max_rel": 0.001, "top1": 1.0,
+        "samples": 1, "evidence": "made", "reference": "source",
+    }  # fmt: skip
+    bench.runs.clear()
+    assert bench.build("*classifier*").exit_code == 0
+    assert bench.runs == []
+    assert (bench.states()[VERIFY], bench.states()[EMIT]) == ("current", "current")
+
+
+def test_what_fails_is_not_published_and_the_figures_are_in_the_message(bench: Bench) -> None:
+    bench.asks("true")
+    bench.factor = 0.5
+    assert bench.build("*classifier*").exit_code == 1
+    (problem,) = bench.problems
+    assert problem.code == "EPB646"
+    assert str(problem.where) == VERIFY
+    assert "for seed 0; made inputs: weak evidence" in problem.message
+    assert "y: snr_db is 6.0, and has to be 20, max_rel is 0.5, and may be 0.1" in problem.message
+    assert problem.hint is not None
+    assert "`metrics` of its `verify`" in problem.hint
+    assert not bench.output("classifier").exists()
+
+
+def test_metrics_that_change_judge_what_is_known_and_run_nothing(bench: Bench) -> None:
+    bench.asks("true")
+    bench.factor = 0.95
+    assert bench.build("*classifier*").exit_code == 0
+    bench.runs.clear()
+    bench.asks("{metrics: {snr_db: 30}}")
+    assert bench.states()[VERIFY] == "out of date"
+    assert "snr_db is 26.0, and has to be 30" in bench.reasons(VERIFY)[0]
+    assert bench.build("*classifier*").exit_code == 1
+    bench.asks("{metrics: {snr_db: 10}}")
+    assert bench.build("*classifier*").exit_code == 0
+    assert bench.runs == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["{inputs: {seed: 1}}", "{inputs: {samples: 2}}", "{inputs: {ranges: {x: [0, 1]}}}", "{inputs: given.npz}"],
+)
+def test_other_inputs_are_run_and_compile_nothing(bench: Bench, change: str) -> None:
+    np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
+    bench.asks("true")
+    bench.build("*classifier*")
+    bench.runs.clear()
+    bench.asks(change)
+    assert bench.build("*classifier*").exit_code == 0
+    assert bench.runs == ["CPU: classifier", "EP: classifier"]
+    assert bench.compiled == []
+    (figures,) = bench.figures()["classifier"]["figures"]
+    assert figures["evidence"] == ("given" if "npz" in change else "made")
+    assert figures["samples"] == (2 if "samples" in change else 1)
+
+
+def test_given_inputs_that_do_not_fit_or_change_are_told(bench: Bench) -> None:
+    np.savez(bench.folder / "given.npz", x=np.array([1, 2], np.float32))
+    bench.asks("{inputs: given.npz}")
+    assert bench.build("*classifier*").exit_code == 1
+    assert bench.failures == ["EPB648"]
+    assert "'x' in given.npz has the shape [2]; the model takes [4]" in bench.problems[0].message
+    np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 4], np.float32))
+    assert bench.build("*classifier*").exit_code == 0
+    np.savez(bench.folder / "given.npz", x=np.array([1, 2, 3, 5], np.float32))
+    assert bench.reasons(VERIFY)[0].startswith("model classifier: samples given.npz changed: ")
+
+
+def test_numbers_that_show_nothing_are_never_published_as_if_they_were_right(bench: Bench) -> None:
+    np.savez(bench.folder / "given.npz", x=np.full(4, np.nan, np.float32))
+    bench.asks("{inputs: given.npz}")
+    assert bench.build("*classifier*").exit_code == 1
+    assert bench.failures == ["EPB665"]
+    assert "the CPU EP itself gives NaN or infinity for 4 of 4 numbers" in bench.problems[0].message
+    bench.asks("{inputs: given.npz, unjudged: publish}")
+    assert bench.build("*classifier*").exit_code == 0
+    assert "the CPU EP itself gives NaN" in bench.figures()["classifier"]["unjudged"]
+
+
+def test_a_group_that_cannot_be_loaded_is_compiled_unshared_and_that_is_said(bench: Bench) -> None:
+    bench.asks("true", SHARED)
+    bench.cannot_share = True
+    assert bench.build("*decoder*").exit_code == 0
+    assert bench.runs == ["CPU: prefill", "CPU: decode", "EP: prefill+decode", "EP: prefill", "EP: decode"]
+    assert bench.compiled == ["prefill+decode", "prefill", "decode"]
+    figures = bench.figures("decoder")
+    assert [figures[name]["figures"][0]["unshared"] for name in ("prefill", "decode")] == [True, True]
+
+
+def test_a_group_that_can_be_loaded_is_run_as_it_is(bench: Bench) -> None:
+    bench.asks("true", SHARED)
+    assert bench.build("*decoder*").exit_code == 0
+    assert bench.runs == ["CPU: prefill", "CPU: decode", "EP: prefill+decode"]
+    assert "unshared" not in bench.figures("decoder")["decode"]["figures"][0]
+
+
+def test_what_cannot_be_run_here_fails_unless_the_recipe_accepts_it_and_is_then_said(bench: Bench) -> None:
+    bench.asks("true")
+    bench.broken = "Compatible cache not found"
+    assert bench.build("*classifier*").exit_code == 1
+    assert bench.failures == ["EPB666"]
+    assert "cannot be judged here: QNNExecutionProvider cannot load models that were compiled for several SoCs here" in (
+        bench.problems[0].message
+    )
+    assert not bench.output("classifier").exists()
+    bench.broken = ""
+    assert bench.build("*classifier*").exit_code == 0  # where it can be run, nothing of that is remembered
+    bench.asks("{inputs: {seed: 1}, unjudged: publish}")
+    bench.broken = "Compatible cache not found"
+    assert bench.build("*classifier*").exit_code == 0
+    assert bench.figures()["classifier"]["figures"] == []
+    assert "cannot load models that were compiled for several SoCs" in bench.figures()["classifier"]["unjudged"]
+
+
+def test_a_model_that_the_ep_cannot_run_fails_as_that(bench: Bench) -> None:
+    bench.asks("true")
+    bench.broken = "Failed to get context binary info."
+    assert bench.build("*classifier*").exit_code == 1
+    assert bench.failures == ["EPB641"]
+    assert "the model 'classifier' cannot be run on QNNExecutionProvider" in bench.problems[0].message
+
+
+def test_one_model_of_a_group_can_be_left_out_and_a_models_own_inputs_are_those_of_its_groups(bench: Bench) -> None:
+    bench.write_recipe((SHARED, "    models: [prefill, {model: decode, verify: false}]\n    verify: {metrics: {cosine: 0.5}}\n"))
+    text = (bench.folder / "epbuild.yaml").read_text(encoding="utf-8")
+    own = "{path: prefill.onnx, verify: {inputs: {seed: 7}}}"
+    (bench.folder / "epbuild.yaml").write_text(text.replace("prefill: prefill.onnx", f"prefill: {own}"), encoding="utf-8")
+    assert bench.build("*decoder*").exit_code == 0
+    assert bench.runs[0] == "CPU: prefill"
+    figures = bench.figures("decoder")
+    assert figures["decode"] == {}
+    assert len(figures["prefill"]["figures"]) == 1
+
+
+def test_a_build_that_is_stopped_stops_the_check(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[threading.Event] = []
+
+    def stopped(command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        seen.append(options["cancelled"])
+        options["cancelled"].set()
+        return Ending("cancelled", -9, (), ())
+
+    bench.asks("true")
+    bench.build("compile:classifier*")
+    monkeypatch.setattr(trial_worker, "supervise", stopped)
+    with pytest.raises(Cancelled):
+        bench.build("*classifier*")
+    assert len(seen) == 1
+
+
+def with_outputs(folder: Path, name: str, *outputs: str) -> ModelFiles:
+    values = [helper.make_tensor_value_info(value, TensorProto.FLOAT, [4]) for value in ("x", *outputs)]
+    nodes = [helper.make_node("Relu", ["x"], [output]) for output in outputs]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "graph", values[:1], values[1:])), folder / name)
+    return ModelFiles(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "asked", "reference"),
+    [
+        (("y",), None, "source"),
+        (("y", "z"), None, "prepared"),
+        (("y",), "prepared", "prepared"),
+        (("y", "z"), "source", "source"),
+    ],
+)
+def test_a_prepared_model_is_compared_with_its_source_unless_that_has_other_outputs(
+    tmp_path: Path, outputs: tuple[str, ...], asked: Any, reference: str
+) -> None:
+    files = with_outputs(tmp_path, "source.onnx", *outputs)
+    group = sharing_group("prefill")
+    member = replace(group.members[0], prepared="prepare:prefill/1-cut", original=files)
+    group = replace(group, members=(member,), share=False)
+    signature = {kind: [{"name": name, "type": "float32", "shape": [4]}] for kind, name in (("inputs", "x"), ("outputs", "y"))}
+    document = {"members": [{"name": "prefill", "graph": "b" * 64, "external": {}}]}
+    result = {"artifacts": {}, "models": [{"member": "prefill", "file": "a.onnx", "source": signature}]}
+    choice = VerifyChoice(HERE, reference=asked)
+    planned = Verification("decoder", group.target, (CheckedMember("prefill", group.id, choice),))
+    planned = with_inputs(planned, {group.id: group}, {}, tmp_path, [])
+    found = Verifying().resolved(planned, [Made(group, "k", document, result)], BlobStore(tmp_path / "store"))
+    assert found.members[0].reference == reference
+    assert found.files == ((files.graph,) if reference == "source" else ())
+    digests = {files.graph: "a" * 64}
+    (listed,) = verification_document(found, digests, {})["members"]
+    assert listed["graph"] == ("a" if reference == "source" else "b") * 64

@@ -1,0 +1,333 @@
+"""What a trial tells of each model: that it loads, that the device takes it, and that its numbers are those of its source."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from fake_trials import QNN, fake_worker, planned, session
+from onnx import TensorProto, helper
+
+from epbuild.catalog.catalog import entry
+from epbuild.catalog.entries import Limitation
+from epbuild.catalog.numbers import Thresholds
+from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.findings import Finding
+from epbuild.verify.live import check as trials
+from epbuild.verify.live import worker as trial_worker
+from epbuild.verify.live.check import Comparison, Made, Sources, Trial, try_artifact
+from epbuild.verify.live.session import Impossible
+from epbuild.verify.manifest import ListedModel, Manifest
+
+pytestmark = pytest.mark.slow  # every test starts processes
+
+NAMES = ("prefill", "decode")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of two compiled models and their sources; the worker meets an onnxruntime whose models do as they are told."""
+    monkeypatch.setattr(trial_worker, "_WORKER", fake_worker(tmp_path))
+    monkeypatch.setattr(trials, "session_for", lambda *asked: session())
+    for name in NAMES:
+        node = helper.make_node("EPContext", ["x"], ["file"], domain="com.microsoft", source=QNN, embed_mode=0, main_context=1)
+        write(tmp_path / f"{name}_ctx.onnx", node)
+        write(tmp_path / f"{name}.onnx", helper.make_node("Relu", ["x"], ["file"]))
+        for stem in (name, f"{name}_ctx"):
+            behave(tmp_path, stem)
+    return tmp_path
+
+
+def write(path: Path, node: Any, **metadata: str) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "file")]
+    model = helper.make_model(helper.make_graph([node], "graph", values[:1], values[1:]))
+    for key, value in metadata.items():
+        model.metadata_props.add(key=f"ep_compatibility_info.{key}", value=value)
+    onnx.save(model, path)
+
+
+def behave(folder: Path, stem: str, **commands: Any) -> None:
+    (folder / f"{stem}.json").write_text(json.dumps(commands), encoding="utf-8")
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def artifact(folder: Path, *, share: bool = False) -> Artifact:
+    source = {name: {"sha256": digest(folder / f"{name}.onnx"), "external_data": {}} for name in NAMES}
+    document = {
+        "group": "decoder",
+        "target": {"name": "npu", "eps": [{"ep": QNN, "provider_options": {}}], "session_options": {}, "environment": {}},
+        "models": [{"name": name, "file": f"{name}_ctx.onnx", "source": source[name]} for name in NAMES],
+    }
+    listed = tuple(ListedModel(name, f"{name}_ctx.onnx", frozenset(), None, None) for name in NAMES)
+    manifest = Manifest("decoder", "npu", share, {QNN: {}}, listed, {}, None, document)
+    return Artifact(folder, tuple(Model(folder, f"{name}_ctx.onnx") for name in NAMES), "npu/", manifest)
+
+
+def sources(folder: Path) -> Sources:
+    return Sources({name: folder / f"{name}.onnx" for name in NAMES})
+
+
+def tried(folder: Path, trial: Trial | None = None, *, share: bool = False) -> dict[tuple[str, str], Finding]:
+    found = list(try_artifact(artifact(folder, share=share), trial or Trial(), lambda text: None))
+    assert all(finding.message.endswith(".") for finding in found)
+    by_place = {(finding.check, finding.subject.removeprefix("npu/").removesuffix("_ctx.onnx")): finding for finding in found}
+    assert len(by_place) == len(found)
+    return by_place
+
+
+def compared(folder: Path, **comparison: Any) -> Finding:
+    trial = Trial(numbers=True, sources=sources(folder), comparison=Comparison(**comparison))
+    return tried(folder, trial)["numbers", "decode"]
+
+
+def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -> None:
+    found = tried(folder)
+    assert [(*place, finding.outcome) for place, finding in found.items()] == [
+        ("load", "prefill", "passed"),
+        ("load", "decode", "passed"),
+    ]
+    message = found["load", "prefill"].message
+    assert message.startswith("Opened in ")
+    assert message.endswith(" s on cpu from Acme, with onnxruntime 1.99.0.")
+
+
+def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_shares(folder: Path) -> None:
+    faulty = {"prefill_ctx.onnx": "its bytes are not in order"}
+    for share, outcome in ((False, "passed"), (True, "skipped")):
+        found = list(try_artifact(artifact(folder, share=share), Trial(), lambda text: None, faulty))
+        outcomes = {finding.subject: (finding.outcome, finding.message) for finding in found}
+        assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, as its bytes are not in order.")
+        assert outcomes["npu/decode_ctx.onnx"][0] == outcome
+        if share:
+            words = "It was not loaded, as it would be open together with npu/prefill_ctx.onnx, and of that something is wrong."
+            assert outcomes["npu/decode_ctx.onnx"][1] == words
+
+
+def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "session_for", lambda *asked: pytest.fail("asked for a session"))
+    faulty = {f"{name}_ctx.onnx": "its bytes are not in order" for name in NAMES}
+    assert {finding.outcome for finding in try_artifact(artifact(folder), Trial(), lambda text: None, faulty)} == {"skipped"}
+
+
+def test_a_model_that_does_not_load_is_told_and_the_others_are_tried_all_the_same(folder: Path) -> None:
+    behave(folder, "prefill_ctx", open="fail")
+    found = tried(folder, Trial(numbers=True, sources=sources(folder)))
+    load = found["load", "prefill"]
+    assert (load.outcome, load.code) == ("failed", "EPB641")
+    assert load.message.startswith("Opening it failed: Failed to get context binary info.")
+    assert (found["numbers", "prefill"].outcome, found["numbers", "prefill"].code) == ("skipped", None)
+    assert found["load", "decode"].outcome == found["numbers", "decode"].outcome == "passed"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_a_crash_in_a_sharing_group_is_told_of_the_model_at_fault_and_the_ones_after_it_were_not_tried(folder: Path) -> None:
+    behave(folder, "prefill_ctx", open="crash")
+    found = tried(folder, share=True)
+    assert (found["load", "prefill"].outcome, found["load", "prefill"].code) == ("failed", "EPB642")
+    assert found["load", "prefill"].message.startswith("The process crashed (SIGABRT) while it was opened.")
+    assert found["load", "decode"].outcome == "skipped"
+
+
+def test_sharing_models_are_open_at_the_same_time_with_the_option_that_lets_them_share(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def seen(loads: Any, options: Any, scratch: Path) -> Any:
+        asked.append(([load.name for load in loads], options.options))
+        return trial_worker.attempt(loads, options, scratch)
+
+    monkeypatch.setattr(trials, "attempt", seen)
+    assert {finding.outcome for finding in tried(folder, share=True).values()} == {"passed"}
+    assert asked == [(["prefill", "decode"], {"ep.share_ep_contexts": "1"})]
+    asked.clear()
+    tried(folder)
+    assert asked == [(["prefill"], {}), (["decode"], {})]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
+) -> None:
+    known = replace(entry(QNN), cannot=(Limitation("load models that share", "it crashes", (), None, "its reason", "measured"),))
+    monkeypatch.setattr(trials, "session_for", lambda *asked: session(planned(entry=known)))
+    behave(folder, "prefill_ctx", open="crash")
+    found = tried(folder, Trial(numbers=True, strict=strict, sources=sources(folder)), share=True)
+    assert set(found) == {(check, name) for check in ("load", "numbers") for name in NAMES}
+    assert {finding.outcome for finding in found.values()} == {"failed" if strict else "skipped"}
+    assert {finding.code for finding in found.values()} == {"EPB640" if strict else None}
+    assert found["load", "decode"].message == f"{QNN} cannot load models that share here: it crashes."
+    assert "it crashes; with --recipe, the same model is compiled un-shared" in found["numbers", "decode"].message
+
+
+def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def impossible(*asked: Any) -> Any:
+        raise Impossible("the catalog does not know AcmeExecutionProvider")
+
+    monkeypatch.setattr(trials, "session_for", impossible)
+    found = tried(folder)
+    assert {finding.outcome for finding in found.values()} == {"skipped"}
+    assert found["load", "prefill"].message == "The catalog does not know AcmeExecutionProvider."
+
+
+@pytest.mark.parametrize(
+    ("written", "outcome", "code", "words"),
+    [
+        ("EP_SUPPORTED_OPTIMAL", "passed", None, f"{QNN} takes it on cpu from Acme as it is."),
+        ("EP_SUPPORTED_PREFER_RECOMPILATION", "passed", None, "would do better with one compiled anew"),
+        ("EP_UNSUPPORTED", "failed", "EPB645", f"{QNN} does not take it on cpu from Acme; it was compiled for EP_UNSUPPORTED."),
+        ("EP_NOT_APPLICABLE", "skipped", None, "does not judge"),
+        ("EP_SOMETHING_NEW", "skipped", None, "answered with EP_SOMETHING_NEW, which is new"),
+        ("v2:6", "skipped", None, "did not answer: cannot judge v2:6."),
+    ],
+)
+def test_the_eps_own_judgement_of_a_model_and_a_device_is_told(
+    folder: Path, written: str, outcome: str, code: str | None, words: str
+) -> None:
+    node = helper.make_node("EPContext", ["x"], ["file"], domain="com.microsoft", source=QNN, embed_mode=0, main_context=1)
+    write(folder / "decode_ctx.onnx", node, **{QNN: written})
+    found = tried(folder, Trial(strict=True))
+    assert ("compatibility", "prefill") not in found
+    assert (found["compatibility", "decode"].outcome, found["compatibility", "decode"].code) == (outcome, code)
+    assert words in found["compatibility", "decode"].message
+
+
+def test_numbers_that_are_near_enough_pass_and_those_that_are_not_are_named(folder: Path) -> None:
+    behave(folder, "decode_ctx", factor=1.001)
+    near = compared(folder, made=Made(3))
+    assert near.outcome == "passed"
+    assert near.message.startswith(
+        "Its numbers are near enough to those of the CPU EP, for seed 3 (made inputs: weak evidence): file: cosine 1.000000, snr_db 60.0"
+    )
+    assert "; the worst number, for seed 3, is file[" in near.message
+    behave(folder, "decode_ctx", factor=2)
+    far = compared(folder, made=Made(3))
+    assert (far.outcome, far.code) == ("failed", "EPB646")
+    assert far.message.startswith(
+        "Its only output is too far from those of the CPU EP, for seed 3 (made inputs: weak evidence): "
+        "file: snr_db is 0.0, and has to be 20"
+    )
+    (figures,) = far.figures
+    assert (figures["output"], figures["evidence"], figures["samples"]) == ("file", "made", 1)
+    assert figures["cosine"] == pytest.approx(1)
+    assert figures["snr_db"] == pytest.approx(0)
+    assert figures["max_rel"] == pytest.approx(1)
+
+
+def test_metrics_that_are_asked_for_take_the_place_of_the_catalogs(folder: Path) -> None:
+    behave(folder, "decode_ctx", factor=2)
+    assert compared(folder, asked=Thresholds(cosine=0.99)).outcome == "passed"
+    found = compared(folder, asked=Thresholds(max_rel=0.5, cosine=0.99))
+    assert (found.outcome, found.code) == ("failed", "EPB646")
+    assert "max_rel is 1, and may be 0.5" in found.message
+
+
+def test_what_each_number_may_be_off_by_is_held_where_it_is_asked_for(folder: Path) -> None:
+    behave(folder, "decode_ctx", factor=2)
+    assert compared(folder, rtol=2.0).outcome == "passed"
+    far = compared(folder, rtol=0.5)
+    assert far.message.startswith("3 of 6 numbers are too far from those of the CPU EP; the worst, for seed 0, is file[")
+    assert far.hint is not None
+    assert "allow it with --atol and --rtol" in far.hint
+    assert "file: cosine 1.000000, snr_db 0.0" in far.message
+
+
+def test_no_tolerance_makes_numbers_pass_that_are_all_smaller_than_it(folder: Path) -> None:
+    np.savez(folder / "in.npz", x=np.full((2, 3), 0.01, np.float32) * np.arange(6, dtype=np.float32).reshape(2, 3))
+    behave(folder, "decode_ctx", factor=0)
+    found = compared(folder, inputs={"": folder / "in.npz"}, atol=0.1)
+    assert (found.outcome, found.code) == ("failed", "EPB646")
+    assert "what is allowed is more than any of their numbers, and by their own scale they are too far" in found.message
+    behave(folder, "decode_ctx", factor=1.001)
+    assert compared(folder, inputs={"": folder / "in.npz"}, atol=0.1).outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.nan, "the CPU EP itself gives NaN or infinity for 1 of 6 numbers with these inputs"),
+        (np.inf, "the CPU EP itself gives NaN or infinity for 1 of 6 numbers with these inputs"),
+        (0.0, "the same is expected of each of its numbers (zero), so that being right shows nothing"),
+    ],
+)
+def test_a_reference_that_shows_nothing_is_never_passed(folder: Path, value: float, words: str) -> None:
+    array = np.zeros((2, 3), np.float32)
+    array[0, 0] = value
+    np.savez(folder / "in.npz", x=array)
+    found = compared(folder, inputs={"": folder / "in.npz"})
+    assert (found.outcome, found.code) == ("skipped", "EPB665")
+    assert "Its numbers cannot be judged, for in.npz: file: " in found.message
+    assert words in found.message
+    assert found.hint is not None
+    assert "--inputs" in found.hint
+    assert "--atol" not in found.hint
+
+
+def test_models_that_share_are_compared_in_one_process_and_each_for_itself(folder: Path) -> None:
+    behave(folder, "decode_ctx", factor=2)
+    found = tried(folder, Trial(numbers=True, sources=sources(folder)), share=True)
+    outcomes = {place: finding.outcome for place, finding in found.items() if place[0] == "numbers"}
+    assert outcomes == {("numbers", "prefill"): "passed", ("numbers", "decode"): "failed"}
+
+
+def test_the_worst_of_several_inputs_is_told_with_its_input(folder: Path) -> None:
+    for number, size in enumerate((0.0, 8.0, 1.0)):
+        place = folder / f"sets/test_data_set_{number}"
+        place.mkdir(parents=True)
+        tensor = onnx.numpy_helper.from_array(np.full((2, 3), size, np.float32), "x")
+        (place / "input_0.pb").write_bytes(tensor.SerializeToString())
+    behave(folder, "decode_ctx", factor=1.5)
+    found = compared(folder, inputs={"": folder / "sets"}, rtol=0.0, atol=0.25)
+    message = (
+        "12 of 18 numbers are too far from those of the CPU EP; the worst, for test_data_set_1, is file[0, 0]: expected 8, got 12"
+    )
+    assert found.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome", "code", "words"),
+    [
+        (
+            lambda folder: behave(folder, "decode", run="fail"),
+            "failed",
+            "EPB649",
+            "The CPU EP cannot run its source model: running",
+        ),
+        (lambda folder: behave(folder, "decode_ctx", run="fail"), "failed", "EPB641", "Running it failed: Failed to get"),
+        (lambda folder: behave(folder, "decode_ctx", run="give a list"), "skipped", None, "The output 'file' is not a tensor."),
+    ],
+)
+def test_a_comparison_that_does_not_come_about_is_told_as_what_it_is(
+    folder: Path, change: Callable[[Path], None], outcome: str, code: str | None, words: str
+) -> None:
+    change(folder)
+    found = compared(folder)
+    assert (found.outcome, found.code) == (outcome, code)
+    assert words in found.message
+
+
+def test_another_source_than_the_manifest_names_is_refused_and_none_is_missed(folder: Path) -> None:
+    wrong = Trial(numbers=True, sources=Sources({"decode": folder / "decode_ctx.onnx"}))
+    found = tried(folder, wrong)
+    assert (found["numbers", "decode"].outcome, found["numbers", "decode"].code) == ("failed", "EPB647")
+    assert "is not the one that it was compiled from: its SHA-256 is " in found["numbers", "decode"].message
+    assert found["numbers", "prefill"].outcome == "skipped"
+    assert "name the recipe with --recipe, or the model with --source" in found["numbers", "prefill"].message
+
+
+def test_inputs_that_do_not_fit_are_refused(folder: Path) -> None:
+    np.savez(folder / "in.npz", x=np.zeros((1, 3), np.float32))
+    found = compared(folder, inputs={"decode": folder / "in.npz"})
+    assert (found.outcome, found.code) == ("failed", "EPB648")
+    assert "'x' in in.npz has the shape [1, 3]; the model takes [2, 3]." in found.message

@@ -1,0 +1,108 @@
+"""What "near enough" means, and that what is not is named."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.verify.live.metrics import DifferentOutput
+from epbuild.verify.live.numbers import Tolerance, Worst, default_tolerance, worst_element
+
+
+def worst(expected: Any, got: Any, atol: float = 0.0, rtol: float = 0.0) -> Worst:
+    found = worst_element("y", np.asarray(expected), np.asarray(got), Tolerance(atol, rtol))
+    assert found is not None
+    return found
+
+
+def test_the_worst_element_is_named_with_what_it_should_be() -> None:
+    found = worst([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.25], [3.5, 4.0]], atol=0.1)
+    assert found.outside
+    assert (found.index, found.outside, found.elements) == ((1, 0), 2, 4)
+    assert str(found) == "y[1, 0]: expected 3, got 3.5; off by 0.5, where 0.1 is allowed"
+
+
+def test_what_is_allowed_grows_with_the_range_of_an_output_also_for_its_elements_near_zero() -> None:
+    assert not worst([0.0, 100.0], [0.4, 100.0], rtol=0.005).outside
+    assert worst([0.0, 10.0], [0.4, 10.0], rtol=0.005).outside
+
+
+def test_what_is_no_number_is_never_near_a_number() -> None:
+    assert worst([1.0, 2.0], [1.0, np.nan], atol=1e9).outside
+    assert worst([1.0, np.nan], [1.0, 2.0], atol=1e9).outside
+    assert worst([1.0, 2.0], [1.0, np.inf], atol=1e9).outside
+    assert worst([1.0, np.inf], [1.0, -np.inf], atol=1e9, rtol=1.0).outside
+    assert str(worst([1.0, 2.0], [1.0, np.nan])) == "y[1]: expected 2, got nan"
+
+
+def test_a_tolerance_without_bounds_still_tells_numbers_from_what_is_none() -> None:
+    assert worst([1.0], [np.nan], atol=np.inf).outside
+    assert worst([1.0], [2.0], atol=np.nan).outside
+    assert not worst([1.0], [2.0], atol=np.inf).outside
+
+
+def test_integers_that_a_float_cannot_tell_apart_are_told_apart() -> None:
+    assert worst(np.array([2**53], np.int64), np.array([2**53 + 1], np.int64)).outside
+    assert worst(np.array([2**64 - 1], np.uint64), np.array([2**64 - 2], np.uint64)).outside
+
+
+def test_what_should_be_no_number_and_is_none_is_right() -> None:
+    assert not worst([np.nan, np.inf, -np.inf], [np.nan, np.inf, -np.inf]).outside
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "within"),
+    [
+        (np.array([3, 250], np.uint8), np.array([5, 248], np.uint8), True),
+        (np.array([3, 250], np.uint8), np.array([0, 250], np.uint8), False),
+        (np.array([-128], np.int8), np.array([127], np.int8), False),
+        (np.array([7], np.int64), np.array([8], np.int64), False),
+        (np.array([True]), np.array([False]), False),
+        (np.array(["a"]), np.array(["longer"]), False),
+        (np.array(["a", "bc"]), np.array(["a", "bc"]), True),
+        (np.array([0.5], np.float16), np.array([0.504], np.float16), True),
+        (np.array([0.5]), np.array([0.52]), False),
+    ],
+)
+def test_each_type_has_a_tolerance_of_its_own(expected: Any, got: Any, within: bool) -> None:
+    found = worst_element("y", expected, got, default_tolerance(expected.dtype, quantised=False))
+    assert found is not None
+    assert (found.outside == 0) == within
+
+
+def test_more_is_allowed_where_the_source_computes_with_quantised_values() -> None:
+    plain, quantised = (default_tolerance(np.dtype(np.float32), quantised=quantised) for quantised in (False, True))
+    assert plain.atol < quantised.atol
+    assert plain.rtol < quantised.rtol
+
+
+def test_an_output_of_another_shape_or_type_is_told_as_that() -> None:
+    with pytest.raises(DifferentOutput, match=r"the shape of the output 'y' is \(3,\), and should be \(2,\)"):
+        worst([1.0, 2.0], [1.0, 2.0, 3.0])
+    with pytest.raises(DifferentOutput, match="the type of the output 'y' is int64, and should be float64"):
+        worst([1.0], [1])
+
+
+def test_an_output_without_elements_has_no_worst_one() -> None:
+    assert worst_element("y", np.zeros((0, 3)), np.zeros((0, 3)), Tolerance(0, 0)) is None
+
+
+def test_a_scalar_has_no_index() -> None:
+    assert str(worst(1.5, 2.5)) == "y: expected 1.5, got 2.5; off by 1, where 0 is allowed"
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.lists(st.floats(width=32), min_size=1, max_size=8))
+def test_equal_is_right_and_what_is_right_is_within_the_tolerance(expected: list[float], got: list[float]) -> None:
+    assert not worst(expected, expected).outside
+    size = min(len(expected), len(got))
+    found = worst(expected[:size], got[:size], atol=0.5)
+    near = [
+        a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= 0.5 for a, b in zip(expected[:size], got[:size], strict=True)
+    ]
+    assert (found.outside == 0) == all(near)
+    assert found.outside == near.count(False)

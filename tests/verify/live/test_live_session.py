@@ -1,0 +1,280 @@
+"""An artifact is opened in the toolchain that it was compiled with, on the right device, with the options that it was compiled with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import helper
+from small_builds import sharing_group
+
+from epbuild.catalog.catalog import entries_for, entry
+from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.steps import OptionFile, PlannedEp, SessionGroup
+from epbuild.recipe.model import DeviceChoice
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.fingerprint import Fingerprint
+from epbuild.toolchain.provision import Requirements
+from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.live import session as trial_session
+from epbuild.verify.live import toolchain as trial_toolchain
+from epbuild.verify.live.session import Impossible, Wishes, session_for
+from epbuild.verify.live.source import Sources
+from epbuild.verify.live.toolchain import Wanted, toolchain_at, toolchain_of
+from epbuild.verify.manifest import Manifest
+
+QNN = "QNNExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+HERE = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]}"
+PACKAGES = {"numpy": "2.4.6", "onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}
+DOCUMENT: Mapping[str, Any] = {"python": HERE, "platform": "linux-x86_64", "distributions": PACKAGES}
+PINS = ("onnxruntime-qnn==2.7.0", "onnxruntime==1.31.1")
+
+
+class Home:
+    """A folder of toolchains, of which each holds what `holds` says by its requirements; it remembers those that were asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.holds: dict[tuple[str, ...], Mapping[str, str]] = {}
+        self.asked: list[tuple[tuple[str, ...], str | None]] = []
+        self.said: list[str] = []
+        self.packages: Mapping[str, Any] = {}
+
+    def add(self, *packages: str, python: str | None = None, holds: Mapping[str, str]) -> None:
+        place = self.folder / Requirements(packages, python).digest()
+        place.mkdir()
+        (place / "complete").write_text(json.dumps(sorted(packages)), encoding="utf-8")
+        self.holds[tuple(sorted(packages))] = holds
+
+    def prepare(self, toolchain: Any, base: Path, home: Path, entries: Any, packages: Any) -> Environment:
+        assert home == self.folder
+        self.packages = dict(packages)
+        if toolchain.interpreter is not None:
+            distributions: Mapping[str, str] = json.loads(Path(toolchain.interpreter).read_text(encoding="utf-8"))
+            if not all(set(item.distributions) & set(distributions) for item in entries):
+                raise ToolchainError(Problem("EPB305", "no package", toolchain.where))
+            return self.environment(distributions)
+        packages = tuple(sorted(toolchain.packages))
+        self.asked.append((packages, toolchain.python))
+        holds = self.holds.get(packages)
+        if holds is not None and not all(set(item.distributions) & set(holds) for item in entries):
+            raise ToolchainError(Problem("EPB305", "no package", toolchain.where))
+        return self.environment(holds or {})
+
+    def environment(self, distributions: Mapping[str, str]) -> Environment:
+        return Environment("verify", Path("python"), Fingerprint(HERE, "linux-x86_64", distributions, {}, ""), Path("none"))
+
+    def find(self, document: Mapping[str, Any] = DOCUMENT) -> Environment:
+        return toolchain_of(document, Wanted([entry(QNN)]), self.folder / "manifest.json", self.folder, self.said.append)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    found = Home(tmp_path)
+    monkeypatch.setattr(trial_toolchain, "prepare", found.prepare)
+    monkeypatch.setattr(trial_toolchain, "ready", lambda *asked: False)
+    monkeypatch.setattr(trial_session, "toolchain_directory", lambda: tmp_path)
+    return found
+
+
+def test_a_toolchain_that_holds_the_same_distributions_is_used_however_it_was_asked_for(home: Home) -> None:
+    home.add("onnxruntime", "onnxruntime-qnn", holds=PACKAGES)
+    assert home.find().fingerprint.distributions == PACKAGES
+    assert home.asked == [(("onnxruntime", "onnxruntime-qnn"), None)]
+    assert home.said == []
+
+
+@pytest.mark.parametrize(
+    ("packages", "holds"),
+    [
+        (("onnxruntime==1.31.0", "onnxruntime-qnn==2.7.0"), {**PACKAGES, "onnxruntime": "1.31.0"}),
+        (("onnxruntime", "onnxruntime-qnn"), {**PACKAGES, "onnxruntime": "1.31.0"}),
+        (("onnxruntime-qnn", "rich"), {**PACKAGES, "rich": "13.9"}),
+    ],
+)
+def test_one_that_holds_others_is_not_and_one_with_the_same_releases_is_made_and_that_is_said(
+    home: Home, packages: tuple[str, ...], holds: Mapping[str, str]
+) -> None:
+    home.add(*packages, holds=holds)
+    home.find()
+    assert home.asked[-1] == (tuple(sorted(PINS)), None)
+    assert home.said == ["making an environment with onnxruntime==1.31.1, onnxruntime-qnn==2.7.0"]
+
+
+def test_a_toolchain_that_a_lock_made_is_used_as_it_is(home: Home) -> None:
+    place = home.folder / "locked-0123456789abcdef0123"
+    python = place / ("env/Scripts/python.exe" if sys.platform == "win32" else "env/bin/python")
+    python.parent.mkdir(parents=True)
+    python.write_text(json.dumps(PACKAGES), encoding="utf-8")
+    (place / "complete").write_text(json.dumps([f"{name}=={version}" for name, version in PACKAGES.items()]), encoding="utf-8")
+    assert home.find().fingerprint.distributions == PACKAGES
+    assert (home.asked, home.said) == ([], [])
+
+
+def test_toolchains_of_other_eps_and_broken_ones_are_passed_over(home: Home) -> None:
+    """Whatever their folders are called, and so in whatever order they are met."""
+    for number in range(4):
+        home.add(f"onnxruntime>=1.{number}", holds={"numpy": "2.4.6", "onnxruntime": "1.31.1"})
+    home.add("onnxruntime", "onnxruntime-qnn", holds=PACKAGES)
+    for number in range(4, 8):
+        home.add(f"onnxruntime>=1.{number}", holds={"numpy": "2.4.6", "onnxruntime": "1.31.1"})
+    assert home.find().fingerprint.distributions == PACKAGES
+    assert home.said == []
+
+
+def test_a_damaged_marker_of_a_toolchain_is_passed_over(home: Home) -> None:
+    (home.folder / "broken").mkdir()
+    (home.folder / "broken/complete").write_text("[", encoding="utf-8")
+    home.find()
+    assert len(home.asked) == 1
+
+
+def test_another_python_is_asked_for_where_the_manifest_has_another(home: Home) -> None:
+    home.find({**DOCUMENT, "python": "cpython-3.99"})
+    assert home.asked == [(tuple(sorted(PINS)), "3.99")]
+
+
+def test_a_manifest_without_a_runtime_asks_for_an_interpreter(home: Home) -> None:
+    with pytest.raises(ToolchainError, match="--interpreter"):
+        home.find({**DOCUMENT, "distributions": {}})
+
+
+def test_an_interpreter_decides_which_packaging_of_an_ep_is_meant(home: Home) -> None:
+    interpreter = home.folder / "python"
+    for distribution, kind in (("onnxruntime-openvino", "provider"), ("onnxruntime-ep-openvino", "plugin")):
+        interpreter.write_text(json.dumps({"onnxruntime": "1", distribution: "1"}), encoding="utf-8")
+        _, (found,) = toolchain_at(interpreter, [entries_for(OPENVINO)], [], home.folder)
+        assert found.kind == kind
+    interpreter.write_text(json.dumps({"onnxruntime": "1"}), encoding="utf-8")
+    with pytest.raises(ToolchainError, match="no package") as raised:
+        toolchain_at(interpreter, [entries_for(OPENVINO)], [], home.folder)
+    assert raised.value.problems[0].where == interpreter  # a place, and no line of a program
+
+
+def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = None, **options: str) -> Artifact:
+    listed = {"ep": ep, "provider_options": options, **({"device": device} if device else {})}
+    document = {
+        "group": "g",
+        "target": {"name": "npu", "eps": [listed], "session_options": {"session.x": "1"}, "environment": {"A": "b"}},
+        "toolchain": DOCUMENT,
+        "models": [],
+    }
+    return Artifact(folder, (), "", Manifest("g", "npu", False, {ep: options}, (), {}, None, document))
+
+
+class Recipe(Sources):
+    """A recipe that has one EP as it was planned."""
+
+    def __init__(self, *planned: PlannedEp) -> None:
+        super().__init__({})
+        object.__setattr__(self, "planned", planned)
+
+    def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
+        return {ep.entry.ep: ep for ep in self.planned}  # type: ignore[attr-defined]
+
+
+def opened(found: Artifact, wishes: Wishes = Wishes(), sources: Sources = Sources({})) -> Any:  # noqa: B008 - frozen
+    return session_for(found, wishes, sources, lambda text: None)
+
+
+def test_the_manifests_options_and_variables_are_those_of_the_session(home: Home) -> None:
+    session = opened(artifact(home.folder, backend_type="htp", soc_model="SM8750"))
+    (ep,) = session.eps
+    assert ep.provider_options == {"backend_type": "htp", "soc_model": "SM8750"}
+    assert (session.options, session.variables, session.lacking) == ({"session.x": "1"}, {"A": "b"}, ())
+
+
+def test_a_users_options_and_device_are_over_the_manifests(home: Home) -> None:
+    wishes = Wishes(device="gpu", options={"soc_model": "SM8650", "vtcm_mb": "8"})
+    (ep,) = opened(artifact(home.folder, device={"type": "npu", "vendor": "Q"}, soc_model="SM8750"), wishes).eps
+    assert ep.provider_options == {"soc_model": "SM8650", "vtcm_mb": "8"}
+    assert ep.device == DeviceChoice(type="gpu")
+
+
+def test_the_manifests_device_is_the_one_that_is_asked_for_and_a_virtual_one_stands_for_the_real_one(home: Home) -> None:
+    (ep,) = opened(artifact(home.folder, device={"type": "npu", "vendor": "Q", "metadata": {"soc": "60"}})).eps
+    assert ep.device == DeviceChoice("npu", "Q", {"soc": "60"})
+    (ep,) = opened(artifact(home.folder, device={"type": "npu", "metadata": {"soc": "60"}, "virtual": True})).eps
+    assert ep.device == DeviceChoice("npu")
+
+
+def test_a_file_that_an_option_names_is_the_recipes_own_and_without_it_the_option_is_left_out_and_told(home: Home) -> None:
+    staged = "options/qnn/backend_path/0/libMine.so"
+    found = artifact(home.folder, backend_path=staged, soc_model="SM8750")
+    session = opened(found)
+    assert session.eps[0].provider_options == {"soc_model": "SM8750"}
+    assert session.lacking == ("backend_path",)
+    mine = home.folder / "libMine.so"
+    files = {"backend_path": OptionFile(mine, staged)}
+    planned = PlannedEp(entry(QNN), "", DeviceChoice("npu"), {}, files, home.folder / "ep.so", frozenset())
+    session = opened(found, sources=Recipe(planned))
+    (ep,) = session.eps
+    assert (ep.provider_options["backend_path"], session.lacking) == (str(mine.resolve()), ())
+    assert (ep.device.type, ep.library) == ("npu", home.folder / "ep.so")
+
+
+def test_an_ep_that_nobody_knows_is_told_with_what_would_help(home: Home) -> None:
+    with pytest.raises(Impossible, match=r"the catalog does not know AcmeExecutionProvider; .* --recipe"):
+        opened(artifact(home.folder, "AcmeExecutionProvider"))
+
+
+def test_a_model_without_a_manifest_needs_an_interpreter_and_its_nodes_say_which_ep(home: Home) -> None:
+    node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", source="QNN")
+    graph = helper.make_graph([node], "g", [], [])
+    (home.folder / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    found = Artifact(home.folder, (Model(home.folder, "m.onnx"),), whole=False)
+    with pytest.raises(Impossible, match="--interpreter"):
+        opened(found)
+    interpreter = home.folder / "python"
+    interpreter.write_text(json.dumps(PACKAGES), encoding="utf-8")
+    session = opened(found, Wishes(interpreter=interpreter, options={"backend_type": "htp"}))
+    assert [(ep.entry.ep, ep.provider_options) for ep in session.eps] == [(QNN, {"backend_type": "htp"})]
+
+
+def with_ops(folder: Path, *ops: Mapping[str, str]) -> Artifact:
+    found = artifact(folder)
+    assert found.manifest is not None
+    document = {**found.manifest.document, "custom_ops": list(ops)}
+    return replace(found, manifest=replace(found.manifest, document=document))
+
+
+PACKAGE_OPS = {"module": "acme_ops"}
+LIBRARY_OPS = {"library": "libmine.so", "sha256": "ab" * 32}
+
+
+def test_a_package_of_custom_operators_is_asked_of_the_toolchain_and_made_part_of_one_that_is_made(home: Home) -> None:
+    session = opened(with_ops(home.folder, PACKAGE_OPS))
+    assert [(ops.name, ops.library) for ops in session.custom_ops] == [("acme_ops", None)]
+    assert list(home.packages) == ["acme_ops"]
+    assert set(Wanted([entry(QNN)], ["acme_ops"]).pins({**PACKAGES, "acme-ops": "1.0"})) == {"acme-ops==1.0", *PINS}
+    assert Wanted([entry(QNN)], ["acme_ops"]).pins({"acme-ops": "1.0"}) == [], "there is no ONNX Runtime to load with"
+
+
+def test_a_library_of_custom_operators_is_where_the_user_says(home: Home) -> None:
+    with pytest.raises(
+        Impossible, match=r"needs the custom operators of libmine\.so, which is not in the artifact; .*--custom-ops"
+    ):
+        opened(with_ops(home.folder, LIBRARY_OPS))
+    session = opened(with_ops(home.folder, LIBRARY_OPS), Wishes(custom_ops=("/lib/theirs.so", "acme_ops")))
+    assert [(ops.name, ops.library) for ops in session.custom_ops] == [("theirs.so", Path("/lib/theirs.so")), ("acme_ops", None)]
+
+
+def test_a_library_of_custom_operators_is_the_recipes_own(home: Home) -> None:
+    mine = CustomOps("libmine.so", Position("epbuild.yaml", 1, 1), home.folder / "libmine.so")
+    group = replace(sharing_group("prefill"), custom_ops=(mine,))
+
+    class Planned(Sources):
+        def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
+            return group
+
+        def eps(self, document: Mapping[str, Any] | None) -> dict[str, PlannedEp]:
+            return {}
+
+    assert opened(with_ops(home.folder, LIBRARY_OPS), sources=Planned({})).custom_ops == (mine,)

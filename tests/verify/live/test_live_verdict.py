@@ -1,0 +1,152 @@
+"""What is good enough, and that nothing is that shows nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from epbuild.catalog.catalog import entry
+from epbuild.catalog.numbers import Numbers, Thresholds
+from epbuild.verify.live.metrics import Meter
+from epbuild.verify.live.verdict import Rules, Verdict, overall, told
+
+HTP = entry("QNNExecutionProvider").numbers
+NOISE = np.random.default_rng(0).standard_normal(1000)
+SIGNAL = np.random.default_rng(1).standard_normal(1000)
+
+
+def judged(expected: Any, got: Any, numbers: Numbers = HTP, *, quantised: bool = False, **asked: float) -> Verdict:
+    meter = Meter("y")
+    meter.add(np.asarray(expected), np.asarray(got))
+    return Rules(numbers, quantised, Thresholds(**asked)).judge(meter.figures)
+
+
+def test_what_real_models_come_to_is_near_enough_and_what_none_comes_to_is_not() -> None:
+    assert judged(SIGNAL, SIGNAL + 0.04 * NOISE).outcome == "passed"  # 28 dB
+    far = judged(SIGNAL, SIGNAL + 0.2 * NOISE)
+    assert far.outcome == "failed"
+    assert far.reason.startswith("cosine is 0.98")
+    assert ", and has to be 0.999" in far.reason
+
+
+def test_a_quantised_model_may_be_further_off() -> None:
+    near = SIGNAL + 0.1 * NOISE
+    assert judged(SIGNAL, near, quantised=True).outcome == "passed"
+    assert judged(SIGNAL, near).outcome == "failed"
+
+
+def test_one_wild_number_among_many_is_found_though_the_cosine_is_good() -> None:
+    wild = SIGNAL.copy()
+    wild[7] += 1.0
+    found = judged(SIGNAL, wild)
+    assert found.figures.cosine is not None
+    assert found.figures.cosine > 0.999
+    assert (found.outcome, found.reason.partition(" is ")[0]) == ("failed", "max_rel")
+
+
+def test_metrics_that_are_asked_for_are_the_ones_that_judge() -> None:
+    rows, other = np.array([[0.1, 0.9], [0.9, 0.1]]), np.array([[0.4, 0.6], [0.6, 0.4]])
+    assert judged(rows, other).outcome == "failed"
+    assert judged(rows, other, top1=1.0).outcome == "passed"
+    assert judged(rows, other[::-1], top1=0.98).reason == "top1 is 0, and has to be 0.98"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_reference_that_is_no_number_is_never_passed_whatever_came_out(value: float) -> None:
+    for got in (value, 1.0):
+        found = judged([1.0, 2.0, value], [1.0, 2.0, got])
+        assert (found.outcome, found.hint) == (
+            "unjudgeable",
+            "Give inputs like those in use (--inputs, or `inputs` of a recipe's `verify`).",
+        )
+        assert "the CPU EP itself gives NaN or infinity for 1 of 3 numbers" in found.reason
+
+
+def test_numbers_that_came_out_as_none_fail_and_are_counted() -> None:
+    found = judged([1.0, 2.0, 3.0], [1.0, np.nan, np.inf])
+    assert (found.outcome, found.reason) == (
+        "failed",
+        "2 of 3 numbers came out as NaN or infinity, where the largest that is expected is 3",
+    )
+
+
+@pytest.mark.parametrize(("got", "words"), [(-131008.0, "2 times 65504, the largest number"), (65504.0, "the largest number")])
+def test_an_overflow_of_half_precision_is_told_for_what_it_is_and_no_tolerance_is_its_hint(got: float, words: str) -> None:
+    found = judged([0.98, 0.01], [got, 0.01])
+    assert found.outcome == "failed"
+    assert f"{got if got > 0 else -got:.6g} came out, which is {words} of the EP's precision" in found.reason
+    assert found.hint == HTP.overflow
+    assert "overflow" in found.hint
+    assert "tol" not in found.hint
+
+
+def test_numbers_that_are_as_large_as_they_should_be_are_no_overflow() -> None:
+    assert judged([65504.0, 1.0], [65504.0, 1.0]).outcome == "passed"
+    assert judged(np.array([9, 1], np.uint16), np.array([65504, 1], np.uint16)).reason.startswith("max_abs is")
+
+
+def test_an_output_below_what_the_ep_tells_apart_is_not_judged_unless_it_is_right_by_its_own_scale() -> None:
+    tiny = np.abs(SIGNAL) * 1e-5
+    found = judged(tiny, tiny * 0 + 3e-5)
+    assert found.outcome == "unjudgeable"
+    assert "all of its numbers are below 0.001, where the EP's have hardly any digits" in found.reason
+    assert judged(tiny, np.zeros(1000)).outcome == "unjudgeable"
+    assert judged(tiny, tiny * 1.001).outcome == "passed"
+    assert judged(tiny, tiny + 0.5).outcome == "failed"
+
+
+def test_no_bound_that_zeros_meet_as_well_makes_numbers_pass() -> None:
+    small = np.abs(SIGNAL) * 0.01
+    found = judged(small, np.zeros(1000), max_abs=1.0)
+    assert (found.outcome, found.own_scale) == ("failed", True)
+    assert judged(small, small * 1.001, max_abs=1.0).outcome == "passed"
+    assert judged(SIGNAL, SIGNAL + 0.2, max_abs=0.3).outcome == "passed"
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_an_output_that_is_the_same_throughout_shows_nothing_unless_a_bound_is_asked_for(value: float) -> None:
+    same = np.full(8, value)
+    found = judged(same, same)
+    assert found.outcome == "unjudgeable"
+    assert found.reason.startswith("the same is expected of each of its numbers (")
+    assert judged(same, same, max_abs=0.1).outcome == "passed"
+    assert judged(same, same + 0.3, max_abs=0.1).outcome == "failed"
+
+
+def test_zeros_that_come_out_as_numbers_fail() -> None:
+    found = judged([0.0, 0.0], [0.4446, 0.5518])
+    assert (found.outcome, found.reason) == ("failed", "zero is expected of each number, and up to 0.552 came out")
+
+
+def test_a_single_number_is_judged_by_its_size_as_it_has_no_direction() -> None:
+    assert judged([[0.5622]], [[0.5591]]).outcome == "passed"
+    assert judged([[0.5622]], [[0.3]]).outcome == "failed"
+    assert judged([[0.5622]], [[0.5591]], cosine=0.99).outcome == "unjudgeable"
+
+
+def test_what_is_counted_and_indexed_has_to_be_equal_and_quantised_values_may_be_two_steps_off() -> None:
+    assert judged(np.array([3, 4]), np.array([3, 5])).reason == "top1 is 0.5, and has to be 1"
+    assert judged(np.array([3, 4]), np.array([3, 5]), cosine=0.9).outcome == "failed"
+    assert judged(np.array([3, 4]), np.array([3, 5]), top1=0.5).outcome == "passed"
+    assert judged(np.array([3, 4]), np.array([3, 5]), max_abs=1).outcome == "passed"
+    assert judged(np.array([3, 4]), np.array([3, 4])).outcome == "passed"
+    assert judged(np.array([3, 250], np.uint8), np.array([5, 248], np.uint8)).outcome == "passed"
+    assert judged(np.array([3, 250], np.uint8), np.array([6, 248], np.uint8)).outcome == "failed"
+
+
+def test_an_ep_of_which_nothing_is_known_is_judged_by_the_usual_thresholds() -> None:
+    assert judged(SIGNAL, SIGNAL + 0.04 * NOISE, Numbers()).outcome == "passed"
+    assert judged(SIGNAL * 1e-6, SIGNAL * 0, Numbers()).outcome == "failed"
+
+
+def test_a_model_is_as_good_as_its_worst_output_and_that_one_is_told_first() -> None:
+    good, bad, none = judged(SIGNAL, SIGNAL * 1.01), judged(SIGNAL, -SIGNAL), judged([0.0, 0.0], [0.0, 0.0])
+    assert overall([good, bad, none]) == "failed"
+    assert overall([good, none]) == "unjudgeable"
+    assert overall([good]) == "passed"
+    assert overall([]) == "unjudgeable"
+    text = told([good, none, good, bad])
+    assert text.startswith("y: cosine is -1.000000, and has to be 0.999")
+    assert text.endswith("; and 1 more output")

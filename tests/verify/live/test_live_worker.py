@@ -1,0 +1,134 @@
+"""What a user reads when a model does not load or run: what happened, at which moment, and why, if anybody said so."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_trials import QNN, fake_worker, planned, session
+
+from epbuild.catalog.catalog import entry
+from epbuild.catalog.entries import Limitation
+from epbuild.core.errors import EnvironmentFailure
+from epbuild.recipe.model import DeviceChoice
+from epbuild.verify.live import worker as trial_worker
+from epbuild.verify.live.worker import Attempt, Feed, Load, attempt
+
+pytestmark = pytest.mark.slow  # every test starts a process
+
+LIMITATION = Limitation("load models that share weights", "it crashes", (), None, "gives its reason", "measured")
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scratch directory; the worker meets an onnxruntime whose models say how they misbehave."""
+    monkeypatch.setattr(trial_worker, "_WORKER", fake_worker(tmp_path))
+    (tmp_path / "scratch").mkdir()
+    return tmp_path / "scratch"
+
+
+def model(scratch: Path, name: str, feeds: tuple[Feed, ...] = (), **commands: Any) -> Load:
+    (scratch / f"{name}.json").write_text(json.dumps(commands), encoding="utf-8")
+    return Load(name, scratch / f"{name}.onnx", feeds=feeds)
+
+
+def words(tried: Attempt) -> str:
+    assert tried.failure is not None
+    return tried.failure.message
+
+
+def test_models_that_load_are_told_with_their_device(scratch: Path) -> None:
+    tried = attempt([model(scratch, "prefill"), model(scratch, "decode")], session(), scratch)
+    assert tried.failure is None
+    assert list(tried.seconds) == ["prefill", "decode"]
+    assert tried.devices == "cpu from Acme"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+@pytest.mark.parametrize(
+    ("moment", "when"),
+    [("open", "while it was opened"), ("run", "while it ran"), ("close", "while it was closed")],
+)
+def test_a_crash_is_told_as_a_crash_with_its_moment_and_what_the_ep_says_when_it_is_asked(
+    scratch: Path, moment: str, when: str
+) -> None:
+    np.savez(scratch / "in.npz", np.zeros(1))
+    feed = Feed(scratch / "in.npz", ("x",), scratch / "out.npz")
+    tried = attempt([model(scratch, "prefill"), model(scratch, "decode", (feed,), **{moment: "crash"})], session(), scratch)
+    assert tried.failure is not None
+    assert (tried.failure.model, tried.failure.code, tried.failure.impossible) == ("decode", "EPB642", False)
+    assert words(tried).startswith(f"the process crashed (SIGABRT) {when}. The EP said: ")
+    assert words(tried).endswith("The backend gives its reason")
+
+
+def test_a_crash_that_the_catalog_knows_is_told_as_what_the_ep_cannot_do(scratch: Path) -> None:
+    ep = planned(entry=replace(entry(QNN), cannot=(LIMITATION,)))
+    tried = attempt([model(scratch, "prefill", open="crash"), model(scratch, "decode")], session(ep), scratch)
+    assert tried.failure is not None
+    assert (tried.failure.model, tried.failure.impossible) == ("prefill", True)
+    assert words(tried) == f"{QNN} cannot load models that share weights here: it crashes."
+
+
+def test_the_same_crash_without_that_reason_is_a_failure(scratch: Path) -> None:
+    ep = planned(entry=replace(entry(QNN), cannot=(replace(LIMITATION, symptom="Shared weights buffer"),)))
+    tried = attempt([model(scratch, "prefill", open="crash")], session(ep), scratch)
+    assert tried.failure is not None
+    assert (tried.failure.code, tried.failure.impossible) == ("EPB642", False)
+
+
+def test_what_onnxruntime_refuses_is_told_in_its_words(scratch: Path) -> None:
+    tried = attempt([model(scratch, "prefill", open="fail")], session(), scratch)
+    assert tried.failure is not None
+    assert tried.failure.code == "EPB641"
+    assert words(tried).startswith("opening it failed: Failed to get context binary info.")
+    assert tried.seconds == {}
+
+
+def test_a_load_that_hangs_is_stopped_and_told_as_that(scratch: Path) -> None:
+    tried = attempt([model(scratch, "prefill", open="hang")], session(timeout=2), scratch)
+    assert tried.failure is not None
+    assert tried.failure.code == "EPB643"
+    assert words(tried).startswith("opening it did not end within 2 s and was stopped.")
+
+
+def test_a_load_that_is_killed_from_outside_is_not_taken_for_a_crash_and_not_tried_again(scratch: Path) -> None:
+    tried = attempt([model(scratch, "prefill", open="killed")], session(), scratch)
+    assert tried.failure is not None
+    if sys.platform != "win32":
+        assert tried.failure.code == "EPB644"
+        assert "from outside, if not for lack of memory (SIGKILL) while it was opened." in words(tried)
+    assert json.loads((scratch / "request.json").read_text(encoding="utf-8"))["verbose"] is False
+
+
+def test_lack_of_memory_is_told_as_that(scratch: Path) -> None:
+    tried = attempt([model(scratch, "prefill", open="out of memory")], session(), scratch)
+    assert tried.failure is not None
+    assert tried.failure.code == "EPB644"
+    assert words(tried).startswith("the process ran out of memory while it was opened: bad_alloc.")
+
+
+def test_a_machine_without_the_device_cannot_load_and_that_is_no_fault_of_the_model(scratch: Path) -> None:
+    tried = attempt([model(scratch, "prefill")], session(planned(device=DeviceChoice(type="npu"))), scratch)
+    assert tried.failure is not None
+    assert (tried.failure.model, tried.failure.impossible) == (None, True)
+    assert words(tried).startswith(f"{QNN} offers no device that fits; it offers: cpu from Acme.")
+
+
+def test_a_crash_before_any_model_blames_none(scratch: Path) -> None:
+    tried = attempt([model(scratch, "prefill")], session(planned(library=Path("crash.so"))), scratch)
+    assert tried.failure is not None
+    assert tried.failure.model is None
+    if sys.platform == "linux":
+        assert words(tried).startswith("the process crashed (SIGABRT) while its EPs were set up.")
+
+
+def test_an_interpreter_that_cannot_be_started_is_told(scratch: Path) -> None:
+    environment = replace(session().environment, interpreter=scratch / "python")
+    with pytest.raises(EnvironmentFailure) as raised:
+        attempt([model(scratch, "prefill")], replace(session(), environment=environment), scratch)
+    assert raised.value.problems[0].code == "EPB413"

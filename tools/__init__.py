@@ -1,0 +1,1 @@
+"""Programs for developers of epbuild; no part of the wheel."""

@@ -1,0 +1,49 @@
+"""`python -m tools.reference [--write] [FOLDER]`: compare the reference pages of a checkout with their sources, or write them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tools.reference.pages import reference_pages
+
+_FOLDER = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def main() -> int:
+    """Exit code 1: the pages differ from what their sources say."""
+    parser = argparse.ArgumentParser(prog="python -m tools.reference", description=main.__doc__)
+    parser.add_argument("--write", action="store_true", help="write the pages, and remove those that are no more")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=_FOLDER, help="where they are; default: docs/reference of this checkout"
+    )
+    arguments = parser.parse_args()
+    if arguments.write:
+        write(arguments.folder)
+    stale = differences(arguments.folder)
+    for name in stale:
+        sys.stderr.write(f"{arguments.folder / name} is not what its sources say; run `python -m tools.reference --write`\n")
+    return 1 if stale else 0
+
+
+def differences(folder: Path) -> list[str]:
+    """The names of the pages that are missing, out of date, or no more."""
+    pages = reference_pages()
+    there = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    return sorted(name for name in pages.keys() | there.keys() if pages.get(name) != there.get(name))
+
+
+def write(folder: Path) -> None:
+    """Make the folder's pages what their sources say."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = reference_pages()
+    for path in folder.iterdir():
+        if path.name not in pages:
+            path.unlink()
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
