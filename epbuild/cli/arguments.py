@@ -11,8 +11,9 @@ from typer.core import TyperCommand
 
 from epbuild.cli import completion
 from epbuild.cli.usage import UsageError
+from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.units import bytes_of, seconds_of
-from epbuild.survey.snapshot import DEFAULT_RECIPE, recipe_and_steps
+from epbuild.survey.snapshot import recipe_and_steps
 
 
 class _Command(TyperCommand):

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from epbuild.archive.content import Pour
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled, lease
+from epbuild.cache.logs import action_name, log_file
 from epbuild.cache.memory import StepRecord
 from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
 from epbuild.commands.kinds import kind_of
-from epbuild.commands.log import log_file, named
+from epbuild.commands.removal import remove_output
 from epbuild.compile.executor import Execution
 from epbuild.compile.kind import KeyInputs
 from epbuild.core.directory import unfinished
@@ -166,7 +167,7 @@ class Actions:
 
     def _subject(self, action: str) -> str:
         """What the cost of an action is remembered under: that of another recipe's action of the same id is another."""
-        return named(action, self._memory.configuration.recipe)
+        return action_name(action, self._memory.configuration.recipe)
 
     def perform(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
@@ -397,7 +398,7 @@ class Actions:
             written = self._surveyor.written(emission)
             if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # No rename puts a folder in the place of a file, or a file in that of a folder.
-                self._outputs.remove_held(there, self._surveyor.digests, ())
+                remove_output(there, self._outputs.base, self._surveyor.digests, ())
             output, files = self._publish(output, written)
             self._outputs.record(self._emitted(emission, output.document), files)
             written.settle()

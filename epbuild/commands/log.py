@@ -1,32 +1,20 @@
-"""The logs of compile steps: the file that the last compile here left, or the one that the store kept with a result made elsewhere."""
+"""Logs of steps, from the last run here or from the store."""
 
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
+from epbuild.cache.logs import log_file
 from epbuild.cache.memory import Configuration, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError, Problem
 from epbuild.plan.steps import Plan
-from epbuild.survey.snapshot import DEFAULT_RECIPE
 
 _CHUNK = 1 << 16
-
-
-def named(action: str, recipe: str) -> str:
-    """What an action of a recipe file is called among those of all recipes in its folder."""
-    # No name in a recipe has a '+', so that no two actions have one name.
-    return action if recipe == DEFAULT_RECIPE else f"{action}+{recipe}"
-
-
-def log_file(workspace: Path, action: str, recipe: str = DEFAULT_RECIPE) -> Path:
-    """Where the log of the last compile here of an action of a recipe file is kept."""
-    return workspace / "logs" / f"{re.sub(r'[^A-Za-z0-9._-]', '+', named(action, recipe))}.log"
 
 
 def logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:

@@ -21,7 +21,9 @@ from epbuild.commands.actions import Actions
 from epbuild.commands.kinds import is_stored
 from epbuild.commands.locked import HeldLock, check_lock, hold_lock, locked_wheels
 from epbuild.commands.remote import RemoteModels
+from epbuild.commands.removal import remove_orphan
 from epbuild.compile.result_shape import action_records
+from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import EnvironmentFailure, Problem, RecipeError, StoreError
 from epbuild.engine.capacity import memory_here
 from epbuild.engine.events import Event, Listener, OutputRemoved, RunStarted, ToolchainReady, ToolchainStarted, Warned, shown_path
@@ -33,7 +35,7 @@ from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSource, Recipe
 from epbuild.survey.orphans import Outputs
-from epbuild.survey.snapshot import WORKSPACE, clock, forget, own_files, take
+from epbuild.survey.snapshot import clock, forget, own_files, take
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.environment import Environment, prepare, ready
 
@@ -317,7 +319,7 @@ def _remove_orphans(found: Survey, surveyor: Surveyor, tell: Listener, cancelled
     claimed = outputs.claimed(orphan.directory for orphan in found.orphans) if found.orphans else ()
     for orphan in found.orphans:
         try:
-            gone = outputs.remove(orphan, surveyor.digests, claimed, cancelled=cancelled)
+            gone = remove_orphan(outputs, orphan, surveyor.digests, claimed, cancelled)
         except Cancelled as error:
             raise KeyboardInterrupt from error
         if gone is not None:

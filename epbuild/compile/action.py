@@ -12,7 +12,6 @@ from typing import Any
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.entries import KnownDifference
 from epbuild.compile.executor import Execution, execute, remake
-from epbuild.compile.expectations import unmet_expectations
 from epbuild.compile.kind import KeyInputs, Kind, StepEnd, Work
 from epbuild.compile.preparing import prepared_files
 from epbuild.compile.sharing import measure_alone, shared_bytes, unmeasured, with_alone
@@ -26,6 +25,7 @@ from epbuild.plan.source_problems import source_problems
 from epbuild.plan.steps import Member, SessionGroup
 from epbuild.toolchain.environment import Environment
 from epbuild.verify.checks import check_shared_bytes
+from epbuild.verify.expectations import unmet_expectations
 
 
 class Compiling(Kind[SessionGroup]):

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from epbuild.catalog.entries import Limitation
-from epbuild.compile.expectations import most_concerned
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.units import counted
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.process import Ending
+from epbuild.verify.expectations import most_concerned
 from epbuild.verify.fallback import LeftNode, Outside
 
 _QUOTED = 3

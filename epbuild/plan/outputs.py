@@ -7,13 +7,13 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Position, Problem
 from epbuild.core.portable import unportable
 from epbuild.plan.steps import Emission, Genai, Merging, Part, PlannedTarget, SessionGroup
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.model import Group, Output, Scalar, Setting
 from epbuild.recipe.template import TemplateError, substitute
-from epbuild.survey.snapshot import WORKSPACE
 
 MANIFEST = "manifest.json"
 GENAI_CONFIG = "genai_config.json"

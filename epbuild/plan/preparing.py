@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from epbuild.catalog.preparations import preparation as built_in
+from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Position, Problem
 from epbuild.onnxfile.headers import Dimension
 from epbuild.onnxfile.sizes import fit_sizes
@@ -29,7 +30,6 @@ from epbuild.recipe.model import ModelSource, PrepareStep, Reference, Toolchain
 from epbuild.recipe.preparations import RUN
 from epbuild.recipe.source import MappingNode, SequenceNode
 from epbuild.recipe.template import render, substitute
-from epbuild.survey.snapshot import WORKSPACE
 
 PYTHON = "python"
 """The program that means the toolchain's interpreter."""

@@ -1,4 +1,4 @@
-"""The outputs of one configuration: which lie where, which the recipe no longer asks for, and their removal by a build of the whole recipe.
+"""Outputs of one configuration, and the orphans that its recipe no longer asks for.
 
 A configuration is a recipe file and what that file was read with (`--set`, variables of the environment). An output belongs to those that
 wrote it or would have written the same, so builds of one recipe for several settings, or of several recipes in one folder, leave each
@@ -11,17 +11,15 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from epbuild.cache.digests import Digests
 from epbuild.cache.leases import lease, lease_if_free
 from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
-from epbuild.publish.removal import Cleaned, Emitted
 
 PLACE, RESULTS = "place", "results"
 """What the record of an emission's step holds as its result: where its output is, and the keys of the results that are in it."""
@@ -42,11 +40,11 @@ class Outputs:
     def __init__(self, workspace: Workspace, memory: Memory) -> None:
         self._workspace = workspace
         self._memory = memory
-        self._base = workspace.base
+        self.base = workspace.base
 
     def place(self, directory: Path) -> str:
         """Where an output is, as seen from the folder of the workspace, so that a checkout that is moved keeps its memory."""
-        return Path(os.path.relpath(directory, self._base)).as_posix()
+        return Path(os.path.relpath(directory, self.base)).as_posix()
 
     def last(self, directory: Path) -> OutputRecord | None:
         """What was written into `directory` the last time, by whatever step of whatever configuration. Raises StoreError."""
@@ -85,7 +83,7 @@ class Outputs:
         """The files of all outputs but those that were written into the folders `leaving`, as absolute paths. Raises StoreError."""
         places = set(map(self.place, leaving))
         others = (output for output in self._workspace.outputs() if output.place not in places)
-        return {path for output in others for path in files_of(output, self._base)}
+        return {path for output in others for path in files_of(output, self.base)}
 
     def release(self, wanted: Iterable[Path]) -> list[OutputRecord]:
         """Leave to others what does not lie in one of the folders `wanted`, and belongs to them as well; returns it as it then is.
@@ -100,40 +98,19 @@ class Outputs:
                 left.append(replace(output, owners=others))
         return left
 
-    def remove(
-        self,
-        orphan: Orphan,
-        digests: Digests,
-        claimed: Collection[Path],
-        *,
-        waiting: Callable[[], None] | None = None,
-        cancelled: threading.Event | None = None,
-    ) -> Cleaned | None:
-        """Remove an orphan, less the `claimed` files, and forget it; None if that is done already, or it is no orphan any more.
+    def recorded(self, orphan: Orphan) -> OutputRecord | None:
+        """What is recorded of an orphan; None once another build has removed it, or has written it for itself. Raises StoreError."""
+        output = self.last(orphan.directory)
+        return None if output is None or self._orphan(output) != orphan or self.others(output) else output
 
-        Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read, or the workspace not be written,
-        and Cancelled when `cancelled` is set while another build is at work there.
-        """
-        with self.held(orphan.directory, waiting=waiting, cancelled=cancelled):
-            output = self.last(orphan.directory)
-            # Another build may have removed it, or written it for itself, since this one looked.
-            if output is None or self._orphan(output) != orphan or self.others(output):
-                return None
-            cleaned = self.remove_held(output, digests, claimed)
-            self._memory.release(output.place, output.owners)
-            return cleaned
-
-    def remove_held(self, output: OutputRecord, digests: Digests, claimed: Collection[Path]) -> Cleaned:
-        """Remove what was written, for whoever holds its lease; it is not forgotten. Raises what `remove` does, less Cancelled."""
-        recorded = {name: file["digest"] for name, file in output.files.items()}
-        return Emitted(output.step, self._base / output.place, recorded, digests, claimed=claimed).remove(self._base)
+    def forget(self, output: OutputRecord) -> None:
+        """Forget an output, whatever configurations own it. Raises StoreError."""
+        self._memory.release(output.place, output.owners)
 
     @contextmanager
-    def held(
-        self, directory: Path, *, waiting: Callable[[], None] | None = None, cancelled: threading.Event | None = None
-    ) -> Iterator[None]:
+    def held(self, directory: Path, *, cancelled: threading.Event | None = None) -> Iterator[None]:
         """Hold the lease under which an output is touched, for the length of a `with` block. Raises StoreError and Cancelled."""
-        with lease(self._workspace.directory, lease_name(self.place(directory)), waiting=waiting, cancelled=cancelled):
+        with lease(self._workspace.directory, lease_name(self.place(directory)), cancelled=cancelled):
             yield
 
     @contextmanager
@@ -152,7 +129,7 @@ class Outputs:
         )
 
     def _is_there(self, owner: Configuration) -> bool:
-        return bool(owner.recipe) and (self._base / owner.recipe).exists()
+        return bool(owner.recipe) and (self.base / owner.recipe).exists()
 
     def _unwanted(self, wanted: Iterable[Path]) -> list[OutputRecord]:
         places = {self.place(directory) for directory in wanted}
@@ -160,7 +137,7 @@ class Outputs:
         return [output for output in self._workspace.outputs() if mine in output.owners and output.place not in places]
 
     def _orphan(self, output: OutputRecord) -> Orphan:
-        return Orphan(output.step, self._base / output.place, output.files)
+        return Orphan(output.step, self.base / output.place, output.files)
 
 
 def files_of(output: OutputRecord, base: Path) -> list[Path]:

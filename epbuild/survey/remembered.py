@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from epbuild import __version__
+from epbuild.cache.logs import action_name
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.log import named
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, VerifyError
 
 _FORMAT = 1
@@ -86,7 +86,7 @@ class Failures:
             self._workspace.forget_facts([self._name(action)])
 
     def _name(self, action: str) -> str:
-        return f"failed {named(action, self._recipe)}"
+        return f"failed {action_name(action, self._recipe)}"
 
 
 def _is_step(problem: Problem) -> bool:

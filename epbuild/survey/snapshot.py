@@ -19,6 +19,7 @@ import sys
 from epbuild import __version__
 from epbuild.core import changetime
 from epbuild.core.changetime import changed_ns
+from epbuild.core.defaults import DEFAULT_RECIPE, WORKSPACE
 from epbuild.core.host import cpu_name
 
 TYPE_CHECKING = False  # as type checkers read it, without the import that would take longer than what is done here
@@ -41,10 +42,8 @@ _FINE_UNIT_NS = 10_000_000
 _LENGTH = 8  # bytes of the number that says how long the head of a snapshot is
 _PART = 4000  # files; read and compared at once
 
-DEFAULT_RECIPE = "epbuild.yaml"
 _SEPARATORS = "/\\"
 _GLOB = frozenset("*?[")
-WORKSPACE = ".epbuild"
 # What decides where the store, the toolchains and the Python packages with models are.
 _PLACES = ("EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE", "PYTHONPATH")
 

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
+from epbuild.cache.logs import log_file
 from epbuild.cache.workspace import Workspace
 from epbuild.commands import log as logs
-from epbuild.commands.log import log_file, logged_steps, read_log
+from epbuild.commands.log import logged_steps, read_log
 from epbuild.commands.run import read_plan
 from epbuild.core.errors import BuildError
 from epbuild.plan.steps import Plan
