@@ -6,8 +6,7 @@ import unicodedata
 from pathlib import PurePosixPath
 
 from epbuild.archive.refusal import harmful, quoted
-from epbuild.core.portable import is_device
-from epbuild.onnxfile.epcontext import BadReference, check_reference
+from epbuild.core.safepath import BadReference, check_reference, is_device
 
 _MOST_PLACES = 200_000
 _MOST_PARTS = 64

@@ -13,7 +13,7 @@ from epbuild.archive.members import MANIFEST, Members
 from epbuild.archive.oci_writer import CONTENT_DIGEST, CONTENT_SIZE, MANIFEST_TYPE, TITLE, ZSTD_TYPE
 from epbuild.archive.packs import zstandard_package
 from epbuild.archive.refusal import damaged, nothing, quoted
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import real_path
 
 LAYOUT, INDEX = "oci-layout", "index.json"
 """The files that make a folder an image layout."""

@@ -18,7 +18,7 @@ from typing import Any
 from epbuild.archive.compression import Squeezed
 from epbuild.archive.content import Content, Role
 from epbuild.core.canonical import canonical_json
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import real_path
 from epbuild.recipe.image_reference import DEFAULT_TAG
 
 ARTIFACT_TYPE = "application/vnd.epbuild.output.v1"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epbuild.cache.checksums import Check, Checksums
+from epbuild.cache.drafts import Draft, Drafts, discard, touch
 from epbuild.cache.entries import Thing, files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, explained
 from epbuild.core.atomic import rename
 from epbuild.core.content import LARGE_BYTES, Blob, Copier, Reading, Write, read
-from epbuild.core.drafts import Draft, Drafts, discard, touch
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -11,8 +11,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from epbuild.cache.drafts import Drafts, discard
 from epbuild.core.content import LARGE_BYTES, Reading
-from epbuild.core.drafts import Drafts, discard
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
+from epbuild.cache.drafts import discard, touch
 from epbuild.cache.entries import Thing, files_below
 from epbuild.cache.errors import explained
 from epbuild.cache.leases import lease_if_free
 from epbuild.core.atomic import rename
-from epbuild.core.drafts import discard, touch
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _DAMAGED = ("cas/damaged", "actions/damaged", "remote/actions/damaged")

@@ -37,12 +37,11 @@ def tag_cache(root: Path) -> None:
     tag = root / "CACHEDIR.TAG"
     if tag.exists():
         return
-    from epbuild.core.newfile import new_file  # needed once in the life of a store
+    from epbuild.core.atomic import write_file  # needed once in the life of a store
 
     with explained(f"write {tag}"):
         root.mkdir(parents=True, exist_ok=True)
-        with new_file(tag, _TAG, overwrite=True):
-            pass
+        write_file(tag, _TAG)
 
 
 def toolchain_directory() -> Path:

@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from epbuild.cache.drafts import Drafts, touch
 from epbuild.cache.entries import Thing, files_below
 from epbuild.cache.errors import NewerRecord, explained
 from epbuild.core.atomic import rename
 from epbuild.core.canonical import canonical_json
-from epbuild.core.drafts import Drafts, touch
 
 RECORD_FORMAT = 2
 """The number in every record file that changes when a reader must."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from epbuild.cache.drafts import Drafts
 from epbuild.cache.errors import explained
 from epbuild.core.canonical import canonical_json
-from epbuild.core.drafts import Drafts
 
 _FORMAT = 1
 

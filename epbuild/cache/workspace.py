@@ -195,7 +195,6 @@ def _hide_from_git(directory: Path) -> None:
     """Have git take no notice of the folder, whatever the project's own `.gitignore` says. Raises OSError."""
     place = directory / ".gitignore"
     if not place.exists():
-        from epbuild.core.newfile import new_file  # needed once in the life of a workspace
+        from epbuild.core.atomic import write_file  # needed once in the life of a workspace
 
-        with new_file(place, "*\n", overwrite=True):
-            pass
+        write_file(place, "*\n")

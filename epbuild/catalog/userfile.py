@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.catalog.entries import Entry, read_entry
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.core.errors import nearest
-from epbuild.core.regular import read_regular
+from epbuild.core.safepath import read_regular
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError

@@ -10,7 +10,7 @@ import typer
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.core.errors import Problem
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import real_path
 from epbuild.onnxfile.packaging import Packaging, repackage
 from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.output.owned import emitted_files

@@ -10,7 +10,7 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.commands.schema import SCHEMAS, editor_schema
-from epbuild.core.newfile import new_file
+from epbuild.core.atomic import write_file
 from epbuild.report.text import print_line
 
 app = arguments.application()
@@ -34,6 +34,5 @@ def schema(
     if output is None:
         print_line(text)
     else:
-        with new_file(output, f"{text}\n", overwrite=True):
-            pass
+        write_file(output, f"{text}\n")
     return 0

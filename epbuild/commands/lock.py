@@ -17,9 +17,9 @@ from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_mod
 from epbuild.commands.locked import lock_path
 from epbuild.commands.remote import RemoteModels, wheels_of
 from epbuild.commands.run import Request, lasting_workspace
+from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Position, Problem, ToolchainError, nearest
-from epbuild.core.newfile import new_file
-from epbuild.core.regular import read_regular
+from epbuild.core.safepath import read_regular
 from epbuild.engine.events import Listener, ToolchainLocked, ToolchainStarted, Warned
 from epbuild.plan.planner import problems_of_the_rest
 from epbuild.plan.sources import find_source
@@ -81,8 +81,7 @@ def write_lock(locking: Locking) -> None:
     if locking.is_written:
         return
     try:
-        with new_file(locking.path, render(locking.lock), overwrite=True):
-            pass
+        write_file(locking.path, render(locking.lock))
     except OSError as error:
         message = f"the lock {locking.path} cannot be written: {error.strerror or error}"
         hint = "Check the permissions and the space of its folder."

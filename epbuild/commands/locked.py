@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from epbuild.cache.digests import Digests
 from epbuild.core.errors import EpbuildError, PlanError, Position, Problem, ToolchainError
-from epbuild.core.regular import read_regular
+from epbuild.core.safepath import read_regular
 from epbuild.plan.steps import ModelFiles, Plan
 from epbuild.recipe.model import ModelSource, Recipe
 from epbuild.toolchain.environment import Environment

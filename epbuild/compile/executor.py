@@ -26,7 +26,7 @@ from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import real_path
 from epbuild.engine.events import Listener, StepOutput, StepStarted
 from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.onnxfile.headers import read_header

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from epbuild.core.atomic import rename
+from epbuild.core.atomic import new_file
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.nodenames import rename_nodes
@@ -31,10 +31,9 @@ def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:
     names = dict(_names(group, member, header, prefix))
     if not names:
         return
-    draft = model.with_name(f".{model.name}.renamed")
-    rename_nodes(model, draft, names)
-    _check(group, member, header, read_header(draft), prefix)
-    rename(draft, model)
+    with new_file(model, durable=False) as draft:  # in the staging directory, which nothing outlives
+        rename_nodes(model, draft, names)
+        _check(group, member, header, read_header(draft), prefix)
 
 
 def _names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str) -> Iterator[tuple[int, str]]:

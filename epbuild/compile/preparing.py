@@ -30,9 +30,8 @@ from epbuild.compile.executor import Execution, process_failures
 from epbuild.compile.kind import KeyInputs, Kind, StepEnd
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import BadReference, check_reference, is_inside, real_path
 from epbuild.engine.events import StepOutput, StepStarted
-from epbuild.onnxfile.epcontext import BadReference, check_reference
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.sizes import fix_sizes
 from epbuild.onnxfile.wire import MalformedModel
@@ -322,7 +321,7 @@ def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> 
         instead = f", but {', '.join(others[:3])}" if others else ""
         hint = "Write the model to the path that ${out} stands for." if preparation.script is None else ""
         raise wrong(f"'{preparation.title}' ended well and left no {preparation.output}{instead}", hint)
-    if path.is_symlink() or not real_path(path).is_relative_to(real_path(folder)):
+    if path.is_symlink() or not is_inside(path, folder):
         raise wrong(f"'{preparation.title}' left a link in place of {preparation.output}", "Write the model itself.")
     try:
         header = read_header(path)
@@ -343,7 +342,7 @@ def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> 
         data = folder / location
         if not data.is_file():
             raise wrong(f"'{preparation.title}' left a model without its external data {location}", _DATA)
-        if not real_path(data).is_relative_to(real_path(folder)):
+        if not is_inside(data, folder):
             raise wrong(f"'{preparation.title}' left a link in place of the external data {location}", _DATA)
     return header
 

@@ -1,12 +1,18 @@
-"""Renames that happen whole and last: retried where Windows refuses for an instant, exchanged where the system can, synced to the disk."""
+"""Atomic writes: files and folders that appear whole or not at all.
+
+One policy on fsync: what users or other processes rely on (a lock, a recipe, an output, a blob) is synced before it is renamed to its
+place, and the name after it. What is only remembered, and made again in a moment, is not: `durable=False`.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WINDOWS = os.name == "nt"
+
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
 
 _PAUSES_SECONDS = (0.01, 0.05, 0.2, 0.5)
 
@@ -43,6 +51,36 @@ def rename(source: Path, destination: Path) -> None:
         else:
             return
     source.replace(destination)
+
+
+@contextmanager
+def new_file(path: Path, *, overwrite: bool = True, durable: bool = True) -> Iterator[Path]:
+    """Yield a free name beside `path` for a draft, to be written, and rename it to its place if nothing was raised meanwhile.
+
+    A link stays one: what it leads to is written. Raises FileExistsError, without `overwrite`, where there is something at `path` by then;
+    and OSError.
+    """
+    path = Path(os.path.realpath(path))
+    draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield draft
+        if durable:
+            sync_file(draft)
+        if not overwrite:
+            path.open("x").close()
+        rename(draft, path)
+        if durable:
+            with suppress(PermissionError):  # of a folder that may be written to and not read
+                sync_directory(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: str | bytes, *, durable: bool = True, mode: int = 0o666) -> None:
+    """Write a whole file, in place of any that is there; text as UTF-8 with the line ends that it has. Raises OSError."""
+    data = content.encode() if isinstance(content, str) else content
+    with new_file(path, durable=durable) as draft, open(os.open(draft, _NEW_FILE, mode), "wb") as file:  # noqa: PTH123
+        file.write(data)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
-from epbuild.onnxfile.epcontext import BadReference, locate, resolve
+from epbuild.core.safepath import BadReference, locate
+from epbuild.onnxfile.epcontext import resolve
 from epbuild.verify.artifact import Model
 
 SizedKind = Literal["model", "context binary", "external data"]

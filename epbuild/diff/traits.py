@@ -12,8 +12,9 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from epbuild.core.errors import Problem, VerifyError
+from epbuild.core.safepath import BadReference, locate
 from epbuild.diff.sizes import ModelFiles, model_files
-from epbuild.onnxfile.epcontext import SCHEMA_TYPES, BadReference, EPContextNode, locate, resolve
+from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode, resolve
 from epbuild.onnxfile.headers import Initializer, ModelHeader
 from epbuild.verify.artifact import Artifact, Model
 from epbuild.verify.checks import read_target

@@ -17,10 +17,10 @@ from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
 from epbuild.core.canonical import canonical_json
 from epbuild.core.content import Blob
+from epbuild.core.safepath import BadReference, check_reference
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwritable
 from epbuild.fetch.wheels import model_in_wheel
-from epbuild.onnxfile.epcontext import BadReference, check_reference
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.recipe.address import Address, PackageAddress, is_immutable, parse_address

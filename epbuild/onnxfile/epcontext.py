@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Final
 
+from epbuild.core.safepath import BadReference, MissingReference, locate, shortened
 from epbuild.onnxfile.wire import Field, WireReader, integer
 
 DOMAIN: Final = "com.microsoft"
@@ -39,15 +39,6 @@ SCHEMA_TYPES: Final[Mapping[str, str]] = {name: "INT" if name in _SCHEMA_INTEGER
 
 # A longer string of an attribute that only its EP knows is a payload, not a setting that a person would read.
 _LONGEST_OTHER = 64 * 1024
-_LONGEST_QUOTE = 256
-
-
-class BadReference(ValueError):
-    """An EPContext node's reference cannot be followed; the text is one sentence that says why."""
-
-
-class MissingReference(BadReference):
-    """The reference is well formed, but there is no such file."""
 
 
 @dataclass(frozen=True)
@@ -148,51 +139,9 @@ def resolve(model: Path, node: EPContextNode) -> Path:
     try:
         return locate(model.parent, node.reference, "context binary")
     except MissingReference as error:
-        raise MissingReference(f"The context binary '{_short(node.reference)}' does not exist beside '{model.name}'.") from error
-
-
-def locate(folder: Path, reference: str, what: str = "file") -> Path:
-    """The file that a model in `folder` refers to, which lies in `folder` also when every link is followed.
-
-    Raises BadReference for a reference that EPs refuse, or a link that leads out; MissingReference where no such file exists.
-    """
-    check_reference(reference)
-    path = folder / reference
-    try:
-        inside = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
-        found = inside and path.is_file()
-    except (OSError, ValueError):  # a name that the file system cannot have, or a directory that may not be entered
-        inside, found = True, False
-    if not inside:
-        raise BadReference(f"The {what} '{_short(reference)}' is a link to a place outside its folder.")
-    if not found:
-        raise MissingReference(f"The {what} '{_short(reference)}' does not exist.")
-    return path
-
-
-def check_reference(reference: str) -> None:
-    """Raises BadReference unless `reference` is a relative path of a file that stays in the model's directory on every platform."""
-    if not reference:
-        raise BadReference("The reference is empty.")
-    windows = PureWindowsPath(reference)
-    # Windows rules also see every absolute POSIX path, and drive-relative paths, which leave the directory as well.
-    if windows.drive or windows.root:
-        raise BadReference(
-            f"The reference '{_short(reference)}' is an absolute path; it must be relative to the model's directory."
-        )
-    if "\\" in reference:
-        raise BadReference(f"The reference '{_short(reference)}' has a backslash; its parts must be separated by '/'.")
-    if ".." in reference.split("/"):
-        raise BadReference(f"The reference '{_short(reference)}' has '..'; it must stay in the model's directory.")
-    if "\0" in reference:
-        raise BadReference(f"The reference {_short(reference)!r} has a NUL character, which no file name can have.")
-    if reference.endswith("/"):
-        raise BadReference(f"The reference '{_short(reference)}' names a folder; it must name a file.")
-
-
-def _short(reference: str) -> str:
-    """A reference as a message quotes it: what is no path at all may have any length."""
-    return reference if len(reference) <= _LONGEST_QUOTE else f"{reference[:_LONGEST_QUOTE]}…"
+        raise MissingReference(
+            f"The context binary '{shortened(node.reference)}' does not exist beside '{model.name}'."
+        ) from error
 
 
 def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int | None, Field | None]:

@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from epbuild.core.errors import Problem, VerifyError
+from epbuild.core.safepath import BadReference
 from epbuild.onnxfile.connection import Connection, Member, check_connections, fits, same_names, shown
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT
-from epbuild.onnxfile.epcontext import BadReference, resolve
+from epbuild.onnxfile.epcontext import resolve
 from epbuild.onnxfile.equal_values import equal_inputs
 from epbuild.onnxfile.headers import ValueInfo, read_header
 from epbuild.onnxfile.naming import Part, connect, is_context, name_nodes, nodes, rename, text_of

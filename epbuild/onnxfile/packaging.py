@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from epbuild.core.errors import Problem, VerifyError
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import BadReference, check_reference, locate, real_path
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT, embed, extract
-from epbuild.onnxfile.epcontext import BadReference, EPContextNode, check_reference, locate, resolve
+from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.relink import relink

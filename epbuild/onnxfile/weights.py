@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import real_path
 from epbuild.onnxfile.headers import read_tensor
 from epbuild.onnxfile.tensors import digest, extent, tensors
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, MalformedModel, WireReader

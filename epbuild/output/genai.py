@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Literal
 
+from epbuild.core.safepath import climbs, is_anchored
 from epbuild.output.jsonfile import JsonFile
 
 GenaiRole = Literal["embeddings", "prefill", "decode", "both", "lm_head"]
@@ -215,8 +215,7 @@ def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
         if names.count(name) > 1:
             yield f"two stages are called '{name}', which onnxruntime-genai takes for one"
     for stage in stages:
-        path = PureWindowsPath(stage.filename)  # Windows' rules see every absolute POSIX path too
-        if path.drive or path.root or ".." in PurePosixPath(stage.filename.replace("\\", "/")).parts:
+        if is_anchored(stage.filename) or climbs(stage.filename):
             yield f"the stage '{stage.name}' has the file '{stage.filename}', which is not below the configuration's folder"
         for ep, options in stage.provider_options:
             if ep in _REFUSED_PROVIDERS:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Position, Problem
-from epbuild.core.portable import unportable
+from epbuild.core.safepath import climbs, is_anchored, unportable
 from epbuild.plan.steps import Emission, Genai, Merging, Part, PlannedTarget, SessionGroup
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.model import Group, Output, Scalar, Setting
@@ -30,7 +29,6 @@ _RESERVED = {
 }
 _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
 """What lies in a package beside the folders of its groups."""
-_DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def output_path(output: Output, group: Group, target: PlannedTarget, problems: list[Problem]) -> str:
@@ -290,7 +288,7 @@ def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Pro
         return ""
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
-    if path.startswith("/") or _DRIVE.match(path) or normal == ".." or normal.startswith("../"):
+    if is_anchored(path) or climbs(normal):
         problems.append(
             Problem("EPB221", f"the output path '{text}' leaves the recipe's folder", where, "Write a path below the recipe.")
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import climbs, is_anchored, is_inside, leaves, real_path
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.steps import ModelFiles
@@ -83,8 +83,7 @@ def _graph_path(model: ModelSource, base: Path) -> Path:
         message = f"the model '{model.name}' lies in the Python package '{package}', which is not installed beside epbuild"
         hint = f"Install {package} there, or write package:<name>==<version>/<file>, which is fetched."
         raise _error("EPB206", model, message, hint)
-    inside = PureWindowsPath(file)  # it reads both kinds of slashes
-    if not file or inside.anchor or ".." in inside.parts:
+    if not file or is_anchored(file) or climbs(file):
         raise _error("EPB206", model, f"'{model.path}' does not name a file inside the package '{package}'", None)
     return Path(next(iter(found.submodule_search_locations))) / file
 
@@ -108,14 +107,14 @@ def _data_folder(model: ModelSource, base: Path, graph: Path) -> Path:
 def _location_problem(model: ModelSource, graph: Path, folder: Path, location: str) -> Problem | None:
     data, named = folder / location, model.external_data
     where = model.path_where if named is None else named.where
-    outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or _leaves(location)
+    outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or leaves(location)
     if not outside and not _is_file(data):
         place = "beside it" if named is None else f"in {named.name}"
         message = f"the model '{model.name}' needs the external data file {location}, which does not exist {place}"
         hint = f"Put it into {folder}" + (", or name the folder that it is in with 'external_data'." if named is None else ".")
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
-    inside = real_path(data).is_relative_to(real_path(folder)) or (named is None and _beside_link(graph, location))
+    inside = is_inside(data, folder) or (named is None and _beside_link(graph, location))
     if outside or not inside:
         own = "its own folder" if named is None else f"the folder {named.name}"
         message = f"the model '{model.name}' keeps external data outside {own}: {location}"
@@ -133,16 +132,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # no name that a file can have, or in a folder that may not be looked into
         return False
-
-
-def _leaves(location: str) -> bool:
-    """Whether a location climbs out of its folder by its own text."""
-    depth = 0
-    for part in location.replace("\\", "/").split("/"):
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < 0:
-            return True
-    return False
 
 
 def _beside_link(graph: Path, location: str) -> bool:

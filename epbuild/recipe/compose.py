@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import Position, Problem, RecipeError
-from epbuild.core.links import links_on_the_way
-from epbuild.core.portable import real_path
-from epbuild.core.regular import open_regular
+from epbuild.core.safepath import links_on_the_way, open_regular, real_path
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
 from epbuild.recipe.source import MAX_BYTES, MAX_NODES, MappingNode, ScalarNode, merged, read, without

@@ -141,7 +141,10 @@ def take(
     below = os.path.join(os.path.dirname(_absolute(str(recipe))), "")  # noqa: PTH118, PTH120
     paths = dict.fromkeys(_absolute(str(file)) for file in files)
     missing = [_absolute(str(file)) for file in absent]
-    from epbuild.core.links import links_on_the_way
+    from pathlib import Path
+
+    from epbuild.core.atomic import write_file
+    from epbuild.core.safepath import links_on_the_way
 
     # Before the files: a link that is changed meanwhile is no more what it was.
     links = tuple((link.removeprefix(below), target) for link, target in links_on_the_way([*paths, *missing]).items())
@@ -166,17 +169,11 @@ def take(
     told = (_view(str(recipe)), tuple(warnings)) if warnings else None
     facts = (_identity(place), request, tuple(sorted(read.items())), steps, gone, links, locked, told, sizes)
     head = marshal.dumps(facts)
-    draft = f"{place}.{os.getpid()}"
     try:
-        # For its owner alone: the digest of a short secret tells it to whoever can try them all.
-        with open(draft, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as draft_file:
-            draft_file.writelines([len(head).to_bytes(_LENGTH, "big"), head, *parts])
-        os.replace(draft, place)  # noqa: PTH105
+        # For its owner alone: the digest of a short secret reveals it to all who can try every one.
+        write_file(Path(place), b"".join([len(head).to_bytes(_LENGTH, "big"), head, *parts]), durable=False, mode=0o600)
     except OSError:
-        try:
-            os.unlink(draft)  # noqa: PTH108
-        except OSError:
-            return
+        return
 
 
 def forget(recipe: Path) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.host import cpu_name
-from epbuild.core.links import links_on_the_way
+from epbuild.core.safepath import links_on_the_way
 from epbuild.toolchain.packages import REPAIRED, FileState, Tree, digest_of_all, digests_of, is_library, package_tree, state_of
 
 FORMAT = 4
@@ -196,11 +196,6 @@ def _read(memory: Path) -> dict[str, Any]:
 
 
 def _write(memory: Path, document: Mapping[str, Any]) -> None:
-    temporary = memory.with_name(f"{memory.name}.{os.getpid()}")
-    try:
+    with contextlib.suppress(OSError):  # only a memory: an unwritable cache costs time, not correctness
         memory.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
-        temporary.replace(memory)
-    except OSError:  # only a memory: an unwritable cache costs time, not correctness
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+        write_file(memory, json.dumps(document, sort_keys=True), durable=False)

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from epbuild.core.errors import Problem, VerifyError
-from epbuild.onnxfile.epcontext import BadReference, EPContextNode, locate, resolve
+from epbuild.core.safepath import BadReference, locate
+from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.manifest import NAME, BadManifest, Manifest, read_manifest

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import Problem, StepId, VerifyError
+from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT
-from epbuild.onnxfile.epcontext import BadReference, EPContextNode, locate, resolve
+from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import ModelHeader, NamedNode, ValueInfo, read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.payload import Payload

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.errors import Problem, VerifyError
-from epbuild.onnxfile.epcontext import BadReference, EPContextNode, locate, resolve
+from epbuild.core.safepath import BadReference, locate
+from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import ModelHeader, operator_name, read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.checks import read_target

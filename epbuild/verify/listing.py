@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epbuild.onnxfile.epcontext import BadReference, MissingReference, locate
+from epbuild.core.safepath import BadReference, MissingReference, locate
 from epbuild.verify.artifact import Artifact
 from epbuild.verify.findings import Finding
 from epbuild.verify.manifest import NAME, ListedFile

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from epbuild.core.safepath import BadReference, check_reference
 from epbuild.core.schemas import import_jsonschema, schema
-from epbuild.onnxfile.epcontext import BadReference, check_reference
 from epbuild.verify.fallback import LeftNode
 
 NAME = "manifest.json"

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT
-from epbuild.onnxfile.epcontext import SCHEMA_TYPES, BadReference, EPContextNode, locate, resolve
+from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode, resolve
 from epbuild.verify.artifact import Artifact, Model
 from epbuild.verify.findings import Finding
 

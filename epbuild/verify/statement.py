@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from epbuild.onnxfile.epcontext import BadReference, MissingReference, locate
+from epbuild.core.safepath import BadReference, MissingReference, locate
 from epbuild.verify.artifact import Artifact
 from epbuild.verify.findings import Finding
 from epbuild.verify.manifest import NAME

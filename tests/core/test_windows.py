@@ -19,7 +19,7 @@ from fake_windows import EPOCH_TICKS, FakeKernel, imitated
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
 from epbuild.core import atomic, changetime, windows
-from epbuild.core.newfile import new_file
+from epbuild.core.atomic import write_file
 from epbuild.engine import capacity
 from epbuild.onnxfile import staging
 from epbuild.report.problems import coloured, is_screen
@@ -400,8 +400,7 @@ def test_the_memory_of_the_machine_is_asked_of_windows(kernel: FakeKernel, monke
 
 
 def write_recipe(folder: Path) -> None:
-    with new_file(folder / "file", "new", overwrite=True):
-        pass
+    write_file(folder / "file", "new")
 
 
 def relink(folder: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from onnx import helper
 from onnx_models import context_node, if_node, model, subgraph
 
-from epbuild.onnxfile.epcontext import BadReference, EPContextNode, MissingReference, check_reference, locate, resolve
+from epbuild.core.safepath import BadReference, MissingReference, check_reference, locate
+from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import parse_header
 
 

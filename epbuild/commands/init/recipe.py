@@ -12,8 +12,8 @@ from pathlib import Path, PurePath
 from epbuild.commands.init.kinds import Kind
 from epbuild.commands.init.sizing import Sized
 from epbuild.commands.init.sources import is_address
+from epbuild.core.atomic import new_file
 from epbuild.core.errors import EpbuildError, Problem, printable
-from epbuild.core.newfile import new_file
 from epbuild.plan.planner import make_plan
 from epbuild.recipe.load import load
 
@@ -40,7 +40,8 @@ def write_recipe(path: Path, wishes: Wishes, *, overwrite: bool = False) -> tupl
 
     Raises what reading and planning it raises, and FileExistsError without `overwrite`; then nothing was written.
     """
-    with new_file(path, recipe_text(path, wishes), overwrite=overwrite) as draft:
+    with new_file(path, overwrite=overwrite) as draft:
+        draft.write_bytes(recipe_text(path, wishes).encode())
         try:
             warnings = make_plan(load(draft)).warnings
         except EpbuildError as error:

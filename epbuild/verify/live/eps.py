@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from epbuild.catalog.catalog import BUILT_IN, find_session_key
 from epbuild.catalog.entries import Entry, Option
 from epbuild.catalog.normalize import UnknownName, find_option
-from epbuild.core.portable import real_path
+from epbuild.core.safepath import real_path
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import DeviceChoice

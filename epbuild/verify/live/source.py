@@ -13,7 +13,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
 from epbuild.cache.location import cache_directory
 from epbuild.commands.run import Request, read_plan
-from epbuild.onnxfile.epcontext import BadReference, check_reference
+from epbuild.core.safepath import BadReference, check_reference
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.steps import Member, ModelFiles, Plan, PlannedEp, SessionGroup

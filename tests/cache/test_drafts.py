@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from epbuild.core.drafts import Draft, Drafts, discard
+from epbuild.cache.drafts import Draft, Drafts, discard
 
 locks_tell = pytest.mark.skipif(sys.platform == "win32", reason="on Windows only the age of a draft tells that nobody writes it")
 DAY = 24 * 3600
