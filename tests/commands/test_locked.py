@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from small_builds import EMIT_DECODER, Workshop, source_model
 
-import epbuild.fetch
-import epbuild.toolchain
+import epbuild.fetch.models
+import epbuild.toolchain.platforms
 from epbuild.cache.blobs import BlobStore
 from epbuild.commands import run as session
 from epbuild.commands.lock_fit import catalog_facts
@@ -47,8 +47,8 @@ class LockedWorkshop(Workshop):
         self.served = CONTENT
         self.made_with: list[LockedEnvironment | None] = []
         self.wheels: dict[str, Sequence[str]] = {}
-        monkeypatch.setattr(epbuild.toolchain, "platform_here", lambda: HERE)
-        monkeypatch.setattr(epbuild.fetch, "fetch_model", self._fetch_model)
+        monkeypatch.setattr(epbuild.toolchain.platforms, "platform_here", lambda: HERE)
+        monkeypatch.setattr(epbuild.fetch.models, "fetch_model", self._fetch_model)
         monkeypatch.setattr(session, "prepare", self._remember)
         self.write_recipe(REMOTE)
         recipe = load(folder / "epbuild.yaml")

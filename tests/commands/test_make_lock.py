@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from small_builds import RECIPE
 
-import epbuild.fetch
+import epbuild.fetch.models
 from epbuild.cache.blobs import BlobStore
 from epbuild.commands import lock as locking
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
@@ -47,7 +47,7 @@ class Index:
         monkeypatch.setattr(locking, "platform_here", lambda: HERE)
         monkeypatch.setattr(locking, "resolve_packages", self._resolve)
         monkeypatch.setattr(locking, "find_python", lambda toolchain: Python(toolchain.python or "cpython-3.11", ()))
-        monkeypatch.setattr(epbuild.fetch, "fetch_model", self._fetch)
+        monkeypatch.setattr(epbuild.fetch.models, "fetch_model", self._fetch)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
         text = RECIPE

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, HERE, SHARE, STEPS, Workshop, source_model
 
-import epbuild.fetch
+import epbuild.fetch.models
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
 from epbuild.commands import remote
@@ -69,7 +69,7 @@ class Network:
 @pytest.fixture
 def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Network:
     found = Network(tmp_path)
-    monkeypatch.setattr(epbuild.fetch, "fetch_model", found.fetch_model)
+    monkeypatch.setattr(epbuild.fetch.models, "fetch_model", found.fetch_model)
     return found
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import EpbuildError
-from epbuild.fetch.download import download
+from epbuild.fetch import download
 from epbuild.fetch.models import RemoteModel, fetch_model, file_name
 from epbuild.onnxfile.headers import read_header
 from epbuild.recipe.address import parse_address

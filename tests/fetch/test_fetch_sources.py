@@ -17,7 +17,8 @@ from file_server import File, FileServer, opener_without_tls, serving
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.content import Blob
 from epbuild.core.errors import EpbuildError
-from epbuild.fetch.download import download, fetch
+from epbuild.fetch import download
+from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.transfer import Interrupted

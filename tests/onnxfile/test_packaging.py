@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from context_models import OPENVINO, compiled, context, files, value, write
 from onnx_models import external_tensor
 
 from epbuild.core.errors import EpbuildError
+from epbuild.onnxfile.embed import embed
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.packaging import Packaging, repackage
 from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.onnxfile.relink import relink
 
 
 def reference(model: Path) -> str | None:
@@ -226,10 +228,8 @@ def test_a_result_that_is_not_right_never_takes_the_place_of_the_model(
     before = files(tmp_path)
     module = importlib.import_module("epbuild.onnxfile.packaging")
 
-    def wrong(_source: Path, destination: Path, given: object) -> None:
-        getattr(importlib.import_module("epbuild.onnxfile"), "embed" if packaging == "embed" else "relink")(
-            other, destination, given
-        )
+    def wrong(_source: Path, destination: Path, given: Any) -> None:
+        (embed if packaging == "embed" else relink)(other, destination, given)
 
     monkeypatch.setattr(module, "embed" if packaging == "embed" else "relink", wrong)
     with pytest.raises(EpbuildError, match="nothing was changed") as failed:

@@ -450,7 +450,8 @@ class Checkout(Workshop):
         monkeypatch.setattr(compiling, "obstacle", lambda target, platform: None)
         monkeypatch.setattr(preparing, "supervise", self.worker)
         monkeypatch.setattr(
-            "epbuild.registry.push", lambda image, reference, *rest, **options: Pushed(reference, image.digest, 1, 0, 0)
+            "epbuild.publish.registry.client.push",
+            lambda image, reference, *rest, **options: Pushed(reference, image.digest, 1, 0, 0),
         )
 
     def copy(self, other: Checkout) -> None:

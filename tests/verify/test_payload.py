@@ -53,7 +53,9 @@ def test_a_digest_is_that_of_the_range_alone(file: Path) -> None:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from epbuild.verify import check_artifact, find_artifacts, inspect_model
+from epbuild.verify.artifact import find_artifacts
+from epbuild.verify.inspection import inspect_model
+from epbuild.verify.static import check_artifact
 model = Path(sys.argv[1])
 [node] = inspect_model(model)["ep_context_nodes"]
 failed = [f.code for artifact in find_artifacts(model) for f in check_artifact(artifact) if f.outcome == "failed"]
