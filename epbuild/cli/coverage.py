@@ -43,8 +43,8 @@ def coverage(
         raise UsageError("--markdown and --json exclude each other")
     file, steps = arguments.named(names, recipe)
     found = CoverageList()
-    with coverage_reporter(found) as listener:
-        cover(Request(file, steps, jobs or os.cpu_count() or 1, settings=tuple(settings), locked=locked, retry=retry), listener)
+    with coverage_reporter(found) as progress:
+        cover(Request(file, steps, jobs or os.cpu_count() or 1, settings=tuple(settings), locked=locked, retry=retry), progress)
     if json:
         print_json(coverage_document(found.rows))
     elif markdown:

@@ -7,8 +7,7 @@ from typing import Annotated
 from epbuild.cli import arguments
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
 from epbuild.commands.run import Request
-from epbuild.core.errors import Problem
-from epbuild.engine.events import Event, Listener, Warned
+from epbuild.engine.events import EventList, Warned
 from epbuild.report.documents import print_json
 from epbuild.report.lock import lock_document, print_lock
 from epbuild.report.reporter import reporter
@@ -37,28 +36,19 @@ def lock(
     models, and of the wheels that they are taken from; and the catalog's revision. Builds use it from then on. What is locked already stays
     as it is, as long as the recipe allows.
     """
-    warnings: list[Problem] = []
+    events = EventList()
     request, wanted = Request(recipe, settings=tuple(settings)), Upgrade(tuple(upgraded), upgrade)
     if json:
-        found = make_lock(request, _collector(warnings), wanted)
+        found = make_lock(request, events, wanted)
     else:
-        with reporter(json=False) as listener:
-            found = make_lock(request, listener, wanted)
+        with reporter(json=False) as progress:
+            found = make_lock(request, progress, wanted)
     written = not check and not found.is_written
     if written:
         write_lock(found)
     if json:
+        warnings = [event.problem for event in events if isinstance(event, Warned)]
         print_json(lock_document(found, warnings, written=written))
     else:
         print_lock(found, written=written)
     return 1 if check and not found.is_written else 0
-
-
-def _collector(warnings: list[Problem]) -> Listener:
-    """A listener that keeps warnings, for the end."""
-
-    def hear(event: Event) -> None:
-        if isinstance(event, Warned):
-            warnings.append(event.problem)
-
-    return hear

@@ -66,8 +66,8 @@ def run(
         file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
     )
     if not dry_run and not check:
-        with reporter(json=json) as listener:
-            return build(request, listener)
+        with reporter(json=json) as progress:
+            return build(request, progress)
     found = survey(request)
     if json:
         print_json(plan_document(str(file), found))

@@ -26,10 +26,9 @@ from epbuild.compile.kind import KeyInputs
 from epbuild.core.directory import unfinished
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.engine.events import (
-    Listener,
     Outcome,
+    Progress,
     RunFinished,
-    SharingSaved,
     StepFailed,
     StepFinished,
     StepOutput,
@@ -45,6 +44,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.publish.action import Output, clear_away
+from epbuild.publish.events import SharingSaved
 from epbuild.publish.sizes import compared, last_files, savings
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.recipe.model import Recipe
@@ -77,7 +77,7 @@ class Actions:
         found: Survey,
         environments: Mapping[str, Environment],
         surveyor: Surveyor,
-        tell: Listener,
+        progress: Progress,
         cancelled: threading.Event,
         *,
         retry: bool = False,
@@ -94,7 +94,7 @@ class Actions:
         self._memory = surveyor.memory
         self._workspace = surveyor.workspace
         self._store = surveyor.store
-        self._tell = tell
+        self._progress = progress
         self._retry = retry
         self._known_failures = surveyor.failures
         self._remembered: set[str] = set()
@@ -193,7 +193,7 @@ class Actions:
         with self._ending:
             self._outcomes[told] = "allowed" if allowed else "failed"
             progress = self._tally.end(told, compiled=False)
-            self._tell(StepFailed(told, error.problems, progress, allowed=allowed, remembered=remembered))
+            self._progress.report(StepFailed(told, error.problems, progress, allowed=allowed, remembered=remembered))
         for step in steps:
             if step != told:
                 self._ended(StepFinished(step, "skipped", 0.0))
@@ -211,7 +211,9 @@ class Actions:
             self._held_back[ident] = told
             if isinstance(other, Emission) and self._outputs.last(other.path) is not None and os.path.lexists(other.path):
                 message = f"{shown_path(other.path)} stays as an earlier build left it, since {told} failed, which is allowed"
-                self._tell(Warned(Problem("EPB460", message, StepId(other.id), "Remove it where it must not be used any more.")))
+                self._progress.report(
+                    Warned(Problem("EPB460", message, StepId(other.id), "Remove it where it must not be used any more."))
+                )
 
     def skipped(self, action: str) -> None:
         """Take note that an action was not started."""
@@ -223,9 +225,9 @@ class Actions:
         """The sum of it all, once it is told how far the models were compiled that are new here, or all, and what sharing saves in them."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
         for covered in covered_models(self._plan, self._results, self._failures, new):
-            self._tell(covered)
+            self._progress.report(covered)
         for saved in self._savings():
-            self._tell(saved)
+            self._progress.report(saved)
         counts = [sum(outcome in wanted for outcome in self._outcomes.values()) for wanted in _COUNTED]
         return RunFinished(self._exit_code, seconds, *counts)
 
@@ -250,7 +252,7 @@ class Actions:
         if needed and self._surveyor.result(action_key(document)) is None and self._restore(needed):
             action, document, needed = self._keyed(asked)
         key = action_key(document)
-        self._tell(StepStarted(action.steps[0], kind.doing))
+        self._progress.report(StepStarted(action.steps[0], kind.doing))
         result: Mapping[str, Any] | None
         outcome: Outcome = "restored"
         with self.alone(action.id, action.steps[0], self._store.root, key):
@@ -309,7 +311,7 @@ class Actions:
         """Make again what the store has lost of results that something is about to be made of; says whether there was any."""
         lost = [made for made in needed if not self._surveyor.is_whole(made)]
         for made in lost:
-            self._tell(StepOutput(made.action.steps[0], "the store has lost its result; it is made again"))
+            self._progress.report(StepOutput(made.action.steps[0], "the store has lost its result; it is made again"))
             self._make(self._plan.actions[made.action.id], again=True)
         return bool(lost)
 
@@ -362,7 +364,7 @@ class Actions:
                 log=log,
                 shown_log=shown_path(log),
                 store=self._store,
-                tell=self._tell,
+                progress=self._progress,
                 cancelled=self.cancelled,
                 recheck=recheck,
                 compiled=compiled,
@@ -381,7 +383,7 @@ class Actions:
         return environment
 
     def _lay_out(self, emission: Emission) -> None:
-        self._tell(StepStarted(emission.steps[0], "laying out"))
+        self._progress.report(StepStarted(emission.steps[0], "laying out"))
         with self.alone(emission.id, emission.id, self._workspace.directory, lease_name(self._outputs.place(emission.path))):
             begin = time.monotonic()  # to wait for another build is no work
             there = self._outputs.last(emission.path)  # of this configuration or of another one, perhaps in another form
@@ -403,14 +405,14 @@ class Actions:
             self._outputs.record(self._emitted(emission, output.document), files)
             written.settle()
         for problem in written.problems(emission):
-            self._tell(Warned(problem))
+            self._progress.report(Warned(problem))
         size = sum(file["size"] for file in files.values())
         for part in emission.parts:
             if part.merging is not None:
                 merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
                 note = f"{len(part.merging.members)} models"
                 self._ended(StepFinished(part.merging.step, "built", 0.0, note, merged["size"] if merged else 0))
-        self._tell(compared(emission.id, shown_path(emission.path), last, files))
+        self._progress.report(compared(emission.id, shown_path(emission.path), last, files))
         note = shown_path(emission.path) + (f", pushed to {emission.push}" if emission.push is not None else "")
         self._ended(StepFinished(emission.id, "emitted", time.monotonic() - begin, note, size))
 
@@ -453,7 +455,7 @@ class Actions:
         emission = output.emission
 
         def say(text: str) -> None:
-            self._tell(StepOutput(emission.steps[0], text))
+            self._progress.report(StepOutput(emission.steps[0], text))
 
         def push(image: Image, reference: ImageReference, pour: Pour) -> None:
             self._push(emission.id, image, reference, pour)
@@ -464,7 +466,7 @@ class Actions:
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
-                self._tell(StepOutput(emission.id, f"{error.problems[0].message} It is made again."))
+                self._progress.report(StepOutput(emission.id, f"{error.problems[0].message} It is made again."))
                 for ident in emission.needs:
                     self._make(self._plan.actions[ident], again=True)
                 output = self._output(emission)
@@ -480,13 +482,13 @@ class Actions:
             nonlocal told
             if time.monotonic() - told >= 1 or done == total:
                 told = time.monotonic()
-                self._tell(StepOutput(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes"))
+                self._progress.report(StepOutput(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes"))
 
         try:
             pushed = push(image, reference, pour, sent, step=StepId(step), cancelled=self.cancelled)
         except PushCancelled as error:
             raise Cancelled(step) from error
-        self._tell(
+        self._progress.report(
             StepOutput(step, f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before")
         )
 
@@ -496,7 +498,7 @@ class Actions:
 
         def wait() -> None:
             self.idle.add(action)
-            self._tell(StepOutput(step, "another build is at it; waiting"))
+            self._progress.report(StepOutput(step, "another build is at it; waiting"))
 
         try:
             with lease(root, key, waiting=wait, cancelled=self.cancelled):
@@ -508,7 +510,7 @@ class Actions:
     def _ended(self, event: StepFinished) -> None:
         with self._ending:
             self._outcomes[event.step] = event.outcome
-            self._tell(replace(event, progress=self._tally.end(event.step, compiled=event.outcome == "built")))
+            self._progress.report(replace(event, progress=self._tally.end(event.step, compiled=event.outcome == "built")))
 
 
 def _written(path: Path) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem
-from epbuild.engine.events import ModelCovered
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.verify.fallback import Outside

@@ -13,6 +13,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.catalog.userfile import BadCatalog
+from epbuild.commands.events import ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
 from epbuild.commands.locked import lock_path
 from epbuild.commands.remote import RemoteModels, wheels_of
@@ -20,7 +21,7 @@ from epbuild.commands.run import Request, lasting_workspace
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Position, Problem, ToolchainError, nearest
 from epbuild.core.safepath import read_regular
-from epbuild.engine.events import Listener, ToolchainLocked, ToolchainStarted, Warned
+from epbuild.engine.events import Progress, Warned
 from epbuild.plan.planner import problems_of_the_rest
 from epbuild.plan.sources import find_source
 from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
@@ -61,7 +62,7 @@ class Locking:
 
 
 def make_lock(
-    request: Request, tell: Listener, upgrade: Upgrade | None = None, cancelled: threading.Event | None = None
+    request: Request, progress: Progress, upgrade: Upgrade | None = None, cancelled: threading.Event | None = None
 ) -> Locking:
     """What the lock of a recipe has to say; versions of the one that is there are kept where they still do, unless they are upgraded.
 
@@ -69,8 +70,8 @@ def make_lock(
     """
     recipe = load(request.recipe, settings=request.settings)
     path = lock_path(recipe.file)
-    text, old = _there(path, tell)
-    maker = _Maker(recipe, old or Lock(""), tell, upgrade or Upgrade(), cancelled or threading.Event(), platform_here())
+    text, old = _there(path, progress)
+    maker = _Maker(recipe, old or Lock(""), progress, upgrade or Upgrade(), cancelled or threading.Event(), platform_here())
     lock = maker.lock()
     _check_upgraded(maker.upgrade, maker.old, lock)
     return Locking(recipe, path, lock, tuple(changes(old, lock)), is_written=text == render(lock))
@@ -88,7 +89,7 @@ def write_lock(locking: Locking) -> None:
         raise EnvironmentFailure(Problem("EPB518", message, hint=hint)) from error
 
 
-def _there(path: Path, tell: Listener) -> tuple[str | None, Lock | None]:
+def _there(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
     """The text of the lock that is there, and what of it can be read; Nones where there is none."""
     try:
         # Git may give the lines other ends on Windows.
@@ -102,7 +103,7 @@ def _there(path: Path, tell: Listener) -> tuple[str | None, Lock | None]:
         ) from error
     lock, problem = salvage(text, str(path))
     if problem is not None:
-        tell(Warned(replace(problem, hint="It is written anew, with the versions that could be read.")))
+        progress.report(Warned(replace(problem, hint="It is written anew, with the versions that could be read.")))
     return text, lock
 
 
@@ -125,7 +126,7 @@ def _check_upgraded(upgrade: Upgrade, old: Lock, new: Lock) -> None:
 class _Maker:
     recipe: Recipe
     old: Lock
-    tell: Listener
+    progress: Progress
     upgrade: Upgrade
     cancelled: threading.Event
     here: str | None
@@ -153,7 +154,7 @@ class _Maker:
         platforms = self._resolved(toolchain, before) if toolchain.interpreter is None else self._installed(toolchain, before)
         if platforms:
             count = max(len(environment.packages) for environment in platforms.values())
-            self.tell(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
+            self.progress.report(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
         return LockedToolchain(asked(toolchain), platforms)
 
     def _resolved(self, toolchain: Toolchain, before: LockedToolchain) -> dict[str, LockedEnvironment]:
@@ -165,11 +166,11 @@ class _Maker:
         if not wanted:
             message = f"toolchain '{toolchain.name}' cannot be locked for this platform, {sysconfig.get_platform()}"
             raise ToolchainError(Problem("EPB309", message, toolchain.where, "Name others in its 'platforms'."))
-        self.tell(ToolchainStarted(toolchain.name, "looking for its Python"))
+        self.progress.report(ToolchainStarted(toolchain.name, "looking for its Python"))
         python = find_python(self._as_before(toolchain, old))
         found: dict[str, LockedEnvironment] = {}
         for platform in wanted:
-            self.tell(ToolchainStarted(toolchain.name, f"resolving its packages for {platform}"))
+            self.progress.report(ToolchainStarted(toolchain.name, f"resolving its packages for {platform}"))
             # What is new here is what it is elsewhere, if it can be.
             others = [*found.values(), *old.values(), *([old[platform]] if platform in old else [])]
             preferred = {
@@ -197,10 +198,10 @@ class _Maker:
         home = toolchain_directory()
         if self.here is None or not ready(toolchain, self.recipe.directory, home):
             message = f"toolchain '{toolchain.name}' is not locked for this platform: its interpreter is not here"
-            self.tell(Warned(Problem("EPB304", message, toolchain.where, "Run `epbuild lock` where it is, too.")))
+            self.progress.report(Warned(Problem("EPB304", message, toolchain.where, "Run `epbuild lock` where it is, too.")))
             platforms.pop(str(self.here), None)
             return platforms
-        self.tell(ToolchainStarted(toolchain.name, "looking at its environment"))
+        self.progress.report(ToolchainStarted(toolchain.name, "looking at its environment"))
         environment = prepare(toolchain, self.recipe.directory, home, entries_in(self.recipe, toolchain))
         return {**platforms, self.here: found_installed(environment)}
 
@@ -225,7 +226,7 @@ class _Maker:
             # What is locked of a model has to be what is in its wheel.
             is_in_wheel = isinstance(parse_address(model.path), PackageAddress)
             remote = RemoteModels(workspace, BlobStore(cache_directory()), allowed, only_checked=is_in_wheel)
-            graph = remote.fetched(model, self.tell, self.cancelled)
+            graph = remote.fetched(model, self.progress, self.cancelled)
             source = find_source(model, self.recipe.directory, lambda model: graph)
             external = source.external if source is not None else {}
             digests = Digests(workspace.files).of_many([graph, *external.values()])

@@ -20,24 +20,14 @@ from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.entries import KnownDifference
 from epbuild.commands.actions import Actions
+from epbuild.commands.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.commands.kinds import kind_of
 from epbuild.compile.executor import Execution
 from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
 from epbuild.diff.difference import compare
-from epbuild.engine.events import (
-    ComparisonFinished,
-    ComparisonStarted,
-    Event,
-    Listener,
-    StepCompared,
-    StepFailed,
-    StepOutput,
-    StepStarted,
-    Verdict,
-    shown_path,
-)
+from epbuild.engine.events import OutputOf, Progress, StepFailed, StepStarted, shown_path
 from epbuild.engine.scheduler import Scheduler, drive
 from epbuild.engine.tally import Tally
 from epbuild.plan.made import Made
@@ -51,7 +41,7 @@ def rebuild_and_compare(
     actions: Actions,
     workspace: Workspace,
     store: BlobStore,
-    tell: Listener,
+    progress: Progress,
     *,
     jobs: int,
     keep_going: bool,
@@ -65,8 +55,8 @@ def rebuild_and_compare(
     made = {ident: item for ident, item in actions.made.items() if kind_of(item.action).compares(item.action)}
     costs = {ident: actions.cost(ident) for ident in made}
     tally = Tally({ident: [ident] for ident in made}, costs, jobs)
-    rebuilding = _Rebuilding(actions, made, workspace, store, tell, tally)
-    tell(ComparisonStarted(len(made), tally.seconds_left()))
+    rebuilding = _Rebuilding(actions, made, workspace, store, progress, tally)
+    progress.report(ComparisonStarted(len(made), tally.seconds_left()))
     scheduler = Scheduler(
         dict.fromkeys(made, ()),
         {ident: cost.seconds for ident, cost in costs.items()},
@@ -83,7 +73,7 @@ def rebuild_and_compare(
         skipped=rebuilding.skipped,
         idle=actions.idle,
     )
-    tell(rebuilding.finished(time.monotonic() - begin))
+    progress.report(rebuilding.finished(time.monotonic() - begin))
     return rebuilding.exit_code
 
 
@@ -93,7 +83,7 @@ def kept_place(workspace: Path, action: str) -> Path:
     return workspace / _FOLDER / re.sub(r"[^A-Za-z0-9._-]", "+", action)
 
 
-def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDifference]) -> Verdict:
+def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDifference]) -> Comparison:
     """What differences come to, where a target is known for some: these are `known` if they are nothing but what it is known for."""
     if not differences:
         return "same"
@@ -112,7 +102,7 @@ class _Rebuilding:
         made: Mapping[str, Made],
         workspace: Workspace,
         store: BlobStore,
-        tell: Listener,
+        progress: Progress,
         tally: Tally,
     ) -> None:
         self.exit_code = 0
@@ -120,7 +110,7 @@ class _Rebuilding:
         self._made = made
         self._workspace = workspace
         self._store = store
-        self._tell = tell
+        self._progress = progress
         self._tally = tally
         self._lock = threading.Lock()
         self._ending = threading.Lock()  # held while an end is counted and told, so that the counts are told in order
@@ -133,7 +123,7 @@ class _Rebuilding:
         made = self._made[ident]
         kind = kind_of(made.action)
         place = kept_place(self._workspace.directory, ident)
-        self._tell(StepStarted(ident, kind.doing_again))
+        self._progress.report(StepStarted(ident, kind.doing_again))
         with self._actions.alone(ident, ident, self._workspace.directory, _lease_name(ident)):
             with _explained(ident):
                 _remove(place)
@@ -169,13 +159,13 @@ class _Rebuilding:
             problems=problems,
         )
         with self._ending:
-            self._tell(replace(compared, progress=self._tally.end(ident, compiled=True)))
+            self._progress.report(replace(compared, progress=self._tally.end(ident, compiled=True)))
 
     def failed(self, ident: str, error: EpbuildError) -> bool:
         """Take note that a session group could not be made again, or not compared; that is never allowed."""
         self._count("failed", error.exit_code)
         with self._ending:
-            self._tell(StepFailed(ident, error.problems, self._tally.end(ident, compiled=False)))
+            self._progress.report(StepFailed(ident, error.problems, self._tally.end(ident, compiled=False)))
         return False
 
     def skipped(self, ident: str) -> None:
@@ -196,12 +186,8 @@ class _Rebuilding:
     def _remake(self, made: Made, execution: Execution) -> Mapping[str, Path]:
         ident = made.action.id
 
-        def heard(event: Event) -> None:
-            if isinstance(event, StepOutput):
-                self._tell(replace(event, step=ident))
-
         try:
-            return kind_of(made.action).remake(made.action, replace(execution, tell=heard))
+            return kind_of(made.action).remake(made.action, replace(execution, progress=OutputOf(self._progress, ident)))
         except EnvironmentFailure:
             raise
         except EpbuildError as error:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
+from epbuild.commands.events import Fetched, Fetching
 from epbuild.core.canonical import canonical_json
 from epbuild.core.errors import PlanError, StoreError
-from epbuild.engine.events import Fetched, Fetching, Listener
+from epbuild.engine.events import Progress
 from epbuild.recipe.address import PackageAddress
 from epbuild.recipe.model import ModelSource
 
@@ -37,7 +38,7 @@ class RemoteModels:
         graph = Path(remembered) if remembered else None
         return graph if graph is not None and graph.is_file() else None
 
-    def fetched(self, model: ModelSource, tell: Listener, cancelled: threading.Event) -> Path:
+    def fetched(self, model: ModelSource, progress: Progress, cancelled: threading.Event) -> Path:
         """Where a model is, which is fetched if it is not there. Raises PlanError, FetchError and StoreError."""
         known = self.known(model)
         if known is not None and not self.only_checked:
@@ -46,10 +47,10 @@ class RemoteModels:
 
         last = [0.0]
 
-        def progress(address: str, done: int, total: int | None) -> None:
+        def arrived(address: str, done: int, total: int | None) -> None:
             if time.monotonic() - last[0] >= _TOLD_SECONDS:
                 last[0] = time.monotonic()
-                tell(Fetching(model.name, address, done, total))
+                progress.report(Fetching(model.name, address, done, total))
 
         try:
             remote = fetch_model(
@@ -59,14 +60,14 @@ class RemoteModels:
                 pins=model.data_sha256,
                 wheels=self.wheels,
                 only_checked=self.only_checked,
-                progress=progress,
+                progress=arrived,
                 cancelled=cancelled,
             )
         except (PlanError, StoreError) as error:
             raise _placed(error, model) from error
         if remote.graph != known:
             self.workspace.record_fact(_fact(model), str(remote.graph))
-            tell(Fetched(model.name))
+            progress.report(Fetched(model.name))
         return remote.graph
 
 

@@ -18,6 +18,7 @@ from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.actions import Actions
+from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
 from epbuild.commands.kinds import is_stored
 from epbuild.commands.locked import HeldLock, check_lock, hold_lock, locked_wheels
 from epbuild.commands.remote import RemoteModels
@@ -26,7 +27,7 @@ from epbuild.compile.result_shape import action_records
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import EnvironmentFailure, Problem, RecipeError, StoreError
 from epbuild.engine.capacity import memory_here
-from epbuild.engine.events import Event, Listener, OutputRemoved, RunStarted, ToolchainReady, ToolchainStarted, Warned, shown_path
+from epbuild.engine.events import Progress, RunStarted, Serialised, Warned, shown_path
 from epbuild.engine.scheduler import Scheduler, drive
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.possible import obstacles
@@ -138,13 +139,13 @@ def survey(request: Request) -> Survey:
         return _with_orphans(found, surveyor.outputs, request)
 
 
-def run(request: Request, listener: Listener, cancelled: threading.Event | None = None) -> int:
-    """Build what is out of date, telling `listener` of every event; returns the exit code.
+def run(request: Request, progress: Progress, cancelled: threading.Event | None = None) -> int:
+    """Build what is out of date, reporting every event to `progress`; returns the exit code.
 
     Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are told as events.
     """
     begin = time.monotonic()
-    tell = _serialised(listener)
+    progress = Serialised(progress)
     stop = cancelled or threading.Event()
 
     def fetch(remote: RemoteModels, model: ModelSource) -> Path:
@@ -153,25 +154,25 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
             return known
         # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
         with lasting_workspace(request.recipe) as workspace:
-            return replace(remote, workspace=workspace).fetched(model, tell, stop)
+            return replace(remote, workspace=workspace).fetched(model, progress, stop)
 
     began, variables = clock(request.recipe), ReadVariables()
     recipe, plan = read_plan(request, fetch, variables)
     lock = hold_lock(recipe, plan, strict=request.locked)
     for warning in (*plan.warnings, *lock.warnings):
-        tell(Warned(warning))
+        progress.report(Warned(warning))
     impossible = obstacles([group for group in plan.session_groups.values() if not group.may_fail], sys.platform)
     if impossible and not request.keep_going:
         raise EnvironmentFailure(*impossible)  # before anything is installed
     cache = cache_directory()
-    environments = _environments(recipe, plan, lock, tell)
+    environments = _environments(recipe, plan, lock, progress)
     with lasting_workspace(request.recipe) as workspace:
         workspace.sweep()
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         surveyor = Surveyor(workspace, BlobStore(cache), action_records(cache), recipe, configuration)
         doubts = lock.deviations(plan, environments, surveyor.digests)
         for warning in doubts:
-            tell(Warned(warning))
+            progress.report(Warned(warning))
         lock = replace(lock, warnings=(*lock.warnings, *doubts))
         plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
         found = _with_orphans(surveyor.survey(plan, environments), surveyor.outputs, request)
@@ -181,9 +182,9 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        actions = Actions(recipe, found, environments, surveyor, tell, stop, retry=request.retry)
+        actions = Actions(recipe, found, environments, surveyor, progress, stop, retry=request.retry)
         steps = sum(step.action in todo for step in plan.steps)
-        tell(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
+        progress.report(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()
         # Held as long as there is work: whoever wants to remove the workspace can tell.
         with workspace.staging("run") if todo else nullcontext():
@@ -192,25 +193,25 @@ def run(request: Request, listener: Listener, cancelled: threading.Event | None 
         if todo:
             surveyor.memory.forget_superseded()
         if ended.exit_code == 0 and not request.selection:
-            _remove_orphans(found, surveyor, tell, stop)
+            _remove_orphans(found, surveyor, progress, stop)
         if request.rebuild_and_compare and (ended.exit_code == 0 or request.keep_going):
-            code = _rebuild_and_compare(request, actions, surveyor, tell)
+            code = _rebuild_and_compare(request, actions, surveyor, progress)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
-        tell(ended)
+        progress.report(ended)
         if began is not None and found.up_to_date:
             _leave_snapshot(request, recipe, found, environments, surveyor.outputs, variables.seen, began, lock)
         return ended.exit_code
 
 
-def cover(request: Request, listener: Listener) -> None:
-    """Compile what is asked for and not compiled yet, publish nothing, and tell `listener` of every model how far it is compiled.
+def cover(request: Request, progress: Progress) -> None:
+    """Compile what is asked for and not compiled yet, publish nothing, and report to `progress` how far each model is compiled.
 
     What fails, or stays outside an EP against the recipe's word, keeps nothing else from being tried. Raises what `run` does.
     """
     _, plan = read_plan(request)
     steps = tuple(step.id for step in plan.steps if step.kind not in _PUBLISHING)
     if steps:
-        run(replace(request, selection=steps, keep_going=True, every_model=True), listener)
+        run(replace(request, selection=steps, keep_going=True, every_model=True), progress)
 
 
 @contextmanager
@@ -272,7 +273,7 @@ def _leave_snapshot(
     )
 
 
-def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, tell: Listener) -> int:
+def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, progress: Progress) -> int:
     """What is made again, and compared, comes to: an exit code."""
     from epbuild.commands.rebuild import rebuild_and_compare
 
@@ -280,7 +281,7 @@ def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor,
     memory = request.memory or memory_here()
     with surveyor.workspace.staging("run"):
         return rebuild_and_compare(
-            actions, surveyor.workspace, surveyor.store, tell, jobs=request.jobs, keep_going=request.keep_going, memory=memory
+            actions, surveyor.workspace, surveyor.store, progress, jobs=request.jobs, keep_going=request.keep_going, memory=memory
         )
 
 
@@ -310,12 +311,14 @@ def _with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
     return replace(found, orphans=outputs.orphans(emission.path for emission in found.plan.emissions.values()))
 
 
-def _remove_orphans(found: Survey, surveyor: Surveyor, tell: Listener, cancelled: threading.Event) -> None:
+def _remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cancelled: threading.Event) -> None:
     outputs = surveyor.outputs
     for left in outputs.release(emission.path for emission in found.plan.emissions.values()):
         place = shown_path(surveyor.workspace.base / left.place)
         message = f"the recipe no longer asks for {place}; it stays, as {outputs.writer(left)} has it too"
-        tell(Warned(Problem("EPB514", message, None, "A build of that removes it, if it is not asked for there either.")))
+        progress.report(
+            Warned(Problem("EPB514", message, None, "A build of that removes it, if it is not asked for there either."))
+        )
     claimed = outputs.claimed(orphan.directory for orphan in found.orphans) if found.orphans else ()
     for orphan in found.orphans:
         try:
@@ -324,7 +327,9 @@ def _remove_orphans(found: Survey, surveyor: Surveyor, tell: Listener, cancelled
             raise KeyboardInterrupt from error
         if gone is not None:
             changed, foreign = (tuple(map(shown_path, gone.kept_as(why))) for why in ("changed since", "not made by epbuild"))
-            tell(OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size))
+            progress.report(
+                OutputRemoved(orphan.step, shown_path(orphan.directory), len(gone.removed), changed, foreign, gone.size)
+            )
 
 
 def _unreadable(workspace: Workspace) -> Iterator[Problem]:
@@ -334,7 +339,7 @@ def _unreadable(workspace: Workspace) -> Iterator[Problem]:
         yield Problem("EPB513", message, None, "Do this as the user whose workspace it is, or get permission to read it.")
 
 
-def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, tell: Listener) -> dict[str, Environment]:
+def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, progress: Progress) -> dict[str, Environment]:
     home = toolchain_directory()
     environments = {}
     for name, (toolchain, entries, packages) in plan.toolchains().items():
@@ -343,20 +348,9 @@ def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, tell: Listener) ->
         there = ready(toolchain, recipe.directory, home, locked)
         if not there:
             tag_cache(cache_directory())
-            tell(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
+            progress.report(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))
         environment = prepare(toolchain, recipe.directory, home, entries, locked, packages)
         if not there:
-            tell(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
+            progress.report(ToolchainReady(name, environment.onnxruntime, time.monotonic() - begin))
         environments[name] = environment
     return environments
-
-
-def _serialised(listener: Listener) -> Listener:
-    """`listener`, which then hears one event at a time, whatever thread they come from."""
-    lock = threading.Lock()
-
-    def tell(event: Event) -> None:
-        with lock:
-            listener(event)
-
-    return tell

@@ -27,7 +27,7 @@ from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.core.safepath import real_path
-from epbuild.engine.events import Listener, StepOutput, StepStarted
+from epbuild.engine.events import Progress, StepOutput, StepStarted
 from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
@@ -70,7 +70,7 @@ class Execution:
     log: Path
     shown_log: str
     store: BlobStore
-    tell: Listener
+    progress: Progress
     cancelled: threading.Event
     recheck: Callable[[], None]
     """Raises an error if an input of the group is not what its key says any more."""
@@ -335,14 +335,14 @@ def _compile(group: SessionGroup, execution: Execution, node_log: NodeLog) -> En
             if report["member"] not in steps:
                 raise BadReport(f"the start of '{printable(report['member'])}'")
             current[0] = steps[report["member"]]
-            execution.tell(StepStarted(current[0], "compiling"))
+            execution.progress.report(StepStarted(current[0], "compiling"))
         elif report["event"] == "member_finished" and group.share:
-            execution.tell(StepOutput(current[0], "compiled; the rest of its group goes on"))
+            execution.progress.report(StepOutput(current[0], "compiled; the rest of its group goes on"))
 
     def said(line: str) -> None:
         words = readable(line)
         if words:
-            execution.tell(StepOutput(current[0], words, status=tells_progress(line)))
+            execution.progress.report(StepOutput(current[0], words, status=tells_progress(line)))
 
     command = [str(execution.environment.interpreter), "-I", str(_WORKER), "request.json"]
     with process_failures("worker", StepId(group.id), execution.shown_log):

@@ -226,12 +226,12 @@ def _program(preparation: Preparation, execution: Execution) -> str:
 
 def _run(preparation: Preparation, execution: Execution) -> Ending:
     step = preparation.id
-    execution.tell(StepStarted(step, "preparing"))
+    execution.progress.report(StepStarted(step, "preparing"))
 
     def said(line: str) -> None:
         words = readable(line)
         if words:
-            execution.tell(StepOutput(step, words, status=tells_progress(line)))
+            execution.progress.report(StepOutput(step, words, status=tells_progress(line)))
 
     script = preparation.script or _RUN
     with process_failures("preparation", StepId(step), execution.shown_log):

@@ -12,7 +12,7 @@ from typing import Any
 
 from epbuild.compile.executor import Execution, measure
 from epbuild.core.errors import EpbuildError, StepId
-from epbuild.engine.events import Event, StepOutput
+from epbuild.engine.events import OutputOf, StepOutput
 from epbuild.plan.steps import Member, SessionGroup
 from epbuild.recipe.model import Expectation
 from epbuild.verify.checks import SharedBytes
@@ -45,15 +45,11 @@ def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> 
     """
     share, name = group.steps[-1], member.name
 
-    def heard(event: Event) -> None:
-        if isinstance(event, StepOutput):
-            execution.tell(replace(event, step=share, text=f"{name} alone: {event.text}"))
-
     compile_step = group.steps[group.members.index(member)]
     alone = replace(group, members=(replace(member, expect=Expectation()),), share=False, steps=(compile_step,))
-    execution.tell(StepOutput(share, f"compiling {name} alone, to measure what sharing saves"))
+    execution.progress.report(StepOutput(share, f"compiling {name} alone, to measure what sharing saves"))
     try:
-        return measure(alone, replace(execution, tell=heard))
+        return measure(alone, replace(execution, progress=OutputOf(execution.progress, share, f"{name} alone: ")))
     except EpbuildError as error:
         problems = (
             replace(problem, message=f"the model '{name}' could not be measured alone: {problem.message}", where=StepId(share))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from epbuild.engine.events import Progress
+from epbuild.engine.events import Completion
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Tally:
             if self._open.get(action):
                 self._begun[action] = self._clock()
 
-    def end(self, step: str, *, compiled: bool) -> Progress | None:
+    def end(self, step: str, *, compiled: bool) -> Completion | None:
         """A step has ended; returns how far the build is, or None if the step was not to do.
 
         `compiled`: the step was really done, so that its time says something of the others'.
@@ -80,7 +80,7 @@ class Tally:
             self._open[action] -= 1
             if not self._open[action]:
                 self._close(action, compiled=compiled)
-            return Progress(self._total - len(self._actions), self._total, self._left())
+            return Completion(self._total - len(self._actions), self._total, self._left())
 
     def _kind(self, measured: bool) -> _Kind:
         names = [action for action in self._open if self._costs[action].measured is measured]

@@ -15,19 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from epbuild.commands.events import OutputRemoved, ToolchainReady
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
-from epbuild.engine.events import (
-    ChangedFile,
-    Event,
-    OutputCompared,
-    OutputRemoved,
-    RunFinished,
-    RunStarted,
-    SharingSaved,
-    StepFinished,
-    ToolchainReady,
-)
+from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
+from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted
 

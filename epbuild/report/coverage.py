@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
-from epbuild.engine.events import Event, ModelCovered, StepFailed, StepFinished
+from epbuild.engine.events import Event, StepFailed, StepFinished
 from epbuild.report.changes import amount
 from epbuild.report.markdown import Table, code, written
 from epbuild.report.problems import coloured
@@ -183,7 +184,7 @@ class CoverageProgress:
     def __exit__(self, *ended: object) -> None:
         sys.stderr.flush()
 
-    def __call__(self, event: Event) -> None:
+    def report(self, event: Event, /) -> None:
         self._found.hear(event)
         match event:
             case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:

@@ -76,7 +76,7 @@ class JsonLines:
     def __exit__(self, *ended: object) -> None:
         sys.stdout.flush()
 
-    def __call__(self, event: Event) -> None:
+    def report(self, event: Event, /) -> None:
         document = {"event": _event_name(event), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
         sys.stdout.write(json.dumps(document) + "\n")
         sys.stdout.flush()

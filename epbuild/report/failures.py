@@ -19,9 +19,10 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, printable
 from epbuild.core.units import counted
-from epbuild.engine.events import Event, RunStarted, StepCompared, StepFailed
+from epbuild.engine.events import Event, RunStarted, StepFailed
 from epbuild.report.problems import coloured
 from epbuild.report.text import painted
 

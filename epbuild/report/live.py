@@ -12,7 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from epbuild.core.units import about, counted
-from epbuild.engine.events import Progress
+from epbuild.engine.events import Completion
 
 
 class Rows:
@@ -40,7 +40,7 @@ class Rows:
         self._tasks: dict[str, TaskID] = {}
         self._display.start()
 
-    def count(self, progress: Progress, noun: str) -> None:
+    def count(self, progress: Completion, noun: str) -> None:
         """Show how far the build is, in steps or whatever else is counted; from the first one of a kind on, its time is counted too."""
         if self._total is not None and noun != self._noun:
             self._display.remove_task(self._total)

@@ -11,25 +11,27 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from epbuild.core.units import about, counted
-from epbuild.engine.events import (
+from epbuild.commands.events import (
     ComparisonFinished,
     ComparisonStarted,
-    Event,
     Fetched,
     Fetching,
     OutputRemoved,
-    Progress,
+    StepCompared,
+    ToolchainLocked,
+    ToolchainReady,
+    ToolchainStarted,
+)
+from epbuild.core.units import about, counted
+from epbuild.engine.events import (
+    Completion,
+    Event,
     RunFinished,
     RunStarted,
-    StepCompared,
     StepFailed,
     StepFinished,
     StepOutput,
     StepStarted,
-    ToolchainLocked,
-    ToolchainReady,
-    ToolchainStarted,
     Warned,
 )
 from epbuild.report.changes import ChangeReport
@@ -82,7 +84,7 @@ class PlainLines:
         self._over.set()
         self._pulse.join()
 
-    def __call__(self, event: Event) -> None:
+    def report(self, event: Event, /) -> None:
         with self._lock:
             self._ending.hear(event)
             self._hear(event)
@@ -140,7 +142,7 @@ class LiveRows:
 
     def __init__(self) -> None:
         self._rows: Rows | None = None
-        self._progress: Progress | None = None
+        self._progress: Completion | None = None
         self._noun = "step"
         self._ending = Ending()
 
@@ -150,11 +152,11 @@ class LiveRows:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._close()
 
-    def __call__(self, event: Event) -> None:
+    def report(self, event: Event, /) -> None:
         self._ending.hear(event)
         match event:
             case RunStarted(todo=todo, seconds_left=left) if todo:
-                self._count(Progress(0, todo, left))
+                self._count(Completion(0, todo, left))
             case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._row(name, text)
             case Fetching(name):
@@ -168,7 +170,7 @@ class LiveRows:
                 self._count(event.progress)
             case ComparisonStarted(groups, left):
                 self._noun = "comparison"
-                self._count(Progress(0, groups, left))
+                self._count(Completion(0, groups, left))
             case StepCompared(name):
                 self._drop(name)
                 tell_comparison(event, self._say)
@@ -191,7 +193,7 @@ class LiveRows:
             self._count(self._progress)
         return self._rows
 
-    def _count(self, progress: Progress | None) -> None:
+    def _count(self, progress: Completion | None) -> None:
         if progress is not None:
             self._progress = progress
             if self._rows is not None:
@@ -318,7 +320,7 @@ def _line(label: str, seconds: float | None, *parts: str) -> str:
     return f"{label:<{_LABEL_WIDTH}}{took:>8}  " + "  ".join(parts)
 
 
-def _numbered(progress: Progress | None) -> str:
+def _numbered(progress: Completion | None) -> str:
     """The number of what ended among all that is to do, to stand before its line."""
     return f"[{progress.done:>{len(str(progress.total))}}/{progress.total}] " if progress is not None else ""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from epbuild.commands.events import StepCompared
 from epbuild.core.errors import printable
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
-from epbuild.engine.events import StepCompared
 
 _MOST_PARTS = 10
 _LONGEST = 80

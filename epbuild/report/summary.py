@@ -10,18 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from epbuild.commands.events import OutputRemoved, StepCompared
 from epbuild.core.errors import EpbuildError, Problem
-from epbuild.engine.events import (
-    Event,
-    OutputCompared,
-    OutputRemoved,
-    RunFinished,
-    RunStarted,
-    StepCompared,
-    StepFailed,
-    StepFinished,
-    Warned,
-)
+from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
+from epbuild.publish.events import OutputCompared
 from epbuild.report.changes import Sizes, amount
 from epbuild.report.coverage import CoverageList, CoverageProgress
 from epbuild.report.documents import JsonLines
@@ -54,8 +46,8 @@ class WithStepSummary:
         if isinstance(error, EpbuildError):
             self._append(self._summary.ended_by(error))
 
-    def __call__(self, event: Event) -> None:
-        self._listener(event)
+    def report(self, event: Event, /) -> None:
+        self._listener.report(event)
         self._summary.hear(event)
         if isinstance(event, RunFinished):
             self._append(self._summary.of(event))

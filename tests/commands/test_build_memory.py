@@ -16,7 +16,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.commands.run import run
 from epbuild.compile import executor
 from epbuild.engine.capacity import estimated_memory
-from epbuild.engine.events import Event, StepFinished
+from epbuild.engine.events import EventList, StepFinished
 from epbuild.survey.orphans import lease_name
 from epbuild.toolchain.process import Ending
 
@@ -51,8 +51,8 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def build(workshop: Workshop, memory: int | None) -> None:
-    events: list[Event] = []
-    run(replace(workshop.request, jobs=2, memory=memory), events.append)
+    events = EventList()
+    run(replace(workshop.request, jobs=2, memory=memory), events)
 
 
 def test_waiting_for_another_build_is_neither_work_nor_a_measure_of_it(

@@ -10,9 +10,10 @@ from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS
 
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.clean import clean
+from epbuild.commands.events import OutputRemoved
 from epbuild.commands.gc import needs
 from epbuild.commands.run import survey
-from epbuild.engine.events import OutputRemoved, Warned
+from epbuild.engine.events import Warned
 from epbuild.publish.removal import Cleaned
 from epbuild.survey.status import StepStatus
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from small_builds import CLASSIFIER, LET_THE_CPU, Workshop
 
+from epbuild.commands.events import ModelCovered
 from epbuild.commands.run import cover
 from epbuild.compile import executor
-from epbuild.engine.events import Event, ModelCovered, RunFinished
+from epbuild.engine.events import EventList, RunFinished
 from epbuild.toolchain.process import Ending
 
 
@@ -22,8 +23,8 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def rows(workshop: Workshop, *selection: str) -> list[ModelCovered]:
-    events: list[Event] = []
-    cover(replace(workshop.request, selection=selection), events.append)
+    events = EventList()
+    cover(replace(workshop.request, selection=selection), events)
     return [event for event in events if isinstance(event, ModelCovered)]
 
 

@@ -20,7 +20,7 @@ from epbuild.commands.lock_fit import catalog_facts
 from epbuild.commands.locked import lock_path
 from epbuild.commands.run import Request, run, survey
 from epbuild.core.errors import EpbuildError, PlanError, Problem, ToolchainError
-from epbuild.engine.events import Warned
+from epbuild.engine.events import EventList, NoProgress, Warned
 from epbuild.fetch.models import RemoteModel
 from epbuild.recipe.load import load
 from epbuild.toolchain.environment import Environment
@@ -68,7 +68,7 @@ class LockedWorkshop(Workshop):
         self.compiled.clear()
         request = replace(self.request, selection=selection, locked=True)
         with pytest.raises(EpbuildError) as caught:
-            run(request, lambda event: None)
+            run(request, NoProgress())
         with pytest.raises(EpbuildError) as seen:
             survey(request)
         assert seen.value.problems == caught.value.problems
@@ -128,7 +128,7 @@ def test_the_lock_lies_beside_its_recipe_and_has_its_name(tmp_path: Path) -> Non
 def test_a_build_is_made_with_what_the_lock_says_whether_or_not_it_is_asked_to(workshop: LockedWorkshop) -> None:
     assert workshop.build().exit_code == 0
     assert workshop.warnings == []
-    run(replace(workshop.request, locked=True), workshop.events.append)
+    run(replace(workshop.request, locked=True), workshop.events)
     assert workshop.made_with == [ENVIRONMENT, ENVIRONMENT]
     assert workshop.warnings == []
 
@@ -301,8 +301,8 @@ def test_a_toolchain_that_no_selected_step_needs_may_be_locked_for_other_platfor
     facts = catalog_facts(load(workshop.folder / "epbuild.yaml"))
     elsewhere = LockedToolchain((), {"windows-x86_64": LockedEnvironment("cpython-3.10", (Package("onnxruntime-vitisai", "1"),))})
     workshop.write_lock(replace(workshop.fitting, toolchains={**workshop.fitting.toolchains, "vendor": elsewhere}, catalog=facts))
-    events: list[Any] = []
-    assert run(replace(workshop.request, locked=True), events.append) == 0
+    events = EventList()
+    assert run(replace(workshop.request, locked=True), events) == 0
     assert not [event for event in events if isinstance(event, Warned)]
 
 
@@ -311,7 +311,7 @@ def test_a_damaged_lock_stops_every_build(workshop: LockedWorkshop) -> None:
     place.write_text(f"<<<<<<< ours\n{place.read_text(encoding='utf-8')}", encoding="utf-8")
     for locked in (False, True):
         with pytest.raises(PlanError) as caught:
-            run(replace(workshop.request, locked=locked), lambda event: None)
+            run(replace(workshop.request, locked=locked), NoProgress())
         (problem,) = caught.value.problems
         assert (problem.code, problem.message, str(problem.where)) == ("EPB242", "the lock has a merge conflict", f"{place}:1:1")
     assert workshop.compiled == []
@@ -337,7 +337,7 @@ def test_a_wheel_has_to_be_one_of_those_that_are_locked(workshop: LockedWorkshop
     workshop.write_recipe(IN_WHEEL)
     workshop.write_lock(replace(workshop.fitting, wheels=(Package("my-models", "1.1", (A, B)),)))
     for locked in (False, True):
-        assert run(replace(workshop.request, locked=locked), lambda event: None) == 0
+        assert run(replace(workshop.request, locked=locked), NoProgress()) == 0
     assert workshop.wheels == {"my-models==1.1": (A, B)}
 
 
@@ -368,7 +368,7 @@ def test_a_model_that_arrives_with_other_bytes_is_refused_and_otherwise_told(wor
     workshop.write_recipe((REMOTE[0], f"decode: 'hf://acme/tiny/decode.onnx@{commit}'"))
     workshop.served = source_model(7.0)
     with pytest.raises(PlanError) as caught:
-        run(replace(workshop.request, locked=True), lambda event: None)
+        run(replace(workshop.request, locked=True), NoProgress())
     (problem,) = caught.value.problems
     assert (problem.code, problem.message) == ("EPB247", "the remote model 'decode' is not what epbuild.lock says: its graph")
     assert workshop.compiled == []
@@ -392,7 +392,7 @@ def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop
     packages = tuple(replace(package, files=()) for package in ENVIRONMENT.packages)
     lock = replace(workshop.fitting, toolchains={"qnn": LockedToolchain((), {HERE: replace(ENVIRONMENT, packages=packages)})})
     workshop.write_lock(lock)
-    assert run(replace(workshop.request, locked=True), lambda event: None) == 0
+    assert run(replace(workshop.request, locked=True), NoProgress()) == 0
     workshop.packages["onnxruntime"] = "1.32.0"
     (problem,) = workshop.refusal().problems
     assert problem.message == "the toolchain 'qnn' is not what epbuild.lock says: its onnxruntime is 1.32.0 instead of 1.31.1"
@@ -401,7 +401,7 @@ def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop
 
 def test_part_of_a_recipe_is_held_to_the_lock_as_well(workshop: LockedWorkshop) -> None:
     request = Request(workshop.request.recipe, (EMIT_DECODER,), jobs=1, locked=True)
-    assert run(request, lambda event: None) == 0
+    assert run(request, NoProgress()) == 0
     workshop.write_lock(replace(workshop.fitting, recipe="large"))
     with pytest.raises(PlanError, match="EPB243"):
-        run(request, lambda event: None)
+        run(request, NoProgress())

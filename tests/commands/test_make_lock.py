@@ -15,10 +15,11 @@ from small_builds import RECIPE
 import epbuild.fetch.models
 from epbuild.cache.blobs import BlobStore
 from epbuild.commands import lock as locking
+from epbuild.commands.events import Fetched, ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
 from epbuild.commands.run import Request
 from epbuild.core.errors import PlanError, ToolchainError
-from epbuild.engine.events import Event, Fetched, ToolchainLocked, ToolchainStarted
+from epbuild.engine.events import EventList
 from epbuild.fetch.models import RemoteModel
 from epbuild.recipe.model import Toolchain
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
@@ -39,7 +40,7 @@ class Index:
         self.recipe = folder / "epbuild.yaml"
         self.pythons: list[str] = []
         self.fetched: list[str] = []
-        self.events: list[Event] = []
+        self.events = EventList()
         self.newest = dict(NEWEST)
         self.served: bytes | None = None
         self.write_recipe()
@@ -58,7 +59,7 @@ class Index:
 
     def lock(self, upgrade: Upgrade | None = None) -> Lock:
         """The lock that is then beside the recipe."""
-        found = make_lock(Request(self.recipe), self.events.append, upgrade)
+        found = make_lock(Request(self.recipe), self.events, upgrade)
         write_lock(found)
         place = self.recipe.with_suffix(".lock")
         assert read_lock(place.read_text(encoding="utf-8"), str(place)) == found.lock

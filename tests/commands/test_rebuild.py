@@ -15,11 +15,12 @@ import pytest
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, STEPS, Workshop
 
 from epbuild.catalog.entries import KnownDifference
+from epbuild.commands.events import ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.commands.rebuild import kept_place, verdict_on
 from epbuild.commands.run import run
 from epbuild.compile import executor
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
-from epbuild.engine.events import ComparisonFinished, ComparisonStarted, RunFinished, StepCompared, StepFailed
+from epbuild.engine.events import EventList, RunFinished, StepFailed
 from epbuild.toolchain.process import Ending
 
 Change = Callable[[Path], None]
@@ -42,9 +43,9 @@ class Fickle:
     def compare(self, *selection: str, **more: Any) -> RunFinished:
         """Build, make everything again and compare; the events are in `workshop.events`."""
         self.seen.clear()
-        self.workshop.events = []
+        self.workshop.events = EventList()
         request = replace(self.workshop.request, selection=selection, rebuild_and_compare=True, **more)
-        run(request, self.workshop.events.append)
+        run(request, self.workshop.events)
         [finished] = [event for event in self.workshop.events if isinstance(event, RunFinished)]
         assert finished is self.workshop.events[-1]
         return finished

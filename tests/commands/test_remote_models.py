@@ -16,10 +16,11 @@ import epbuild.fetch.models
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
 from epbuild.commands import remote
+from epbuild.commands.events import Fetched, Fetching
 from epbuild.commands.remote import RemoteModels
 from epbuild.commands.run import survey
 from epbuild.core.errors import Problem, StoreError
-from epbuild.engine.events import Event, Fetched, Fetching, RunStarted
+from epbuild.engine.events import Event, EventList, RunStarted
 from epbuild.fetch.models import RemoteModel
 from epbuild.recipe.model import ModelSource
 
@@ -79,8 +80,8 @@ def models(tmp_path: Path) -> RemoteModels:
 
 
 def fetched(models: RemoteModels, model: ModelSource = MODEL) -> tuple[Path, list[Event]]:
-    told: list[Event] = []
-    return models.fetched(model, told.append, NEVER), told
+    told = EventList()
+    return models.fetched(model, told, NEVER), told
 
 
 def test_nothing_is_known_of_a_model_that_was_never_fetched_and_nobody_is_asked(models: RemoteModels, network: Network) -> None:
@@ -137,9 +138,9 @@ def test_a_model_under_another_name_in_the_recipe_is_the_same_model(models: Remo
 
 def test_a_fetch_that_fails_leaves_nothing_that_looks_like_a_model(models: RemoteModels, network: Network) -> None:
     network.out_of_reach = True
-    told: list[Event] = []
+    told = EventList()
     with pytest.raises(StoreError):
-        models.fetched(MODEL, told.append, NEVER)
+        models.fetched(MODEL, told, NEVER)
     assert models.known(MODEL) is None
     assert told == []
 

@@ -20,13 +20,14 @@ from onnx import TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 from small_builds import COMPILES, EMIT_DECODER, SHARE, Workshop, context_model, source_model
 
+from epbuild.commands.events import StepCompared
 from epbuild.commands.explain import explain
 from epbuild.commands.gc import needs
 from epbuild.commands.rebuild import kept_place
 from epbuild.commands.run import run
 from epbuild.compile import preparing
 from epbuild.core.errors import PlanError
-from epbuild.engine.events import StepCompared, StepFailed, StepFinished
+from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished
 from epbuild.toolchain.process import Ending
 
 PREPARED = """\
@@ -369,7 +370,7 @@ def test_what_went_wrong_is_told_and_nothing_is_compiled(workshop: Preparer, lef
     assert "prepare+classifier+1-run.log" in str(problem.hint)
     workshop.leave = leave_a_model
     workshop.prepared.clear()
-    assert run(replace(workshop.request, selection=("emit:classifier/*",), retry=True), lambda event: None) == 0
+    assert run(replace(workshop.request, selection=("emit:classifier/*",), retry=True), NoProgress()) == 0
     assert (workshop.prepared, workshop.compiled) == (["fold.py"], ["classifier"])  # nothing of the failure was kept
 
 
@@ -450,8 +451,8 @@ def test_a_preparation_that_makes_other_bytes_twice_is_told(workshop: Preparer) 
 
     workshop.leave = never_the_same
     request = replace(workshop.request, selection=("emit:classifier/*",), rebuild_and_compare=True)
-    events: list[object] = []
-    assert run(request, events.append) == 1
+    events = EventList()
+    assert run(request, events) == 1
     verdicts = {event.step: event for event in events if isinstance(event, StepCompared)}
     assert verdicts[FOLD_CLASSIFIER].verdict == "different"
     [problem] = verdicts[FOLD_CLASSIFIER].problems

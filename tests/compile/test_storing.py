@@ -18,6 +18,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.commands.run import run
 from epbuild.compile import executor
 from epbuild.core.content import Blob
+from epbuild.engine.events import NoProgress
 from epbuild.toolchain.process import Ending
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows lets few users make links")
@@ -78,7 +79,7 @@ def in_the_background(workshop: Workshop) -> Callable[[], int]:
     """Start a build of one action at once; what comes back waits for its end and gives its exit code."""
     codes: list[int] = []
     request = replace(workshop.request, memory=1 << 50)
-    build = threading.Thread(target=lambda: codes.append(run(request, lambda event: None)))
+    build = threading.Thread(target=lambda: codes.append(run(request, NoProgress())))
     build.start()
 
     def ended() -> int:

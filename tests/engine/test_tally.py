@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.engine.events import Progress
+from epbuild.engine.events import Completion
 from epbuild.engine.tally import Cost, Tally
 
 
@@ -38,7 +38,7 @@ def test_each_step_that_is_to_do_is_counted_once_and_no_other(clock: Clock) -> N
     assert tally.end("emit:current", compiled=False) is None
     told = [tally.end(step, compiled=True) for step in ("compile:a", "compile:a", "compile:b", "share:g", "share:g")]
     assert [(one.done, one.total) if one else None for one in told] == [(1, 3), None, (2, 3), (3, 3), None]
-    assert told[-2] == Progress(3, 3, 0.0)
+    assert told[-2] == Completion(3, 3, 0.0)
 
 
 def test_the_time_left_is_what_was_measured_over_the_places_less_what_has_gone_by(clock: Clock) -> None:
@@ -50,8 +50,8 @@ def test_the_time_left_is_what_was_measured_over_the_places_less_what_has_gone_b
     clock.now = 1
     assert tally.seconds_left() == 5
     clock.now = 4
-    assert tally.end("a", compiled=True) == Progress(1, 4, 4)  # c alone, which has not begun
-    assert tally.end("b", compiled=True) == Progress(2, 4, 4)
+    assert tally.end("a", compiled=True) == Completion(1, 4, 4)  # c alone, which has not begun
+    assert tally.end("b", compiled=True) == Completion(2, 4, 4)
 
 
 def test_no_build_is_over_before_its_longest_action(clock: Clock) -> None:
@@ -71,21 +71,21 @@ def test_guesses_are_told_to_nobody_until_one_of_them_has_been_held_against_the_
     assert tally.seconds_left() is None
     tally.begin("a")
     clock.now = 6  # three times as long as guessed
-    assert tally.end("a", compiled=True) == Progress(1, 3, 12 + 10)
+    assert tally.end("a", compiled=True) == Completion(1, 3, 12 + 10)
 
 
 def test_a_guess_whose_result_was_found_or_that_failed_says_nothing_of_the_others(clock: Clock) -> None:
     costs = {name: Cost(2, measured=False) for name in ("a", "b", "c")}
     tally = Tally(one_step_each(costs), costs, 1, clock)
     tally.begin("a")
-    assert tally.end("a", compiled=False) == Progress(1, 3, None)
+    assert tally.end("a", compiled=False) == Completion(1, 3, None)
 
 
 def test_once_every_guess_is_over_what_was_measured_is_told(clock: Clock) -> None:
     costs = {"a": Cost(2, measured=False), "b": Cost(5, measured=True)}
     tally = Tally(one_step_each(costs), costs, 1, clock)
     tally.begin("a")
-    assert tally.end("a", compiled=False) == Progress(1, 2, 5)
+    assert tally.end("a", compiled=False) == Completion(1, 2, 5)
 
 
 @given(

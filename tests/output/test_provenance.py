@@ -29,6 +29,7 @@ from packageurl import PackageURL
 
 from epbuild import __version__
 from epbuild.commands.run import Request, run, survey
+from epbuild.engine.events import NoProgress
 from epbuild.output.materials import Built, InputFile, Materials, Package, RecipeFiles, gather, recipe_file
 from epbuild.output.provenance import Subject, statement
 
@@ -291,7 +292,7 @@ def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> byt
     shutil.copy(RECIPE, recipe)
     monkeypatch.setenv("EPBUILD_CACHE_DIR", os.fspath(cache))
     request = Request(recipe, selection=("emit:classifier/snapdragon-SM8750/*",))
-    assert run(request, lambda event: None) == 0
+    assert run(request, NoProgress()) == 0
     made = [status.made for status in survey(request).actions.values() if status.made is not None]
     built = [
         Built(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
-from epbuild.engine.events import ChangedFile, OutputCompared, OutputRemoved, SharingSaved
+from epbuild.commands.events import OutputRemoved
 from epbuild.publish import sizes as sizes_of
+from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
 GATE = EXPECT.replace("}", ", shared_bytes: {min_ratio: 0.3}}")

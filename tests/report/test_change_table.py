@@ -10,18 +10,9 @@ from collections.abc import Sequence
 import pytest
 from heard import COMPILE, EVENTS, FAILURE, Terminal
 
-from epbuild.engine.events import (
-    ChangedFile,
-    Event,
-    OutputCompared,
-    OutputRemoved,
-    RunFinished,
-    SharingSaved,
-    StepFailed,
-    StepFinished,
-    StepOutput,
-    ToolchainReady,
-)
+from epbuild.commands.events import OutputRemoved, ToolchainReady
+from epbuild.engine.events import Event, RunFinished, StepFailed, StepFinished, StepOutput
+from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.reporter import reporter
 
 BUILT = RunFinished(0, 20.0, 1, 0, 0, 0, 0)
@@ -59,9 +50,9 @@ def told(
         patch.setattr(sys, "stdout", stream)
         with reporter(json=False) as listener:
             for event in events:
-                listener(event)
+                listener.report(event)
             before = len(stream.getvalue())
-            listener(ended)
+            listener.report(ended)
     *lines, _ = stream.getvalue()[before:].splitlines()
     assert stream.isatty() or all(len(line) <= 80 for line in lines)
     return lines
@@ -255,7 +246,7 @@ def test_a_terminal_has_the_same_lines_below_its_rows_and_the_last_line_stays_th
 def test_programs_get_each_file_with_its_bytes_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
     with reporter(json=True) as listener:
         for event in EVENTS:
-            listener(event)
+            listener.report(event)
     documents = {document["event"]: document for document in map(json.loads, capsys.readouterr().out.splitlines())}
     compared, saved = ({**documents[name], "time": 0} for name in ("output_compared", "sharing_saved"))
     assert compared == {

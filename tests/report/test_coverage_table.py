@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem, StepId
-from epbuild.engine.events import Event, Listener, ModelCovered, RunFinished, StepFailed
+from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
 from epbuild.report.coverage import coverage_document, print_coverage, print_coverage_markdown
 from epbuild.report.reporter import reporter
 from epbuild.verify.fallback import LeftNode, Outside
@@ -32,9 +33,9 @@ FAILED = ModelCovered("compile:zoo/a/vad", "vad", "a", "failed", reason="Node (I
 ROWS = [WHOLE, PARTIAL, FAILED]
 
 
-def build(listener: Listener, *events: Event) -> None:
+def build(listener: Progress, *events: Event) -> None:
     for event in events:
-        listener(event)
+        listener.report(event)
 
 
 def for_target(row: ModelCovered, target: str) -> ModelCovered:

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, StepId
-from epbuild.engine.events import Event, OutputCompared, Progress, RunFinished, RunStarted, StepCompared, StepFailed, StepFinished
+from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished
+from epbuild.publish.events import OutputCompared
 from epbuild.report.reporter import reporter
 
 NOTHING = "Unable to compile any nodes. Check that the session EPs support compilation"
@@ -28,7 +30,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *events: Event, stderr: io.StringIO |
     monkeypatch.setattr(sys, "stderr", stderr or io.StringIO())
     with reporter(json=False) as listener:
         for event in events:
-            listener(event)
+            listener.report(event)
     return stdout.getvalue().splitlines()
 
 
@@ -118,7 +120,7 @@ def test_the_list_is_there_where_the_failure_is_not_what_was_told_last(
 
 def test_what_is_not_the_same_when_it_is_made_again_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("EPB650", "made again, x.bin is not the same: 6 of 10 bytes differ, the first at byte 3", StepId("g"))
-    compared = StepCompared("compile:g/x/a", "different", 1.0, 1, 10, problems=(problem,), progress=Progress(1, 1))
+    compared = StepCompared("compile:g/x/a", "different", 1.0, 1, 10, problems=(problem,), progress=Completion(1, 1))
     lines = shown(monkeypatch, RunStarted("r", 3, 3, keep_going=True), compared, RunFinished(1, 3.0, 0, 0, 3, 0, 0))
     assert below_heading(lines)[1:] == [
         "Made again, x.bin is not the same: 6 of 10 bytes differ, the first at byte 3.",

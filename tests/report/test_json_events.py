@@ -6,13 +6,14 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from heard import ADDRESS, COMPILE, EVENTS, FAILURE, WARNING, WHERE
 
+from epbuild.commands.events import Fetching
 from epbuild.core.errors import Argument, Problem
-from epbuild.engine.events import Event, Fetching, StepFailed
+from epbuild.engine.events import Event, StepFailed
 from epbuild.plan.steps import Emission, Part, Plan, Step
 from epbuild.report.documents import plan_document, print_json, problem_document
 from epbuild.report.reporter import reporter
@@ -29,7 +30,7 @@ def write_events(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", stream)
     with reporter(json=True) as listener:
         for event in EVENTS:
-            listener(event)
+            listener.report(event)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_there_is_an_example_of_every_event_in_these_tests() -> None:
-    assert {type(event) for event in EVENTS} == set(get_args(Event))
+    assert {type(event) for event in EVENTS} == set(Event.__subclasses__())
 
 
 def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(lines: list[str]) -> None:
@@ -125,7 +126,7 @@ def test_a_size_that_the_other_side_does_not_tell_is_null(monkeypatch: pytest.Mo
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
     with reporter(json=True) as listener:
-        listener(Fetching("x", ADDRESS, 5, None))
+        listener.report(Fetching("x", ADDRESS, 5, None))
     assert json.loads(stream.getvalue())["total"] is None
 
 
@@ -177,7 +178,7 @@ def test_a_line_break_in_a_message_does_not_break_the_line(monkeypatch: pytest.M
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
     with reporter(json=True) as listener:
-        listener(StepFailed(COMPILE, (Problem("EPB401", "one\ntwo\u2028three\x85"),)))
+        listener.report(StepFailed(COMPILE, (Problem("EPB401", "one\ntwo\u2028three\x85"),)))
     [line] = stream.getvalue().splitlines()
     assert json.loads(line)["problems"][0]["message"] == "one\ntwo\u2028three\x85"
 

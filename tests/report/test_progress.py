@@ -12,19 +12,8 @@ from collections.abc import Iterable
 import pytest
 from heard import ADDRESS, ANOTHER, COMPILE, EMIT, EVENTS, FAILURE, SHARE, Terminal
 
-from epbuild.engine.events import (
-    ComparisonStarted,
-    Event,
-    Fetched,
-    Fetching,
-    Progress,
-    RunFinished,
-    RunStarted,
-    StepFailed,
-    StepFinished,
-    StepOutput,
-    StepStarted,
-)
+from epbuild.commands.events import ComparisonStarted, Fetched, Fetching
+from epbuild.engine.events import Completion, Event, RunFinished, RunStarted, StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.report import progress
 from epbuild.report.progress import LiveRows, PlainLines, summary
 from epbuild.report.reporter import reporter
@@ -49,7 +38,7 @@ def reported(
     monkeypatch.setattr(sys, "stderr", stderr)
     with reporter(json=False) as listener:
         for event in events:
-            listener(event)
+            listener.report(event)
     assert (sys.stdout, sys.stderr) == (stdout, stderr)
     return stdout.getvalue(), stderr.getvalue()
 
@@ -115,7 +104,7 @@ def test_a_terminal_is_left_as_it_was_when_the_build_is_interrupted(monkeypatch:
 
     def interrupted() -> None:
         with LiveRows() as listener:
-            listener(StepStarted(COMPILE, "compiling"))
+            listener.report(StepStarted(COMPILE, "compiling"))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -148,16 +137,16 @@ def test_beside_its_rows_a_terminal_shows_how_many_steps_of_all_are_done_and_how
         for event in (
             RunStarted("r", 9, 7, 125.0),
             StepStarted(COMPILE, "compiling"),
-            StepFinished(COMPILE, "built", 1.0, progress=Progress(1, 7, 60.4)),
+            StepFinished(COMPILE, "built", 1.0, progress=Completion(1, 7, 60.4)),
             StepFinished(EMIT, "current", 0.0),
             StepStarted(SHARE, "storing"),
-            StepFailed(SHARE, (), Progress(2, 7, None)),
+            StepFailed(SHARE, (), Completion(2, 7, None)),
             StepStarted(EMIT, "laying out"),
             ComparisonStarted(3, 20.0),
             StepStarted(SHARE, "compiling again"),
         ):
             before = len(shown.getvalue())
-            listener(event)
+            listener.report(event)
             if listener._rows is not None:
                 listener._rows._display.refresh()
             seen.append(CONTROL.sub("", shown.getvalue()[before:]).replace("\r", "\n"))
@@ -182,8 +171,8 @@ def test_what_an_ep_says_beside_its_progress_is_not_shown(monkeypatch: pytest.Mo
     stdout = Watched() if kind is io.StringIO else kind()
     monkeypatch.setattr(sys, "stdout", stdout)
     with reporter(json=False) as listener:
-        listener(StepStarted(COMPILE, "compiling"))
-        listener(StepOutput(COMPILE, "Unable to get producer node", status=False))
+        listener.report(StepStarted(COMPILE, "compiling"))
+        listener.report(StepOutput(COMPILE, "Unable to get producer node", status=False))
         assert not isinstance(stdout, Watched) or stdout.alive.wait(10)
     assert "compiling" in stdout.getvalue()
     assert "producer" not in stdout.getvalue()
@@ -238,10 +227,10 @@ def test_a_log_shows_signs_of_life_of_what_takes_long_with_the_eps_last_words(mo
     stdout = Watched()
     monkeypatch.setattr(sys, "stdout", stdout)
     with PlainLines() as listener:
-        listener(StepStarted(COMPILE, "compiling"))
-        listener(StepOutput(COMPILE, "graph 3 of 7"))
+        listener.report(StepStarted(COMPILE, "compiling"))
+        listener.report(StepOutput(COMPILE, "graph 3 of 7"))
         assert stdout.alive.wait(10)
-        listener(StepFinished(COMPILE, "built", 1.0))
+        listener.report(StepFinished(COMPILE, "built", 1.0))
         ended = len(stdout.getvalue())
     beats = [line for line in stdout.getvalue().splitlines() if line.startswith("...")]
     assert all(re.fullmatch(rf"\.\.\. +{re.escape(COMPILE)}  \d+ s: graph 3 of 7", line) for line in beats[-1:])
@@ -256,9 +245,9 @@ def test_a_log_shows_how_much_of_a_model_has_arrived_until_it_is_here(
     stdout = Watched()
     monkeypatch.setattr(sys, "stdout", stdout)
     with PlainLines() as listener:
-        listener(Fetching("x", ADDRESS, 400_000, total))
+        listener.report(Fetching("x", ADDRESS, 400_000, total))
         assert stdout.alive.wait(10)
-        listener(Fetched("x"))
+        listener.report(Fetched("x"))
         ended = len(stdout.getvalue())
     first = next(line for line in stdout.getvalue().splitlines() if line.startswith("..."))
     assert re.fullmatch(rf"\.\.\. +x  \d+ s: {re.escape(words)}", first)
@@ -280,7 +269,7 @@ def test_a_reader_that_goes_away_causes_no_traceback_between_events(monkeypatch:
     stdout = Watched(broken=True)
     monkeypatch.setattr(sys, "stdout", stdout)
     with PlainLines() as listener:
-        listener(StepStarted(COMPILE, "compiling"))
+        listener.report(StepStarted(COMPILE, "compiling"))
         assert stdout.alive.wait(10)
     assert raised == []
 
@@ -309,9 +298,9 @@ def test_a_build_with_nothing_to_do_does_not_wait_for_rich() -> None:
         from epbuild.report.progress import LiveRows, PlainLines
         for listener in (LiveRows(), PlainLines()):
             with listener:
-                listener(RunStarted("r", 1, 0))
-                listener(StepFinished({EMIT!r}, "current", 0.0))
-                listener(RunFinished(0, 0.1, 0, 0, 1, 0, 0))
+                listener.report(RunStarted("r", 1, 0))
+                listener.report(StepFinished({EMIT!r}, "current", 0.0))
+                listener.report(RunFinished(0, 0.1, 0, 0, 1, 0, 0))
         sys.exit("rich was imported" if "rich" in sys.modules else 0)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

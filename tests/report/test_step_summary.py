@@ -10,7 +10,8 @@ import pytest
 from heard import COMPILE, EVENTS, SHARE
 
 from epbuild.core.errors import BuildError, Position, Problem, RecipeError, StepId
-from epbuild.engine.events import Event, OutputCompared, RunFinished, RunStarted, StepFailed, StepFinished, Warned
+from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
+from epbuild.publish.events import OutputCompared
 from epbuild.report.reporter import reporter
 
 ENDED = RunFinished(0, 3.0, 1, 0, 0, 0, 0)
@@ -32,7 +33,7 @@ def summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def build(*events: Event, json: bool = False) -> None:
     with reporter(json=json) as listener:
         for event in events:
-            listener(event)
+            listener.report(event)
 
 
 @pytest.mark.parametrize("json", [False, True])

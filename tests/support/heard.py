@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import io
 
-from epbuild.core.errors import Position, Problem, StepId
-from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
-from epbuild.engine.events import (
-    ChangedFile,
+from epbuild.commands.events import (
     ComparisonFinished,
     ComparisonStarted,
-    Event,
     Fetched,
     Fetching,
     ModelCovered,
-    OutputCompared,
     OutputRemoved,
-    Progress,
+    StepCompared,
+    ToolchainLocked,
+    ToolchainReady,
+    ToolchainStarted,
+)
+from epbuild.core.errors import Position, Problem, StepId
+from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+from epbuild.engine.events import (
+    Completion,
+    Event,
     RunFinished,
     RunStarted,
-    SharingSaved,
-    StepCompared,
     StepFailed,
     StepFinished,
     StepOutput,
     StepStarted,
-    ToolchainLocked,
-    ToolchainReady,
-    ToolchainStarted,
     Warned,
 )
+from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.verify.fallback import LeftNode, Outside
 
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
@@ -58,15 +58,15 @@ EVENTS: tuple[Event, ...] = (
     StepStarted(COMPILE, "compiling for snapdragon-SC8380XP"),
     StepOutput(COMPILE, "Processing graph → 50%"),
     StepOutput(COMPILE, "Unable to get producer node", status=False),
-    StepFinished(COMPILE, "built", 7.25, "1 EPContext node", 268_700_000, Progress(1, 3, 80.0)),
+    StepFinished(COMPILE, "built", 7.25, "1 EPContext node", 268_700_000, Completion(1, 3, 80.0)),
     StepFinished(EMIT, "current", 0.0),
-    StepFailed(COMPILE, (FAILURE,), Progress(2, 3, 0.0)),
+    StepFailed(COMPILE, (FAILURE,), Completion(2, 3, 0.0)),
     OutputRemoved(EMIT, "dist/old", 3, ("dist/old/mine.bin",), ("dist/old/notes.txt",)),
     OutputCompared(EMIT, "dist/new", 100, 130, (ChangedFile("a.bin", 100, 120), ChangedFile("b.bin", None, 10))),
     SharingSaved(SHARE, 200, 120, measured=True),
     ModelCovered(COMPILE, "prefill", "snapdragon-SC8380XP", "partial", 2, OUTSIDE, None, 268_700_000, 7.25, {"cosine": 0.99997}),
     ComparisonStarted(2),
-    StepCompared(SHARE, "same", 2.5, 3, 752_200, progress=Progress(1, 2)),
+    StepCompared(SHARE, "same", 2.5, 3, 752_200, progress=Completion(1, 2)),
     StepCompared(
         COMPILE,
         "different",
@@ -76,7 +76,7 @@ EVENTS: tuple[Event, ...] = (
         (REBUILT,),
         kept=".epbuild/rebuilt/x",
         problems=(ANOTHER,),
-        progress=Progress(2, 2, 0.0),
+        progress=Completion(2, 2, 0.0),
     ),
     ComparisonFinished(2.75, 1, 0, 1, 0, 0),
     ToolchainLocked("qnn", ("linux-x86_64", "windows-arm64"), 10, 2.5),

@@ -26,7 +26,7 @@ from epbuild.commands import run as session
 from epbuild.commands.run import Request, run, survey
 from epbuild.compile import executor
 from epbuild.core.errors import Position, Problem
-from epbuild.engine.events import Event, RunFinished, StepFailed
+from epbuild.engine.events import EventList, RunFinished, StepFailed
 from epbuild.plan.steps import Member, PlannedEp, PlannedTarget, SessionGroup
 from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain
 from epbuild.survey.status import Survey
@@ -176,9 +176,9 @@ class Workshop:
     def build(self, *selection: str, settings: tuple[str, ...] = (), recipe: Path | None = None) -> RunFinished:
         """Build; `compiled` then has the session groups that a worker was started for."""
         self.compiled.clear()
-        self.events: list[Event] = []
+        self.events = EventList()
         request = replace(self.request, selection=selection, settings=settings)
-        run(replace(request, recipe=recipe or request.recipe), self.events.append)
+        run(replace(request, recipe=recipe or request.recipe), self.events)
         [finished] = [event for event in self.events if isinstance(event, RunFinished)]
         return finished
 

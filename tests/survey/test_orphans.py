@@ -13,8 +13,9 @@ import pytest
 from small_builds import Workshop
 
 from epbuild.cache.memory import Memory
+from epbuild.commands.events import OutputRemoved
 from epbuild.commands.run import run
-from epbuild.engine.events import Event, OutputRemoved
+from epbuild.engine.events import EventList, NoProgress
 from epbuild.publish.removal import Cleaned, Emitted
 from epbuild.survey.orphans import Orphan, Outputs
 
@@ -144,9 +145,9 @@ def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop, monkeypa
 
     monkeypatch.setattr(Outputs, "orphans", orphans)
     monkeypatch.setattr(Emitted, "remove", slowly)
-    events: list[Event] = []
+    events = EventList()
     with ThreadPoolExecutor(2) as pool:
-        codes = list(pool.map(lambda _: run(built.request, events.append), range(2)))
+        codes = list(pool.map(lambda _: run(built.request, events), range(2)))
     assert codes == [0, 0]
     assert len(removals) == len([event for event in events if isinstance(event, OutputRemoved)]) == 1
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == own
@@ -164,7 +165,7 @@ def test_an_orphan_that_another_build_has_written_anew_in_the_meantime_stays(
     def orphans(self: Outputs, wanted: Iterable[Path]) -> tuple[Orphan, ...]:
         found = survey_orphans(self, wanted)
         monkeypatch.setattr(Outputs, "orphans", survey_orphans)
-        assert run(replace(built.request, recipe=other), lambda event: None) == 0
+        assert run(replace(built.request, recipe=other), NoProgress()) == 0
         return found
 
     monkeypatch.setattr(Outputs, "orphans", orphans)

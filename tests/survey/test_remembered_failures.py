@@ -67,8 +67,8 @@ def failed(workshop: Workshop) -> StepFailed:
 
 
 def retried(workshop: Workshop) -> RunFinished:
-    workshop.events = []
-    run(replace(workshop.request, retry=True), workshop.events.append)
+    workshop.events.clear()
+    run(replace(workshop.request, retry=True), workshop.events)
     [finished] = [event for event in workshop.events if isinstance(event, RunFinished)]
     return finished
 

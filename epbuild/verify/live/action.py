@@ -362,7 +362,7 @@ class _Check:
         return tried
 
     def _say(self, text: str) -> None:
-        self._execution.tell(StepOutput(self._action.id, text))
+        self._execution.progress.report(StepOutput(self._action.id, text))
 
     def _write_log(self) -> None:
         """All that the processes said, one after the other."""

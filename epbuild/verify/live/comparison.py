@@ -16,6 +16,7 @@ from epbuild.compile.executor import Execution
 from epbuild.compile.sharing import measure_alone
 from epbuild.core.errors import BuildError, EpbuildError, Problem
 from epbuild.core.units import counted
+from epbuild.engine.events import NoProgress
 from epbuild.onnxfile.headers import ValueInfo, read_header
 from epbuild.plan.shapes import sized
 from epbuild.plan.steps import SessionGroup
@@ -299,7 +300,7 @@ def _compile_alone(group: SessionGroup, name: str, source: Source, session: Sess
         log=staging.with_suffix(".log"),
         shown_log="not kept",
         store=BlobStore(cache_directory()),
-        tell=lambda event: None,
+        progress=NoProgress(),
         cancelled=threading.Event(),
         recheck=lambda: None,
         compiled=lambda: None,

@@ -1,0 +1,40 @@
+"""Events of publishing: sizes of an output before and after, savings of sharing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epbuild.engine.events import Event
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file of an output that has other bytes than before: its size then (None: it is new) and now (None: it is gone)."""
+
+    path: str
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True)
+class OutputCompared(Event):
+    """An output was laid out: its bytes before (None: it is the first) and now, less its manifest, and which of its files changed."""
+
+    step: str
+    directory: str
+    before: int | None
+    after: int
+    files: tuple[ChangedFile, ...]
+
+
+@dataclass(frozen=True)
+class SharingSaved(Event):
+    """What a sharing group's bytes come to without sharing, and with it.
+
+    `measured`: those of its binaries and data, each member compiled alone. Otherwise those of its sources' weights, equal contents once.
+    """
+
+    step: str
+    unshared: int
+    shared: int
+    measured: bool
