@@ -27,6 +27,6 @@ def test_every_error_code_is_explained_and_no_other() -> None:
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
