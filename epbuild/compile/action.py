@@ -24,7 +24,7 @@ from epbuild.plan.shapes import sized
 from epbuild.plan.source_problems import source_problems
 from epbuild.plan.steps import Member, SessionGroup
 from epbuild.toolchain.environment import Environment
-from epbuild.verify.checks import check_shared_bytes
+from epbuild.verify.compiled import check_shared_bytes
 from epbuild.verify.expectations import unmet_expectations
 
 

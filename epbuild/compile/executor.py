@@ -39,7 +39,8 @@ from epbuild.plan.steps import Member, PlannedEp, SessionGroup
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.process import Ending, supervise
 from epbuild.toolchain.reports import BadReport
-from epbuild.verify.checks import CompiledModel, Expected, ExpectedEp, ExpectedModel, check_compiled
+from epbuild.verify.checks import ExpectedEp
+from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
 from epbuild.verify.signature import source_signature
 
 REQUEST_FORMAT = 3

@@ -15,7 +15,7 @@ from epbuild.core.errors import EpbuildError, StepId
 from epbuild.engine.events import OutputOf, StepOutput
 from epbuild.plan.steps import Member, SessionGroup
 from epbuild.recipe.model import Expectation
-from epbuild.verify.checks import SharedBytes
+from epbuild.verify.compiled import SharedBytes
 
 _ALONE = "alone"  # where a result holds the bytes of each member compiled alone, by the member's name
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.epcontext import resolve
-from epbuild.verify.artifact import Model
+from epbuild.verify.facts import Model
 
 SizedKind = Literal["model", "context binary", "external data"]
 

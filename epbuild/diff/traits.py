@@ -16,9 +16,10 @@ from epbuild.core.safepath import BadReference, locate
 from epbuild.diff.sizes import ModelFiles, model_files
 from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode, resolve
 from epbuild.onnxfile.headers import Initializer, ModelHeader
-from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.artifact import Artifact
 from epbuild.verify.checks import read_target
-from epbuild.verify.contexts import COMPATIBILITY, entry_of
+from epbuild.verify.facts import Model
+from epbuild.verify.makers import COMPATIBILITY, entry_of
 from epbuild.verify.manifest import Manifest, sources_of
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
@@ -121,7 +122,7 @@ def _whole(manifest: Manifest) -> Facts:
 def _model_traits(model: Model, listed: Mapping[str, Any] | None, digests: dict[Payload, str]) -> ModelTraits:
     header = model.header
     if isinstance(header, str):
-        raise _incomparable(f"{model.path}: {header}")
+        raise _incomparable(f"{model.path} {header}")
     try:
         contexts = [_context(model, node) for node in header.ep_context_nodes]
         own_data = {name: _sha256(Payload.whole(locate(model.path.parent, name)), digests) for name in header.external_locations}
@@ -242,7 +243,7 @@ def _context(model: Model, node: EPContextNode) -> Payload | None:
     """The context that a node holds or refers to; None for one that leaves it to another node. Raises BadReference, OSError."""
     if node.reference is not None:
         return Payload.whole(resolve(model.path, node))
-    return model.payload(node)
+    return Payload(model.path, *node.payload) if node.payload is not None else None
 
 
 def _made_for(payload: Payload | None, node: EPContextNode) -> str | None:

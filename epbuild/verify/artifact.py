@@ -1,4 +1,4 @@
-"""What a path holds to verify: emitted folders with their manifests, folders of models that somebody else made, or one model.
+"""Artifacts at a path: folders with their manifests, other folders of models, a model.
 
 Nothing outside the path that was given is looked at: links to other folders are not entered.
 """
@@ -8,16 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.epcontext import EPContextNode, resolve
-from epbuild.onnxfile.headers import ModelHeader, read_header
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.verify.facts import Model
 from epbuild.verify.manifest import NAME, BadManifest, Manifest, read_manifest
-from epbuild.verify.payload import Payload
 
 _MODEL = ".onnx"
 
@@ -26,55 +22,6 @@ class NothingToVerify(VerifyError):
     """The path does not exist, cannot be read, or holds nothing that can be verified (EPB600): a mistake on the command line."""
 
     exit_code = 2
-
-
-@dataclass(frozen=True)
-class Model:
-    """An ONNX model of an artifact; `file` is its POSIX path below the artifact's folder.
-
-    One that was asked for by its name may be a link to a place elsewhere; one that was found, or that a manifest lists, may not.
-    """
-
-    folder: Path
-    file: str
-    asked_for: bool = False
-
-    @property
-    def path(self) -> Path:
-        """Where the model is."""
-        return self.folder / self.file
-
-    @cached_property
-    def header(self) -> ModelHeader | str:
-        """What the model says of itself, or a sentence that says why that cannot be read."""
-        try:
-            return read_header(self.path if self.asked_for else locate(self.folder, self.file, "model"))
-        except BadReference as error:
-            return str(error)
-        except MalformedModel as error:
-            return f"{self.file} is not a whole ONNX file: {error}."
-        except OSError as error:
-            return f"{self.file} cannot be read: {error.strerror or error}."
-
-    @property
-    def nodes(self) -> tuple[EPContextNode, ...]:
-        """The model's EPContext nodes; none where it cannot be read."""
-        return () if isinstance(self.header, str) else self.header.ep_context_nodes
-
-    def payload(self, node: EPContextNode) -> Payload | None:
-        """The context that a node holds or refers to; None where it has none, or none that can be had."""
-        try:
-            if node.payload is not None:
-                return Payload(self.path, *node.payload)
-            return Payload.whole(resolve(self.path, node)) if node.reference is not None else None
-        except (BadReference, OSError):
-            return None
-
-    def binary(self, node: EPContextNode) -> str | None:
-        """The POSIX path below the artifact's folder of the binary that a node refers to, whether it is there or not."""
-        if node.reference is None:
-            return None
-        return str(PurePosixPath(self.file).parent / node.reference)
 
 
 @dataclass(frozen=True)

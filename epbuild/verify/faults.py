@@ -1,11 +1,10 @@
-"""Which models of an artifact no EP should be given, by what its checks found: those that are at fault, and no others."""
+"""Faulty models of an artifact: those that no EP should be given, and no others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 
-from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.artifact import Artifact
 from epbuild.verify.findings import Finding
 
 _OWN = "its bytes are not in order"
@@ -19,7 +18,7 @@ def faulty_models(artifact: Artifact, findings: Iterable[Finding]) -> dict[str, 
     """
     users: dict[str, list[str]] = {}
     for model in artifact.models:
-        for name in _files_of(model):
+        for name in {model.file, *map(model.beside, model.references)}:
             users.setdefault(artifact.shown(name), []).append(model.file)
     listed = artifact.manifest.files if artifact.manifest is not None else ()
     others = {artifact.shown(name) for name in listed}
@@ -32,12 +31,3 @@ def faulty_models(artifact: Artifact, findings: Iterable[Finding]) -> dict[str, 
         elif finding.subject not in others:
             faulty.update({model.file: f"the check '{finding.check}' of {finding.subject} failed" for model in artifact.models})
     return faulty
-
-
-def _files_of(model: Model) -> set[str]:
-    """A model, its context binaries and its external data, as POSIX paths below the artifact's folder."""
-    if isinstance(model.header, str):
-        return {model.file}
-    data = (str(PurePosixPath(model.file).parent / location) for location in model.header.external_data)
-    binaries = (binary for node in model.nodes if (binary := model.binary(node)) is not None)
-    return {model.file, *binaries, *data}

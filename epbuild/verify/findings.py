@@ -1,4 +1,4 @@
-"""What a check of artifacts found: each check has a name, a subject, and an outcome that is told, whatever it is."""
+"""Findings: the outcome of each check of an artifact, whatever it is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ from typing import Any, Literal
 
 Outcome = Literal["passed", "failed", "skipped"]
 """`skipped`: it could not be checked here, for the reason in the message; that is no failure."""
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """What is wrong with a file, as a clause that goes on after its name, or, with `apart`, has a subject of its own."""
+
+    code: str
+    file: str
+    text: str
+    hint: str | None = None
+    apart: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The clause where the file is named beside it."""
+        return sentence(self.text if self.apart else f"it {self.text}")
 
 
 @dataclass(frozen=True)
@@ -26,3 +42,14 @@ class Finding:
     hint: str | None = None
     figures: tuple[Mapping[str, Any], ...] = ()
     """Of each output of a model that was run: its metrics, and on what kind of inputs."""
+
+
+def failed(check: str, subject: str, flaw: Flaw) -> Finding:
+    """A flaw as a finding about `subject`."""
+    return Finding(check, subject, "failed", flaw.sentence, flaw.code, flaw.hint)
+
+
+def sentence(text: str) -> str:
+    """A clause with a capital letter, unless it begins with a name, and a full stop."""
+    begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
+    return f"{begin}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")

@@ -13,7 +13,7 @@ from epbuild.verify.payload import Payload
 _AGAIN = "Emit or copy it again."
 
 
-def check_manifest(artifact: Artifact) -> Iterator[Finding]:
+def manifest_findings(artifact: Artifact) -> Iterator[Finding]:
     """Whether there is a manifest, and it can be used."""
     name = artifact.shown(NAME)
     if artifact.flaw is not None:
@@ -28,7 +28,7 @@ def check_manifest(artifact: Artifact) -> Iterator[Finding]:
         yield Finding("manifest", artifact.title, "skipped", message)
 
 
-def check_files(artifact: Artifact) -> Iterator[Finding]:
+def file_findings(artifact: Artifact) -> Iterator[Finding]:
     """Whether every file that the manifest lists is there, inside the folder; and which others are."""
     manifest = artifact.manifest
     if manifest is None:
@@ -47,7 +47,7 @@ def check_files(artifact: Artifact) -> Iterator[Finding]:
         yield Finding("files", artifact.shown(name), "skipped", message)
 
 
-def check_digests(artifact: Artifact) -> Iterator[Finding]:
+def digest_findings(artifact: Artifact) -> Iterator[Finding]:
     """Whether every listed file has the size and the content that it was emitted with; what is missing is not told again."""
     manifest = artifact.manifest
     for listed in manifest.files.values() if manifest is not None else ():

@@ -1,70 +1,61 @@
-"""Each model of an artifact by itself: whole, of the operator's schema, and in need of nothing outside its folder."""
+"""Models of an artifact, each by itself: whole, as the operator's schema and its source have it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
-from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.embed import PROTOBUF_LIMIT
-from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode, resolve
-from epbuild.verify.artifact import Artifact, Model
-from epbuild.verify.findings import Finding
+from epbuild.core.safepath import locate
+from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode
+from epbuild.verify.artifact import Artifact
+from epbuild.verify.checks import check_embedded_size, check_references, check_whole
+from epbuild.verify.facts import Context, Model, node_title
+from epbuild.verify.findings import Finding, failed, sentence
+from epbuild.verify.signature import declared_wrong, signature, signature_differences
 
-_LONGEST_NAME = 60
 _LONGEST_PATH = 1024
 
 
-def check_models(artifact: Artifact) -> Iterator[Finding]:
+def model_findings(artifact: Artifact) -> Iterator[Finding]:
     """Whether every model is a whole ONNX file, and compiled."""
-    compiled = False
     for model in artifact.models:
         name = artifact.shown(model.file)
-        header = model.header
-        if isinstance(header, str):
-            yield Finding("model", name, "failed", header, "EPB602", "Make or copy it again.")
-        elif header.is_compiled:
-            compiled = True
+        flaw = check_whole(model)
+        if flaw is None:
             yield Finding("model", name, "passed")
-        elif artifact.manifest is not None or not artifact.whole:
-            yield Finding("model", name, "failed", "It holds no EPContext node: nothing of it was compiled.", "EPB603")
-        else:
+        elif flaw.code == "EPB603" and artifact.manifest is None and artifact.whole:
             yield Finding("model", name, "skipped", "It holds no EPContext node: it is no compiled model.")
-    if artifact.whole and not artifact.has_manifest and not compiled:
+        else:
+            yield failed("model", name, flaw)
+    if artifact.whole and not artifact.has_manifest and not any(model.is_compiled for model in artifact.models):
         yield Finding("model", artifact.title, "failed", "None of the models in this folder is a compiled one.", "EPB603")
 
 
-def check_schema(artifact: Artifact) -> Iterator[Finding]:
+def schema_findings(artifact: Artifact) -> Iterator[Finding]:
     """Whether every EPContext node is as the operator's schema has it, with a context where one must be and nowhere else."""
     for model in artifact.models:
         if not model.nodes:
             continue
-        flaws = [f"{shown(node)} {flaw}." for node in model.nodes for flaw in _flaws(node)]
+        flaws = [f"{node_title(node)} {flaw}" for node in model.nodes for flaw in _flaws(node)]
         flaws += _flaws_between(model)
-        for flaw in flaws:
-            yield Finding("schema", artifact.shown(model.file), "failed", flaw, "EPB614")
-        if not flaws:
-            yield Finding("schema", artifact.shown(model.file), "passed")
+        yield from _findings("schema", artifact.shown(model.file), flaws, "EPB614")
 
 
-def check_references(artifact: Artifact) -> Iterator[Finding]:
-    """Whether everything that a model refers to is below its folder, also when links are followed, and is not empty or too short."""
+def reference_findings(artifact: Artifact) -> Iterator[Finding]:
+    """Whether everything that a model refers to is below its folder, is not empty or too short, and is listed by the manifest."""
+    listed = artifact.manifest.files if artifact.manifest is not None else None
     for model in artifact.models:
-        header = model.header
-        if isinstance(header, str) or not header.is_compiled:
+        if not model.is_compiled:
             continue
-        flaws = [flaw for node in header.ep_context_nodes if (flaw := _reference_flaw(model, node))]
-        flaws += [flaw for location, needed in header.external_data.items() if (flaw := _data_flaw(model, location, needed))]
-        flaws += _unlisted(artifact, model)
-        for flaw in dict.fromkeys(flaws):
-            yield Finding("references", artifact.shown(model.file), "failed", flaw, "EPB605")
-        if not flaws:
-            yield Finding("references", artifact.shown(model.file), "passed")
+        flaws = [flaw.text for flaw in check_references(model)]
+        if listed is not None:  # else nothing says that they are the right ones
+            unlisted = [name for name in model.references if model.beside(name) not in listed]
+            flaws += [f"it refers to {name}, which the manifest does not list" for name in unlisted]
+        yield from _findings("references", artifact.shown(model.file), flaws, "EPB605")
 
 
-def check_source_data(artifact: Artifact) -> Iterator[Finding]:
-    """Whether no model still needs the external data of its source, except what was emitted with it."""
+def source_data_findings(artifact: Artifact) -> Iterator[Finding]:
+    """Whether no model still needs the external data of its source, except what was published with it."""
     manifest = artifact.manifest
     by_file = {listed.file: listed for listed in manifest.models} if manifest is not None else {}
     for model in artifact.models:
@@ -79,26 +70,45 @@ def check_source_data(artifact: Artifact) -> Iterator[Finding]:
             else:
                 yield Finding("source data", name, "passed")
             continue
-        left = [
-            location
-            for location in header.external_data
-            if location in by_file[model.file].source_data and _beside(model, location) not in manifest.files
+        needed = [location for location in header.external_data if location in by_file[model.file].source_data]
+        flaws = [
+            f"it refers to {location}, external data of its source model that was not emitted with it"
+            for location in needed
+            if model.beside(location) not in manifest.files
         ]
-        for location in left:
-            message = f"It refers to {location}, external data of its source model that was not emitted with it."
-            yield Finding("source data", name, "failed", message, "EPB616", "Set compile.initializers to inline or external.")
-        if not left:
-            yield Finding("source data", name, "passed")
+        hint = "Set compile.initializers to inline or external."
+        yield from _findings("source data", name, flaws, "EPB616", hint)
 
 
-def shown(node: EPContextNode) -> str:
-    """A node as a sentence begins with it."""
-    name = node.name if len(node.name) <= _LONGEST_NAME else f"{node.name[:_LONGEST_NAME]}…"
-    return f"The EPContext node '{name}'" if name else "An EPContext node without a name"
+def signature_findings(artifact: Artifact) -> Iterator[Finding]:
+    """Whether each model has the inputs and outputs of its source; a dimension that the source leaves open may have become a size."""
+    listed = {model.file: model for model in artifact.manifest.models} if artifact.manifest is not None else {}
+    for model in artifact.models:
+        header = model.header
+        if isinstance(header, str) or not header.is_compiled:
+            continue
+        name = artifact.shown(model.file)
+        source = listed.get(model.file)
+        if source is None or source.inputs is None or source.outputs is None:
+            yield Finding("signature", name, "skipped", "Nothing says what the inputs and outputs of its source are.")
+            continue
+        flaws = list(signature_differences({"inputs": source.inputs, "outputs": source.outputs}, signature(header)))
+        if flaws:
+            yield from _findings("signature", name, flaws, "EPB617")
+        else:
+            yield Finding("signature", name, "passed", declared_wrong(source.outputs))
+
+
+def _findings(check: str, name: str, flaws: list[str], code: str, hint: str | None = None) -> Iterator[Finding]:
+    """A failure for each flaw, a clause with a subject of its own; else that the model passed."""
+    for flaw in dict.fromkeys(flaws):
+        yield Finding(check, name, "failed", sentence(flaw), code, hint)
+    if not flaws:
+        yield Finding(check, name, "passed")
 
 
 def _flaws(node: EPContextNode) -> Iterator[str]:
-    """What is wrong with a node, as the rest of a sentence."""
+    """What is wrong with a node, as the rest of a clause."""
     for name, kind in node.written:
         if kind != (wanted := SCHEMA_TYPES.get(name, kind)):
             yield f"has the attribute {name} with the type {kind}, which must be {wanted}"
@@ -122,61 +132,22 @@ def _flaws_between(model: Model) -> Iterator[str]:
     mains = {node.source for node in model.nodes if node.main_context != 0}
     for node in model.nodes:
         if node.main_context == 0 and node.source not in mains:
-            yield f"{shown(node)} has main_context 0, and no node of '{node.source}' has main_context 1."
-    for node in model.nodes:
-        if (name := _embedded_name(model, node)) is not None:
-            yield f"{shown(node)} embeds not a context but the name of a file, {name}: its embed_mode must be 0."
-    if any(node.payload for node in model.nodes) and model.path.stat().st_size > PROTOBUF_LIMIT:
-        yield "The model embeds its context and is over 2 GiB, which no reader takes."
+            yield f"{node_title(node)} has main_context 0, and no node of '{node.source}' has main_context 1"
+    for context in model.contexts:
+        if (name := _embedded_name(model, context)) is not None:
+            yield f"{node_title(context.node)} embeds not a context but the name of a file, {name}: its embed_mode must be 0"
+    if (flaw := check_embedded_size(model)) is not None:
+        yield f"the model {flaw.text}"
 
 
-def _embedded_name(model: Model, node: EPContextNode) -> str | None:
+def _embedded_name(model: Model, context: Context) -> str | None:
     """The file beside a model that the whole embedded context of a node is the name of."""
-    if node.payload is None or not 0 < node.payload[1] <= _LONGEST_PATH:
+    node, payload = context.node, context.payload
+    if node.payload is None or payload is None or not 0 < payload.size <= _LONGEST_PATH:
         return None
     try:
-        with model.path.open("rb") as file:
-            file.seek(node.payload[0])
-            name = file.read(node.payload[1]).decode("utf-8")
+        name = payload.read().decode("utf-8")
         locate(model.path.parent, name)
     except (ValueError, OSError):
         return None
     return name
-
-
-def _reference_flaw(model: Model, node: EPContextNode) -> str | None:
-    if node.reference is None:
-        return None
-    try:
-        empty = resolve(model.path, node).stat().st_size == 0
-    except BadReference as error:
-        return str(error)
-    except OSError as error:
-        return f"The context binary '{node.reference}' cannot be read: {error.strerror or error}."
-    return f"The context binary '{node.reference}' is empty." if empty else None
-
-
-def _data_flaw(model: Model, location: str, needed: int) -> str | None:
-    try:
-        size = locate(model.path.parent, location, "external data file").stat().st_size
-    except BadReference as error:
-        return str(error)
-    except OSError as error:
-        return f"The external data file '{location}' cannot be read: {error.strerror or error}."
-    return f"The external data file '{location}' has {size:,} bytes; the model needs {needed:,} of it." if size < needed else None
-
-
-def _unlisted(artifact: Artifact, model: Model) -> Iterator[str]:
-    """Files that a model refers to and the manifest does not list: nothing says that they are the right ones."""
-    header = model.header
-    if artifact.manifest is None or isinstance(header, str):
-        return
-    named = [node.reference for node in header.ep_context_nodes if node.reference] + list(header.external_data)
-    for name in dict.fromkeys(named):
-        if _beside(model, name) not in artifact.manifest.files:
-            yield f"It refers to {name}, which the manifest does not list."
-
-
-def _beside(model: Model, name: str) -> str:
-    """A file that a model refers to, as a POSIX path below the artifact's folder."""
-    return str(PurePosixPath(model.file).parent / name)

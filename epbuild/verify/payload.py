@@ -1,4 +1,4 @@
-"""What a compiled context says of itself: bytes of a file, a context binary's or those embedded in a model, read as a stream."""
+"""Payloads: the bytes of a context, in a file of its own or embedded, as a stream."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class Payload:
     def whole(cls, path: Path) -> Payload:
         """All that a file holds."""
         return cls(path, 0, path.stat().st_size)
+
+    def read(self) -> bytes:
+        """All of the bytes."""
+        return b"".join(self._chunks())
 
     def sha256(self) -> str:
         """The digest of the bytes."""

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model as plain data, and whether a compiled model still has those of its source."""
+"""Signatures: inputs and outputs of a model as plain data, and how two differ."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from epbuild.onnxfile.headers import ModelHeader, ValueInfo
-from epbuild.verify.artifact import Artifact
-from epbuild.verify.findings import Finding
 
 # TensorProto.DataType, by number, as ONNX Runtime and numpy spell them.
 _TYPES = (
@@ -41,44 +39,39 @@ def source_signature(source: ModelHeader, compiled: Sequence[ValueInfo]) -> dict
     return found
 
 
-def check_signature(artifact: Artifact) -> Iterator[Finding]:
-    """Whether each model has the inputs and outputs of its source; a dimension that the source leaves open may have become a size."""
-    listed = {model.file: model for model in artifact.manifest.models} if artifact.manifest is not None else {}
-    for model in artifact.models:
-        header = model.header
-        if isinstance(header, str) or not header.is_compiled:
-            continue
-        name = artifact.shown(model.file)
-        source = listed.get(model.file)
-        if source is None or source.inputs is None or source.outputs is None:
-            message = "Nothing says what the inputs and outputs of its source are."
-            yield Finding("signature", name, "skipped", message)
-            continue
-        found = signature(header)
-        flaws = [
-            *_differences("input", source.inputs, found["inputs"]),
-            *_differences("output", source.outputs, found["outputs"]),
-        ]
-        for flaw in flaws:
-            yield Finding("signature", name, "failed", flaw, "EPB617")
-        if not flaws:
-            yield Finding("signature", name, "passed", " ".join(map(_declared_wrong, filter(_is_declared_wrong, source.outputs))))
+def signature_differences(source: Mapping[str, Sequence[Value]], compiled: Mapping[str, Sequence[Value]]) -> Iterator[str]:
+    """What is other in the signature of a compiled model than in its source's, as clauses.
+
+    A dimension that the source leaves open may have become a size.
+    """
+    yield from _differences("input", source["inputs"], compiled["inputs"])
+    yield from _differences("output", source["outputs"], compiled["outputs"])
+
+
+def declared_wrong(outputs: Sequence[Value]) -> str:
+    """Which outputs a source declares with shapes that its graph does not compute, as sentences; empty where there are none."""
+    return " ".join(
+        f"The source declares the output '{value['name']}' as {_text(value['shape'])}; "
+        f"ONNX Runtime made {_text(value['computed'])} of it."
+        for value in outputs
+        if "computed" in value
+    )
 
 
 def _differences(kind: str, source: Sequence[Value], compiled: Sequence[Value]) -> Iterator[str]:
     wanted = {str(value["name"]): value for value in source}
     found = {str(value["name"]): value for value in compiled}
-    yield from (f"The source's {kind} '{name}' is missing." for name in wanted if name not in found)
-    yield from (f"The {kind} '{name}' is not one of the source's." for name in found if name not in wanted)
+    yield from (f"the source's {kind} '{name}' is missing" for name in wanted if name not in found)
+    yield from (f"the {kind} '{name}' is not one of the source's" for name in found if name not in wanted)
     for name, value in wanted.items():
         if name not in found:
             continue
         if value["type"] != found[name]["type"]:
-            yield f"The {kind} '{name}' is {found[name]['type']}; in the source it is {value['type']}."
+            yield f"the {kind} '{name}' is {found[name]['type']}; in the source it is {value['type']}"
         if not _fits(value.get("computed", value["shape"]), found[name]["shape"]):
-            yield f"The {kind} '{name}' has the shape {_text(found[name]['shape'])}; in the source it is {_text(value['shape'])}."
+            yield f"the {kind} '{name}' has the shape {_text(found[name]['shape'])}; in the source it is {_text(value['shape'])}"
     if wanted.keys() == found.keys() and list(wanted) != list(found):
-        yield f"The {kind}s are in another order: {', '.join(found)}; in the source it is {', '.join(wanted)}."
+        yield f"the {kind}s are in another order: {', '.join(found)}; in the source it is {', '.join(wanted)}"
 
 
 def _fits(source: Any, compiled: Any) -> bool:
@@ -91,15 +84,6 @@ def _fits(source: Any, compiled: Any) -> bool:
     if not isinstance(compiled, list) or len(source) != len(compiled):
         return False
     return all(not isinstance(size, int) or size < 0 or size == made for size, made in zip(source, compiled, strict=True))
-
-
-def _is_declared_wrong(value: Value) -> bool:
-    return "computed" in value
-
-
-def _declared_wrong(value: Value) -> str:
-    declared, computed = _text(value["shape"]), _text(value["computed"])
-    return f"The source declares the output '{value['name']}' as {declared}; ONNX Runtime made {computed} of it."
 
 
 def _text(shape: Any) -> str:

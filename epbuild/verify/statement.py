@@ -20,7 +20,7 @@ _MOST_BYTES = 64 << 20
 _TYPE = "https://in-toto.io/Statement/"
 
 
-def check_provenance(artifact: Artifact) -> Iterator[Finding]:
+def provenance_findings(artifact: Artifact) -> Iterator[Finding]:
     """Whether the statement that the manifest names is there, and tells of the manifest and of every file that is listed."""
     manifest = artifact.manifest
     if manifest is None or manifest.provenance is None:

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 
 from epbuild.core.errors import VerifyError
 from epbuild.verify import checks
-from epbuild.verify.checks import (
+from epbuild.verify.checks import ExpectedEp, read_target
+from epbuild.verify.compiled import (
     CompiledModel,
     Expected,
-    ExpectedEp,
     ExpectedModel,
     SharedBytes,
     check_compiled,
     check_shared_bytes,
-    read_target,
 )
 from epbuild.verify.payload import Payload
 
@@ -122,14 +121,14 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "a model that was not compiled": (
         decode(relu()),
         "EPB603",
-        "decode_ctx.onnx holds no EPContext node: nothing of 'decode' was compiled",
+        "decode_ctx.onnx holds no EPContext node: nothing of it was compiled",
     ),
     "another EP's work": (
         decode(context_node(source="OpenVINOExecutionProvider")),
         "EPB604",
         "comes from 'OpenVINOExecutionProvider'",
     ),
-    "nobody's work": (decode(context_node(source="")), "EPB604", f"comes from '', not from {QNN}"),
+    "nobody's work": (decode(context_node(source="")), "EPB604", "decode_ctx.onnx: an EPContext node has no source"),
     "a dangling reference": (decode(context_node("gone.bin")), "EPB605", "The context binary 'gone.bin' does not exist beside"),
     "a reference upwards": (decode(context_node("../llm.bin")), "EPB605", "The reference '../llm.bin' has '..'"),
     "a reference up and down again": (decode(context_node("../out/llm.bin")), "EPB605", "has '..'"),
@@ -138,19 +137,19 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "an empty reference": (decode(context_node("")), "EPB605", "is empty"),
     "a reference to a folder": (decode(context_node("folder")), "EPB605", "'folder' does not exist"),
     "no reference at all": (decode(context_node(None)), "EPB605", "holds no context and names no context binary"),
-    "an empty binary": (lambda folder: (folder / "llm.bin").write_bytes(b""), "EPB605", "llm.bin, which is empty"),
+    "an empty binary": (lambda folder: (folder / "llm.bin").write_bytes(b""), "EPB605", "the context binary 'llm.bin' is empty"),
     "external data that is missing": (
         decode(context_node(), external="w.bin"),
         "EPB605",
-        "w.bin, which was not written beside it",
+        "The external data file 'w.bin' does not exist",
     ),
-    "external data elsewhere": (decode(context_node(), external="../w.bin"), "EPB605", "needs the external data file ../w.bin"),
+    "external data elsewhere": (decode(context_node(), external="../w.bin"), "EPB605", "The reference '../w.bin' has '..'"),
     "an absolute path of external data": (
         decode(context_node(), external="/etc/hostname"),
         "EPB605",
-        "needs the external data file",
+        "is an absolute path",
     ),
-    "a name that no file can have": (decode(context_node(), external="x" * 5000), "EPB605", "needs the external data file xxx"),
+    "a name that no file can have": (decode(context_node(), external="x" * 5000), "EPB605", "The external data file 'xxx"),
     "an embedded context": (
         decode(context_node(None, embed_mode=1, ep_cache_context=BINARY)),
         "EPB606",
@@ -219,7 +218,7 @@ def test_a_part_that_an_ep_compiled_that_was_not_asked_for_is_refused_beside_tho
     parts = [context_node("qnn.bin"), context_node("openvino.bin", source="VitisAIExecutionProvider")]
     save(made_by_two / "m_ctx.onnx", *parts)
     assert problems(made_by_two, two_eps()) == [
-        ("EPB604", f"an EPContext node of m_ctx.onnx comes from 'VitisAIExecutionProvider', not from {QNN}, {OPENVINO}")
+        ("EPB604", f"m_ctx.onnx: an EPContext node comes from 'VitisAIExecutionProvider', not from {QNN}, {OPENVINO}")
     ]
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.artifact import Artifact
+from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.live.comparison import Comparison, Judged
 from epbuild.verify.live.inputs import Made

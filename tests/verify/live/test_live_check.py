@@ -19,7 +19,8 @@ from onnx import TensorProto, helper
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.entries import Limitation
 from epbuild.catalog.numbers import Thresholds
-from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.artifact import Artifact
+from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding
 from epbuild.verify.live import check as trials
 from epbuild.verify.live import worker as trial_worker

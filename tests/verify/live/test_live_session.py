@@ -21,7 +21,8 @@ from epbuild.recipe.model import DeviceChoice
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.provision import Requirements
-from epbuild.verify.artifact import Artifact, Model
+from epbuild.verify.artifact import Artifact
+from epbuild.verify.facts import Model
 from epbuild.verify.live import session as trial_session
 from epbuild.verify.live import toolchain as trial_toolchain
 from epbuild.verify.live.session import Impossible, Wishes, session_for

@@ -1,0 +1,159 @@
+"""What a session group compiled, checked before any of it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.core.errors import Problem, StepId, VerifyError
+from epbuild.onnxfile.epcontext import EPContextNode
+from epbuild.onnxfile.headers import NamedNode, ValueInfo
+from epbuild.verify.checks import (
+    ExpectedEp,
+    check_contexts,
+    check_embedding,
+    check_one_binary,
+    check_references,
+    check_sources,
+    check_target,
+    check_whole,
+    ep_of,
+    read_target,
+)
+from epbuild.verify.facts import Model
+from epbuild.verify.findings import Flaw
+from epbuild.verify.payload import Payload
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """What one compiled model must be; `file` is its name in the folder."""
+
+    member: str
+    file: str
+    embed: bool = False
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the compiled models of one session group must be."""
+
+    step: str
+    eps: tuple[ExpectedEp, ...]
+    models: tuple[ExpectedModel, ...]
+    one_binary: bool = False
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    """One EPContext model that passed, with the files that it needs beside it."""
+
+    member: str
+    file: str
+    nodes: tuple[EPContextNode, ...]
+    outside: tuple[NamedNode, ...]
+    """The nodes that the EPs did not take."""
+    metadata: Mapping[str, str]
+    binaries: Mapping[str, str]
+    """The EP that made each context binary, by the binary's name."""
+    data: tuple[str, ...]
+    outputs: tuple[ValueInfo, ...] = ()
+
+
+@dataclass(frozen=True)
+class SharedBytes:
+    """The bytes of the context binaries and data of a sharing group, and of those that its members make when each is compiled alone."""
+
+    shared: int
+    alone: int
+
+    @property
+    def saved(self) -> int:
+        """The bytes that sharing saves; fewer than 0 when it costs some."""
+        return self.alone - self.shared
+
+    @property
+    def ratio(self) -> float:
+        """The part of the bytes that sharing saves."""
+        return self.saved / self.alone if self.alone else 0.0
+
+    @property
+    def shown_ratio(self) -> str:
+        """The ratio with three decimals, rounded down: one that is too small never looks as if it were enough."""
+        return f"{(1000 * self.saved // self.alone if self.alone else 0) / 1000:.3f}"
+
+
+def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...]:
+    """Check the EPContext models in `folder`. Raises VerifyError with every problem found."""
+    models = {model.file: Model(folder, model.file, name_nodes=True) for model in expected.models}
+    flaws = {item.file: tuple(_flaws(models[item.file], item, expected)) for item in expected.models}
+    sound = [model for model in models.values() if not flaws[model.file]]
+    found = [flaw for several in flaws.values() for flaw in several]
+    if not found and expected.one_binary and (flaw := check_one_binary(sound)) is not None:
+        found.append(flaw)
+    found += _target_flaws(sound, expected.eps)
+    if found:
+        raise VerifyError(*(_problem(flaw, expected.step) for flaw in found))
+    return tuple(_compiled(models[item.file], item.member, expected.eps) for item in expected.models)
+
+
+def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[Problem]:
+    """What is wrong with a sharing group that saves less than the recipe's `expect` asks for."""
+    if found.ratio >= min_ratio:
+        return []
+    message = (
+        f"the context binaries and data have {found.shared:,} bytes shared, and {found.alone:,} bytes where each model is compiled "
+        f"alone: sharing saves a ratio of {found.shown_ratio}; the recipe expects at least {min_ratio:g}"
+    )
+    hint = "Check that the models have their weights in common, or lower shared_bytes.min_ratio."
+    return [Problem("EPB611", message, StepId(step), hint)]
+
+
+def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Flaw]:
+    """What is wrong with a model by itself."""
+    if not model.path.is_file():
+        text = f"the EP reported success for '{item.member}' and wrote no {model.file}"
+        yield Flaw("EPB601", "", text, apart=True)
+    elif (flaw := check_whole(model)) is not None:
+        yield flaw
+    else:
+        yield from check_sources(model, expected.eps)
+        yield from check_embedding(model, embed=item.embed)
+        yield from check_contexts(model)
+        yield from check_references(model)
+
+
+def _target_flaws(models: Sequence[Model], eps: Sequence[ExpectedEp]) -> Iterator[Flaw]:
+    """Which contexts were compiled for another target, each once."""
+    asked: dict[Payload, tuple[str, ExpectedEp]] = {}
+    for model in models:
+        for context in model.contexts:
+            ep = ep_of(context.node.source, eps)
+            if ep is not None and context.payload is not None:
+                asked[context.payload] = context.node.reference or model.file, ep
+    for payload, (name, ep) in asked.items():
+        if ep.target_pattern and ep.target and (flaw := check_target(name, read_target(payload, ep.target_pattern), ep.target)):
+            yield flaw
+
+
+def _compiled(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledModel:
+    header = model.header
+    assert not isinstance(header, str)  # noqa: S101 - a model that cannot be read has a flaw
+    makers = ((node.reference, ep_of(node.source, eps)) for node in model.nodes)
+    return CompiledModel(
+        member=member,
+        file=model.file,
+        nodes=header.ep_context_nodes,
+        outside=header.other_nodes,
+        metadata=header.metadata,
+        binaries={name: ep.name for name, ep in makers if name is not None and ep is not None},
+        data=header.external_locations,
+        outputs=header.outputs,
+    )
+
+
+def _problem(flaw: Flaw, step: str) -> Problem:
+    text = flaw.text.rstrip(".")
+    message = text if not flaw.file else f"{flaw.file}: {text}" if flaw.apart else f"{flaw.file} {text}"
+    return Problem(flaw.code, message, StepId(step), flaw.hint)

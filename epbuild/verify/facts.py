@@ -1,0 +1,129 @@
+"""Facts of one compiled model: its header, its contexts, its external data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from epbuild.core.safepath import BadReference, locate
+from epbuild.onnxfile.epcontext import EPContextNode, resolve
+from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.verify.payload import Payload
+
+_LONGEST_NAME = 60
+
+
+@dataclass(frozen=True)
+class Context:
+    """What one EPContext node holds or refers to: where its bytes are, or why they cannot be read; neither where it names none."""
+
+    node: EPContextNode
+    payload: Payload | None = None
+    flaw: str | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """An ONNX model; `file` is its POSIX path below the artifact's folder. Everything about it is read once, when it is first asked for.
+
+    One that was asked for by its name may be a link to a place elsewhere; one that was found, or that a manifest lists, may not.
+    `name_nodes`: its header has the names of its nodes, too.
+    """
+
+    folder: Path
+    file: str
+    asked_for: bool = False
+    name_nodes: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Where the model is."""
+        return self.folder / self.file
+
+    @cached_property
+    def header(self) -> ModelHeader | str:
+        """What the model declares, or why that cannot be read: a clause that goes on after its name."""
+        try:
+            path = self.path if self.asked_for else locate(self.folder, self.file, "model")
+            return read_header(path, name_nodes=self.name_nodes)
+        except BadReference as error:
+            return f"cannot be read: {error}".rstrip(".")
+        except MalformedModel as error:
+            return f"is not a whole ONNX file: {error}"
+        except OSError as error:
+            return f"cannot be read: {error.strerror or error}"
+
+    @cached_property
+    def size(self) -> int:
+        """Its bytes. Raises OSError."""
+        return self.path.stat().st_size
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it can be read and has an EPContext node."""
+        return not isinstance(self.header, str) and self.header.is_compiled
+
+    @property
+    def nodes(self) -> tuple[EPContextNode, ...]:
+        """The model's EPContext nodes; none where it cannot be read."""
+        return () if isinstance(self.header, str) else self.header.ep_context_nodes
+
+    @cached_property
+    def contexts(self) -> tuple[Context, ...]:
+        """The context of each EPContext node, in order."""
+        return tuple(map(self._context, self.nodes))
+
+    @cached_property
+    def data_flaws(self) -> tuple[str, ...]:
+        """Why external data that the model needs cannot be read, or is too short."""
+        if isinstance(self.header, str):
+            return ()
+        return tuple(
+            flaw for location, needed in self.header.external_data.items() if (flaw := self._data_flaw(location, needed))
+        )
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The context binaries and external data that the model names, as it names them, each once."""
+        if isinstance(self.header, str):
+            return ()
+        return tuple(dict.fromkeys((*(node.reference for node in self.nodes if node.reference), *self.header.external_data)))
+
+    def beside(self, name: str) -> str:
+        """A file that the model names, as a POSIX path below the artifact's folder, whether it is there or not."""
+        return str(PurePosixPath(self.file).parent / name)
+
+    def binary(self, node: EPContextNode) -> str | None:
+        """The context binary that a node names, as `beside` has it; None where it names none."""
+        return None if node.reference is None else self.beside(node.reference)
+
+    def _context(self, node: EPContextNode) -> Context:
+        if node.payload is not None:
+            return Context(node, Payload(self.path, *node.payload))
+        if node.reference is None:
+            return Context(node)
+        try:
+            payload = Payload.whole(resolve(self.path, node))
+        except BadReference as error:
+            return Context(node, flaw=str(error))
+        except OSError as error:
+            return Context(node, flaw=f"the context binary '{node.reference}' cannot be read: {error.strerror or error}")
+        return Context(node, payload, None if payload.size else f"the context binary '{node.reference}' is empty")
+
+    def _data_flaw(self, location: str, needed: int) -> str | None:
+        try:
+            size = locate(self.path.parent, location, "external data file").stat().st_size
+        except BadReference as error:
+            return str(error)
+        except OSError as error:
+            return f"the external data file '{location}' cannot be read: {error.strerror or error}"
+        too_short = f"the external data file '{location}' has {size:,} bytes; the model needs {needed:,} of it"
+        return too_short if size < needed else None
+
+
+def node_title(node: EPContextNode) -> str:
+    """A node as a clause begins with it."""
+    name = node.name if len(node.name) <= _LONGEST_NAME else f"{node.name[:_LONGEST_NAME]}…"
+    return f"the EPContext node '{name}'" if name else "an EPContext node without a name"

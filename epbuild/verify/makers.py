@@ -1,0 +1,70 @@
+"""EPs that made contexts, as the catalog and a manifest know them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from epbuild.catalog.catalog import entry, known_eps
+from epbuild.catalog.entries import Entry
+from epbuild.catalog.normalize import BadValue as BadOption
+from epbuild.catalog.normalize import UnknownName, find_option, normalize
+from epbuild.onnxfile.epcontext import EPContextNode
+from epbuild.verify.checks import ExpectedEp
+from epbuild.verify.facts import Model
+from epbuild.verify.manifest import Manifest
+
+COMPATIBILITY = "ep_compatibility_info."
+"""What the metadata keys begin with under which ONNX Runtime keeps the EPs' compatibility strings."""
+
+
+@dataclass(frozen=True)
+class Maker(ExpectedEp):
+    """An EP with its catalog entry, if there is one, and the options that its contexts should be for, in the catalog's spelling."""
+
+    entry: Entry | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def entry_of(source: str | None) -> Entry | None:
+    """The catalog's entry of the EP whose EPContext nodes have this `source`."""
+    return next((found for found in map(entry, known_eps()) if source in found.sources), None)
+
+
+def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
+    """The EPs of a manifest's target; none without a manifest."""
+    if manifest is None:
+        return ()
+    makers = []
+    for name, options in manifest.eps.items():
+        try:
+            known = entry(name, manifest.document["toolchain"]["distributions"])
+        except KeyError:
+            makers.append(Maker(name, (name,), options=options))
+            continue
+        makers.append(_maker(known, {option: _canonical(known, option, value) for option, value in options.items()}))
+    return tuple(makers)
+
+
+def maker_by(model: Model, node: EPContextNode) -> Maker | None:
+    """The EP of a node, for what the model's compatibility string names; None where it has none."""
+    known = entry_of(node.source)
+    text = compatibility(model, known.ep) if known is not None else None
+    return None if known is None or text is None else _maker(known, known.compatibility(text) or {})
+
+
+def compatibility(model: Model, ep: str) -> str | None:
+    """What an EP wrote into a model about where it runs."""
+    return None if isinstance(model.header, str) else model.header.metadata.get(f"{COMPATIBILITY}{ep}")
+
+
+def _maker(known: Entry, options: Mapping[str, str]) -> Maker:
+    return Maker(known.ep, known.sources, known.target_pattern, known.binary_target(options), known, options)
+
+
+def _canonical(known: Entry, name: str, value: str) -> str:
+    try:
+        option = find_option(known, name)
+        return normalize(option, value, booleans=known.booleans, names=known.names.get(name, {}), strict=False)
+    except (UnknownName, BadOption):
+        return value
