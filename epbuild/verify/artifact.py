@@ -1,4 +1,4 @@
-"""Artifacts at a path: folders with their manifests, other folders of models, a model.
+"""Artifacts at a path: folders with manifests, other folders, single models.
 
 Nothing outside the path that was given is looked at: links to other folders are not entered.
 """

@@ -1,4 +1,4 @@
-"""Checks of compiled models, over facts: the same before they are stored and after they are published.
+"""Checks over facts, the same before storing and after publishing.
 
 EPs report success for half a group, for a missing binary, for another SoC and for a model that still runs on the CPU: nothing here
 trusts an exit status, a file name or an option.

@@ -1,4 +1,4 @@
-"""Compiled contexts of an artifact: their makers, targets and graphs, and how they are shared."""
+"""Contexts of an artifact: their makers, targets and graphs, and sharing."""
 
 from __future__ import annotations
 

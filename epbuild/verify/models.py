@@ -1,4 +1,4 @@
-"""Models of an artifact, each by itself: whole, as the operator's schema and its source have it."""
+"""Models of an artifact, each held to its own file, schema and source."""
 
 from __future__ import annotations
 
