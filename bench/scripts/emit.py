@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epbuild.archive.content import Content, Write
-from epbuild.archive.packs import write_archive
+from epbuild.archive.artifact import Artifact, Write
+from epbuild.archive.formats import write_archive
 from epbuild.cache.blobs import BlobStore
 from epbuild.publish.placing import place_all
 
@@ -18,12 +18,12 @@ from epbuild.publish.placing import place_all
 def main(root: Path, form: str, place: Path, digests: list[str]) -> None:
     store = BlobStore(root)
     blobs = [blob for digest in digests if (blob := store.find(digest)) is not None]
-    contents = [Content(f"{number}.bin", "context-binary", blob.size, blob.digest) for number, blob in enumerate(blobs)]
+    contents = [Artifact(f"{number}.bin", "context-binary", blob.size, blob.digest) for number, blob in enumerate(blobs)]
     if form == "directory":
         place_all(contents, lambda content: store.materialise(content.sha256, place / content.path))
         return
 
-    def pour(content: Content, write: Write) -> None:
+    def pour(content: Artifact, write: Write) -> None:
         store.pour(content.sha256, write)
 
     with place.open("xb") as file:

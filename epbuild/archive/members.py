@@ -1,4 +1,4 @@
-"""The members of an archive or an image as files of a fresh folder: what their headers say, and never more than is sound."""
+"""Members of an archive or an image, written as files of a fresh folder."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from epbuild.core.clone import copy_file
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 
-Say = Callable[[str], object]
-"""Takes a line that tells how far it is."""
+Report = Callable[[str], object]
+"""Gets a line about the progress."""
 
 MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 8 << 20  # what `verify` reads of one
 
-# What no manifest lists may come to this together. Contexts and weights hardly shrink; text and zeros are small, or are told.
-_UNTOLD_BYTES = 256 << 20
-_UNTOLD_TIMES = 20
+# What no manifest lists may come to this together. Contexts and weights hardly shrink; text and zeros are small, or are listed.
+_UNLISTED_BYTES = 256 << 20
+_UNLISTED_TIMES = 20
 
-_SILENT_SECONDS = 1.0
-_EVERY_SECONDS = 10.0
+_FIRST_SECONDS = 1.0
+_NEXT_SECONDS = 10.0
 
 
 class Members:
     """Writes members below `folder`. `title` is what they come from, as it was asked for, and `packed` how many bytes that has.
 
-    What the manifests among them list may have the sizes that they say. All else, and what is over these sizes, may come to 256 MiB and
-    20 times what is packed, so that no small archive fills a disk; and nothing is begun for which there is no room.
+    What the manifests among them list may have the sizes that are listed. All else, and what is over these sizes, may come to 256 MiB and
+    20 times what is packed, so that no small archive fills a disk; and no member is begun for which there is no room.
     """
 
-    def __init__(self, folder: Path, title: str, packed: int, say: Say) -> None:
+    def __init__(self, folder: Path, title: str, packed: int, report: Report) -> None:
         self.title = title
         self.names = Names(title)
         self._folder = folder
-        self._untold = _UNTOLD_BYTES + _UNTOLD_TIMES * packed
-        self._told: dict[str, int] = {}
+        self._unlisted = _UNLISTED_BYTES + _UNLISTED_TIMES * packed
+        self._listed: dict[str, int] = {}
         self._linked: dict[Path, tuple[str, Path]] = {}
         self._models: list[Path] = []
-        self._progress = _Progress(title, say)
+        self._progress = _Progress(title, report)
 
     def write(self, name: str, size: int, pieces: Iterable[bytes], original: Path | None = None) -> Path:
         """Write a member of `size` bytes, and return where it lies.
@@ -61,11 +61,11 @@ class Members:
         if original is not None and _linked(original, place):
             self._linked[place] = (name, original)
         else:
-            self._claim_room(name, size, size - self._told.get(path, 0))
+            self._claim_room(name, size, size - self._listed.get(path, 0))
             with self._on_disk(name):
                 file = place.open("xb", buffering=0)
             with file:
-                self._pour(name, size, pieces, file.write)
+                self._copy(name, size, pieces, file.write)
         self._learn(path, place, size)
         if place.suffix == ".onnx":
             self._models.append(place)
@@ -84,12 +84,12 @@ class Members:
             for place in {Path(os.path.normpath(model.parent / location)) for location in locations} & self._linked.keys():
                 name, original = self._linked.pop(place)
                 size = place.stat().st_size
-                self._claim_room(name, size, size - self._told.get(place.relative_to(self._folder).as_posix(), 0))
+                self._claim_room(name, size, size - self._listed.get(place.relative_to(self._folder).as_posix(), 0))
                 with self._on_disk(name):
                     place.unlink()
                     copy_file(original, place)
 
-    def _pour(self, name: str, size: int, pieces: Iterable[bytes], write: Callable[[memoryview], int]) -> None:
+    def _copy(self, name: str, size: int, pieces: Iterable[bytes], write: Callable[[memoryview], int]) -> None:
         written = 0
         for piece in pieces:
             written += len(piece)
@@ -103,11 +103,11 @@ class Members:
         if written < size:
             raise damaged(self.title, f"the member {quoted(name)} ends after {written:,} of {size:,} bytes")
 
-    def _claim_room(self, name: str, size: int, untold: int) -> None:
-        self._untold -= max(untold, 0)
-        if self._untold < 0:
+    def _claim_room(self, name: str, size: int, unlisted: int) -> None:
+        self._unlisted -= max(unlisted, 0)
+        if self._unlisted < 0:
             raise harmful(
-                self.title, name, f"would have {size:,} bytes, of which no manifest before it tells: too many for so small a file"
+                self.title, name, f"would have {size:,} bytes, which no manifest before it lists: too many for so small a file"
             )
         with self._on_disk(name):
             free = shutil.disk_usage(self._folder).free
@@ -115,14 +115,14 @@ class Members:
             raise cannot_unpack(self.title, f"the member {quoted(name)} has {size:,} bytes, and there is room for {free:,}")
 
     def _learn(self, path: str, place: Path, size: int) -> None:
-        """What a manifest says of the sizes of others; one that says nothing, or nonsense, is for `verify` to judge."""
+        """Note the sizes of others that a manifest lists; one that lists none, or nonsense, is for `verify` to judge."""
         if PurePosixPath(path).name != MANIFEST or size > _MOST_MANIFEST_BYTES:
             return
         folder = path.removesuffix(MANIFEST)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             document = json.loads(place.read_bytes())
             own = document if "files" in document else document["additional_metadata"]["epbuild"]
-            self._told.update({f"{folder}{file['path']}": int(file["size"]) for file in own["files"]})
+            self._listed.update({f"{folder}{file['path']}": int(file["size"]) for file in own["files"]})
 
     @contextlib.contextmanager
     def _on_disk(self, name: str) -> Iterator[None]:
@@ -134,26 +134,26 @@ class Members:
 
 
 class _Progress:
-    """Says how much has been unpacked, once it takes longer than one would wait without a word."""
+    """Reports how much has been unpacked, once it takes longer than a user would wait without a word."""
 
-    def __init__(self, title: str, say: Say) -> None:
+    def __init__(self, title: str, report: Report) -> None:
         self._title = title
-        self._say = say
+        self._report = report
         self._bytes = 0
-        self._next = time.monotonic() + _SILENT_SECONDS
+        self._next = time.monotonic() + _FIRST_SECONDS
 
     def add(self, count: int) -> None:
         self._bytes += count
         if time.monotonic() >= self._next:
             from rich.filesize import decimal
 
-            self._say(f"unpacking {self._title}: {decimal(self._bytes)}")
-            self._next = time.monotonic() + _EVERY_SECONDS
+            self._report(f"unpacking {self._title}: {decimal(self._bytes)}")
+            self._next = time.monotonic() + _NEXT_SECONDS
 
 
 def _linked(original: Path, place: Path) -> bool:
     """Whether `place` is now another name of the file `original`."""
-    # Whoever removes one name of a read-only file on Windows has to change the file first, and it is not ours.
+    # To remove one name of a read-only file on Windows, the file has to be changed first, and it is not owned.
     if not os.access(original, os.W_OK):
         return False
     try:

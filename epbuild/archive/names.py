@@ -1,4 +1,4 @@
-"""Which names members may have: a place below the folder on every platform, each once, also where upper and lower case are the same."""
+"""Names that members of an archive may have, on every platform, each once."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Why an archive or an image layout is not unpacked, in one sentence each: it is damaged, it could do harm, there is no room for it."""
+"""Errors of archives and image layouts that are not unpacked."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from epbuild.core.errors import Problem, VerifyError, printable
-from epbuild.verify.artifact import NothingToVerify
+from epbuild.core.errors import NothingToVerify, Problem, VerifyError, printable
 
 _LONGEST_NAME = 120
 
@@ -21,7 +20,7 @@ class CannotUnpack(VerifyError):
 
 
 def damaged(title: str, what: str) -> UnsoundArchive:
-    """`title` is the archive or the image layout as it was asked for, `what` says what is wrong with which part of it."""
+    """`title` is the archive or the image layout as it was asked for, `what` is what is wrong with which part of it."""
     return UnsoundArchive(Problem("EPB619", what, Path(title), "Get it again."))
 
 

@@ -1,4 +1,7 @@
-"""A stage of a pipeline: work on a stream of bytes in a thread of its own, so that reading, packing and writing go on at the same time."""
+"""A stage of a pipeline: work on a stream of bytes in a thread of its own.
+
+So reading, packing and writing go on at the same time.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-# Enough that handing a buffer to another thread costs nothing beside what is done with it.
+# Enough that passing a buffer to another thread costs nothing beside what is done with it.
 _BUFFER_BYTES = 1 << 20
 _BUFFERS = 3
 
 
 class Stage:
-    """Gives what is `put` into it to `work`, in order, in pieces of 1 MiB, whatever the pieces in which it comes; they are only lent.
+    """Passes what is `put` into it to `work`, in order, in pieces of 1 MiB, whatever the pieces in which it comes; buffers are used again.
 
     What `work` raises comes out of a later `put`, or of the end of the `with` block, at which all work is done. Little is held in memory:
     who puts more in than is worked off waits.
@@ -43,7 +46,7 @@ class Stage:
             raise self._failure
 
     def put(self, data: bytes | memoryview) -> None:
-        """Take the next bytes, which may be only lent. Raises what the work on earlier ones raised."""
+        """Copy the next bytes. Raises what the work on earlier ones raised."""
         view = memoryview(data)
         while view:
             count = min(len(view), _BUFFER_BYTES - self._filled)
@@ -51,9 +54,9 @@ class Stage:
             self._filled += count
             view = view[count:]
             if self._filled == _BUFFER_BYTES:
-                self._hand_over()
+                self._pass_on()
 
-    def _hand_over(self) -> None:
+    def _pass_on(self) -> None:
         if self._failure is not None:
             raise self._failure
         self._full.put((self._buffer, self._filled))
@@ -65,6 +68,6 @@ class Stage:
             if self._failure is None and count:
                 try:
                     self._work(buffer[:count])
-                except BaseException as error:  # noqa: BLE001 - it is raised where the bytes come from
+                except BaseException as error:  # noqa: BLE001 - raised where the bytes come from
                     self._failure = error
             self._empty.put(buffer)

@@ -52,7 +52,7 @@ def _compared(a: Path, b: Path) -> Comparison:
             found = compare(old.place, new.place)
     except UnsoundArchive as error:  # no answer, and so neither `same` nor `different`
         raise Incomparable(*error.problems) from error
-    for lent in (old, new):
-        for place in lent.passed_over():
+    for received in (old, new):
+        for place in received.skipped():
             arguments.tell(f"{place.as_posix()}: not looked into; name it to compare it")
     return found

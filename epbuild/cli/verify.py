@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from epbuild.archive.opened import Lent, opened
+from epbuild.archive.opened import OpenedArtifact, opened
 from epbuild.archive.refusal import UnsoundArchive
 from epbuild.catalog.numbers import METRICS, Thresholds
 from epbuild.cli import arguments, completion
 from epbuild.cli.usage import UsageError
-from epbuild.core.errors import Problem
+from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.report.documents import print_json
 from epbuild.report.findings import findings_document, print_findings
 from epbuild.verify.archive_statement import check_statement
-from epbuild.verify.artifact import Artifact, NothingToVerify, find_artifacts
+from epbuild.verify.artifact import Artifact, find_artifacts
 from epbuild.verify.faults import faulty_models
 from epbuild.verify.findings import Finding
 from epbuild.verify.static import check_artifact
@@ -179,23 +179,23 @@ def verify(
 def _findings(path: Path, trial_of: Callable[[Sequence[Artifact]], Trial | None]) -> Iterator[Finding]:
     """What there is to say of everything at a path; of an archive or an image, first that it is whole, and what it was published as."""
     try:
-        with opened(path, arguments.tell) as lent:
-            passed_over = lent.passed_over()
+        with opened(path, arguments.tell) as received:
+            skipped = received.skipped()
             try:
-                artifacts = find_artifacts(lent.place)
+                artifacts = find_artifacts(received.place)
             except NothingToVerify as error:
-                if not passed_over:
+                if not skipped:
                     raise
-                message = f"{path} holds archives or images alone: name one of them, such as {passed_over[0].as_posix()}"
+                message = f"{path} holds archives or images alone: name one of them, such as {skipped[0].as_posix()}"
                 raise NothingToVerify(Problem("EPB600", message)) from error
             trial = trial_of(artifacts)
-            about = list(_about(path, lent))
+            about = list(_about(path, received))
             yield from about
             sound = not any(finding.outcome == "failed" for finding in about)
             for artifact in artifacts:
-                for finding in _check(artifact, trial, lent, sound=sound):
-                    yield replace(finding, message=lent.told(finding.message))
-            for place in passed_over:
+                for finding in _check(artifact, trial, received, sound=sound):
+                    yield replace(finding, message=received.shown(finding.message))
+            for place in skipped:
                 yield Finding("archive", place.as_posix(), "skipped", "It was not looked into: name it to verify it.")
     except UnsoundArchive as error:
         for problem in error.problems:
@@ -203,14 +203,14 @@ def _findings(path: Path, trial_of: Callable[[Sequence[Artifact]], Trial | None]
             yield Finding("archive", path.as_posix(), "failed", message, problem.code, problem.hint)
 
 
-def _about(path: Path, lent: Lent) -> Iterator[Finding]:
-    if lent.form is not None:
+def _about(path: Path, received: OpenedArtifact) -> Iterator[Finding]:
+    if received.unpacked:
         yield Finding("archive", path.as_posix(), "passed")
-    if lent.form in ("zip", "tar.zst") and (found := check_statement(path)) is not None:
+    if received.unpacked and path.is_file() and (found := check_statement(path)) is not None:
         yield found
 
 
-def _check(artifact: Artifact, trial: Trial | None, lent: Lent, *, sound: bool) -> Iterator[Finding]:
+def _check(artifact: Artifact, trial: Trial | None, received: OpenedArtifact, *, sound: bool) -> Iterator[Finding]:
     """What its bytes say, and then what EPs say of its models: no EP is given one of which it is known that something is wrong."""
     found = []
     for finding in check_artifact(artifact):
@@ -221,7 +221,7 @@ def _check(artifact: Artifact, trial: Trial | None, lent: Lent, *, sound: bool) 
     from epbuild.verify.live.check import model_names, try_artifact
 
     faulty = faulty_models(artifact, found) if sound else dict.fromkeys(model_names(artifact), "its bytes are not in order")
-    yield from try_artifact(artifact, trial, lambda text: arguments.tell(lent.told(text)), faulty)
+    yield from try_artifact(artifact, trial, lambda text: arguments.tell(received.shown(text)), faulty)
 
 
 def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> list[str]:

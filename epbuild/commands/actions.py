@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epbuild.archive.content import Pour
+from epbuild.archive.artifact import Copy
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.logs import action_name, log_file
@@ -53,7 +53,7 @@ from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.environment import Environment
 
 if TYPE_CHECKING:
-    from epbuild.archive.oci_writer import Image
+    from epbuild.archive.oci import Image
 
 _ATTEMPTS = 2
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
@@ -457,7 +457,7 @@ class Actions:
         def say(text: str) -> None:
             self._progress.report(StepOutput(emission.steps[0], text))
 
-        def push(image: Image, reference: ImageReference, pour: Pour) -> None:
+        def push(image: Image, reference: ImageReference, pour: Copy) -> None:
             self._push(emission.id, image, reference, pour)
 
         for attempt in range(1, _ATTEMPTS + 1):
@@ -472,7 +472,7 @@ class Actions:
                 output = self._output(emission)
         raise AssertionError("the last attempt returns or raises")
 
-    def _push(self, step: str, image: Image, reference: ImageReference, pour: Pour) -> None:
+    def _push(self, step: str, image: Image, reference: ImageReference, pour: Copy) -> None:
         from epbuild.publish.registry.client import push
         from epbuild.publish.registry.exchange import PushCancelled  # it speaks HTTP, which few builds do
 

@@ -145,6 +145,12 @@ class VerifyError(EpbuildError):
     exit_code = 1
 
 
+class NothingToVerify(VerifyError):
+    """The path does not exist, cannot be read, or holds nothing that can be verified (EPB600): a mistake on the command line."""
+
+    exit_code = 2
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """A hint that names the known word closest to `word`, or None when nothing is close."""
     close = difflib.get_close_matches(word, list(known), n=1)

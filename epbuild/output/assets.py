@@ -12,14 +12,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.output.package import DATA_FOLDER, Variant, asset_uri, resolve
 
-_Files = Mapping[str, Content]
+_Files = Mapping[str, Artifact]
 """Contents by their paths in the package."""
 
 
-def share_files(contents: Sequence[Content], variants: Sequence[Variant]) -> tuple[tuple[Content, ...], tuple[Variant, ...]]:
+def share_files(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> tuple[tuple[Artifact, ...], tuple[Variant, ...]]:
     """The package with the files that its movable variants have in common in shared assets, in the order of their paths; and the variants,
     in their own order, with what they then have to say.
 
@@ -27,15 +27,15 @@ def share_files(contents: Sequence[Content], variants: Sequence[Variant]) -> tup
     several folders have it under one name and what it refers to is shared or there is nothing. Every file that the variants name must be
     among the contents. A file stays where it was while a model that is not moved needs it there too.
     """
-    files = {content.path: content for content in contents}
+    files = {artifact.path: artifact for artifact in artifacts}
     after = [_with_data(variant, uri) for variant, uri in _shared(variants, files, _data)]
     after = [_with_model(variant, uri) for variant, uri in _shared(after, files, _model)]
     moved = _moves(zip(variants, after, strict=True))
     needed = {path for variant in after for path in (variant.model_path, *variant.refers)}
-    left = {path: content for path, content in files.items() if path not in moved or path in needed}
+    left = {path: artifact for path, artifact in files.items() if path not in moved or path in needed}
     for path, places in moved.items():
         left |= {place: replace(files[path], path=place) for place in places}
-    ordered = sorted(left.values(), key=lambda content: PurePosixPath(content.path).parts)
+    ordered = sorted(left.values(), key=lambda artifact: PurePosixPath(artifact.path).parts)
     return tuple(ordered), tuple(_housed(variant, left) for variant in after)
 
 

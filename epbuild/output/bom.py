@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from epbuild import __version__
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import canonical_json
 from epbuild.output.emitted import EmittedModel
 from epbuild.output.jsonfile import JsonFile
@@ -25,27 +25,27 @@ _NOT_SHIPPED = {"scope": "excluded"}
 """What made the output and is not needed to run it."""
 
 
-def bill(materials: Materials, models: Iterable[EmittedModel], contents: Iterable[Content], *, name: str) -> JsonFile:
+def bill(materials: Materials, models: Iterable[EmittedModel], artifacts: Iterable[Artifact], *, name: str) -> JsonFile:
     """The bill, which is the same for equal values in any order.
 
-    `contents` are the files of the output, `name` is what it is called. A model that several parts of it have is told of once. Raises
+    `artifacts` are the files of the output, `name` is what it is called. A model that several parts of it have is told of once. Raises
     KeyError when a model names a file, a source or an action that is not there.
     """
-    files = {content.path: content for content in contents if content.role not in _OF_THE_OUTPUT}
+    files = {artifact.path: artifact for artifact in artifacts if artifact.role not in _OF_THE_OUTPUT}
     emitted = [model for _, model in sorted({model.file: model for model in models}.items())]
     others = [files[path] for path in sorted(files.keys() - {model.file for model in emitted})]
     needed = {path for model in emitted for path in model.refers}
-    tops = [*(model.file for model in emitted), *(content.path for content in others if content.path not in needed)]
+    tops = [*(model.file for model in emitted), *(artifact.path for artifact in others if artifact.path not in needed)]
     components = [
         *(_emitted(model, files, materials) for model in emitted),
-        *(_other(content) for content in others),
+        *(_other(artifact) for artifact in others),
         *_sources(materials),
         *_tools(materials),
     ]
     links = {
         _output(name): [_emitted_ref(path) for path in tops],
         **{_emitted_ref(model.file): _needs(model, files, materials) for model in emitted},
-        **{_emitted_ref(content.path): [] for content in others},
+        **{_emitted_ref(artifact.path): [] for artifact in others},
         **{_model_ref(model): [_file_ref(file) for file in model.data] for model in materials.models.values()},
         **{_file_ref(file): [] for model in materials.models.values() for file in model.data},
         # What packages need of each other is not known here, so that they are not in the graph as ones that need nothing.
@@ -69,7 +69,7 @@ def bill(materials: Materials, models: Iterable[EmittedModel], contents: Iterabl
     return JsonFile({**document, "serialNumber": serial.urn})
 
 
-def _emitted(model: EmittedModel, files: Mapping[str, Content], materials: Materials) -> dict[str, Any]:
+def _emitted(model: EmittedModel, files: Mapping[str, Artifact], materials: Materials) -> dict[str, Any]:
     built = [item for item in materials.built if item.action in model.actions]
     facts = {
         *(("path", model.file),),
@@ -91,14 +91,14 @@ def _emitted(model: EmittedModel, files: Mapping[str, Content], materials: Mater
     }
 
 
-def _other(content: Content) -> dict[str, Any]:
+def _other(artifact: Artifact) -> dict[str, Any]:
     """A file of the output that is no model."""
     return {
         "type": "file",
-        "bom-ref": _emitted_ref(content.path),
-        "name": content.path,
-        "hashes": _hashes(content.sha256),
-        "properties": _properties({("role", content.role)}),
+        "bom-ref": _emitted_ref(artifact.path),
+        "name": artifact.path,
+        "hashes": _hashes(artifact.sha256),
+        "properties": _properties({("role", artifact.role)}),
     }
 
 
@@ -123,7 +123,7 @@ def _tools(materials: Materials) -> Iterator[dict[str, Any]]:
         yield {**_file(file), **_NOT_SHIPPED}
 
 
-def _needs(model: EmittedModel, files: Mapping[str, Content], materials: Materials) -> list[str]:
+def _needs(model: EmittedModel, files: Mapping[str, Artifact], materials: Materials) -> list[str]:
     actions = {built.action: built for built in materials.built}
     built = [actions[action] for action in model.actions]
     return [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from epbuild.archive.content import Content, Role
+from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobStore
 from epbuild.compile.preparing import prepared_by
 from epbuild.core.errors import BuildError, Problem, StepId
@@ -38,7 +38,7 @@ class LaidOut:
     part: Part
     made: tuple[Made, ...]
     models: tuple[ManifestModel, ...]
-    contents: tuple[Content, ...]
+    artifacts: tuple[Artifact, ...]
 
     def base_models(self) -> list[EmittedModel]:
         """The part's models as they were before compiling, where they lie beside the compiled ones."""
@@ -57,16 +57,16 @@ class Bench(Protocol):
     Every path is a POSIX path below the output's root.
     """
 
-    def written(self, path: str, role: Role, file: JsonFile) -> Content:
+    def written(self, path: str, role: Role, file: JsonFile) -> Artifact:
         """A file that is generated."""
 
-    def shipped(self, path: str, role: Role, file: Path, sha256: str) -> Content:
+    def shipped(self, path: str, role: Role, file: Path, sha256: str) -> Artifact:
         """A file of the user's as it is, whose SHA-256 was found before."""
 
-    def stored(self, path: str, role: Role, artifact: Stored) -> Content:
+    def stored(self, path: str, role: Role, artifact: Stored) -> Artifact:
         """An artifact as it is."""
 
-    def relinked(self, path: str, role: Role, artifact: Stored, renames: Mapping[str, str]) -> Content:
+    def relinked(self, path: str, role: Role, artifact: Stored, renames: Mapping[str, str]) -> Artifact:
         """A model whose references to binaries are changed."""
 
     def merged(self, part: Part, merging: Merging, placed: Sequence[Placed], say: Callable[[str], None]) -> Merged:
@@ -81,8 +81,8 @@ class Merged:
     """A merged model as the manifest tells of it, its file, and all others of its part."""
 
     model: MergedModel
-    file: Content
-    others: tuple[Content, ...]
+    file: Artifact
+    others: tuple[Artifact, ...]
 
 
 class Workbench:
@@ -95,23 +95,23 @@ class Workbench:
         self.folder = folder
         self._store = store
 
-    def written(self, path: str, role: Role, file: JsonFile) -> Content:
+    def written(self, path: str, role: Role, file: JsonFile) -> Artifact:
         return self.bytes_written(path, role, file.data)
 
-    def bytes_written(self, path: str, role: Role, data: bytes) -> Content:
+    def bytes_written(self, path: str, role: Role, data: bytes) -> Artifact:
         """A file with that content."""
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
-        return Content(path, role, len(data), hashlib.sha256(data).hexdigest(), file)
+        return Artifact(path, role, len(data), hashlib.sha256(data).hexdigest(), file)
 
-    def shipped(self, path: str, role: Role, file: Path, sha256: str) -> Content:
-        return Content(path, role, file.stat().st_size, sha256, file)
+    def shipped(self, path: str, role: Role, file: Path, sha256: str) -> Artifact:
+        return Artifact(path, role, file.stat().st_size, sha256, file)
 
-    def stored(self, path: str, role: Role, artifact: Stored) -> Content:
-        return Content(path, role, artifact.size, artifact.digest)
+    def stored(self, path: str, role: Role, artifact: Stored) -> Artifact:
+        return Artifact(path, role, artifact.size, artifact.digest)
 
-    def relinked(self, path: str, role: Role, artifact: Stored, renames: Mapping[str, str]) -> Content:
+    def relinked(self, path: str, role: Role, artifact: Stored, renames: Mapping[str, str]) -> Artifact:
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         original = self.folder.with_name("original")  # not called as the file is, whose name may be as long as any
@@ -122,23 +122,23 @@ class Workbench:
 
     def merged(self, part: Part, merging: Merging, placed: Sequence[Placed], say: Callable[[str], None]) -> Merged:
         drafts = set(draft_names(part, merging).values())
-        contents = {item.path: self._fetched(posixpath.join(part.folder, item.path), item) for item in placed}
+        artifacts = {item.path: self._fetched(posixpath.join(part.folder, item.path), item) for item in placed}
         model = merge(part, merging, self.folder / part.folder, say)
         file = self._made(posixpath.join(part.folder, part.models[merging.name]), "model")
-        return Merged(model, file, tuple(content for path, content in contents.items() if path not in drafts))
+        return Merged(model, file, tuple(artifact for path, artifact in artifacts.items() if path not in drafts))
 
-    def _fetched(self, path: str, item: Placed) -> Content:
+    def _fetched(self, path: str, item: Placed) -> Artifact:
         if item.renames:
             return self.relinked(path, item.role, item.artifact, item.renames)
         self._store.materialise(item.artifact.digest, self.folder / path)
-        return Content(path, item.role, item.artifact.size, item.artifact.digest, self.folder / path)
+        return Artifact(path, item.role, item.artifact.size, item.artifact.digest, self.folder / path)
 
-    def _made(self, path: str, role: Role) -> Content:
+    def _made(self, path: str, role: Role) -> Artifact:
         """A file that lies here already."""
         file = self.folder / path
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return Content(path, role, file.stat().st_size, digest, file)
+        return Artifact(path, role, file.stat().st_size, digest, file)
 
 
 def lay_out(emission: Emission, part: Part, made: Sequence[Made], bench: Bench, say: Callable[[str], None]) -> LaidOut:
@@ -151,14 +151,14 @@ def lay_out(emission: Emission, part: Part, made: Sequence[Made], bench: Bench, 
     names = part.models if merging is None else draft_names(part, merging)
     placed = arrange(stored, names, part.binaries, MANIFEST, emission.id)
     if merging is None:
-        contents = tuple(_content(item, part.folder, bench) for item in placed)
-        return LaidOut(part, tuple(made), tuple(_models(part, made, placed)), contents)
+        artifacts = tuple(_content(item, part.folder, bench) for item in placed)
+        return LaidOut(part, tuple(made), tuple(_models(part, made, placed)), artifacts)
     merged = bench.merged(part, merging, placed, say)
     models = (_merged_model(part, merging, made, merged.model),)
     return LaidOut(part, tuple(made), models, (*merged.others, merged.file))
 
 
-def base_contents(emission: Emission, laid: LaidOut, folder: str, bench: Bench, others: Sequence[Content]) -> list[Content]:
+def base_contents(emission: Emission, laid: LaidOut, folder: str, bench: Bench, others: Sequence[Artifact]) -> list[Artifact]:
     """The part's models as they were before compiling, below `folder`, with that of their external data which is not there already.
 
     `others` are the files that are there already: an EP may have left external data in its place. Raises BuildError when one of these
@@ -166,7 +166,7 @@ def base_contents(emission: Emission, laid: LaidOut, folder: str, bench: Bench, 
     """
     if not laid.part.base:
         return []
-    taken = {content.path.casefold(): content for content in others}
+    taken = {artifact.path.casefold(): artifact for artifact in others}
     found = []
     for item in laid.made:
         for member, listed in zip(item.group.members, item.document["members"], strict=True):
@@ -178,16 +178,16 @@ def base_contents(emission: Emission, laid: LaidOut, folder: str, bench: Bench, 
             for location, source in member.external.items():
                 beside = posixpath.normpath(posixpath.join(posixpath.dirname(path), location))
                 files.append(bench.shipped(beside, "base-data", source, listed["external"][location]))
-            for content in files:
-                other = taken.setdefault(content.path.casefold(), content)
-                if other is content:
-                    found.append(content)
-                elif (other.path, other.sha256) != (content.path, content.sha256):
-                    raise _in_the_way(emission, f"two different files would be written to '{content.path}'")
-    for content in taken.values():
-        inside = next((str(above) for above in PurePosixPath(content.path).parents if str(above).casefold() in taken), None)
+            for artifact in files:
+                other = taken.setdefault(artifact.path.casefold(), artifact)
+                if other is artifact:
+                    found.append(artifact)
+                elif (other.path, other.sha256) != (artifact.path, artifact.sha256):
+                    raise _in_the_way(emission, f"two different files would be written to '{artifact.path}'")
+    for artifact in taken.values():
+        inside = next((str(above) for above in PurePosixPath(artifact.path).parents if str(above).casefold() in taken), None)
         if inside is not None:
-            raise _in_the_way(emission, f"'{inside}' would be a file and the folder of '{content.path}'")
+            raise _in_the_way(emission, f"'{inside}' would be a file and the folder of '{artifact.path}'")
     return found
 
 
@@ -204,16 +204,16 @@ def inference_of(target: PlannedTarget, ep: PlannedEp, *, share: bool) -> Infere
     return for_inference(target.session_options, ep.provider_options, share=share, files=files, only_compiling=ep.only_compiling)
 
 
-def in_order(contents: Sequence[Content]) -> tuple[Content, ...]:
+def in_order(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
     """The contents by their paths. Raises ValueError when two have one."""
-    ordered = tuple(sorted(contents, key=lambda content: content.path.split("/")))
-    if len({content.path.casefold() for content in ordered}) < len(ordered):
+    ordered = tuple(sorted(artifacts, key=lambda artifact: artifact.path.split("/")))
+    if len({artifact.path.casefold() for artifact in ordered}) < len(ordered):
         raise ValueError("two files have one path")
     return ordered
 
 
-def part_manifest(laid: LaidOut, contents: Sequence[Content], recipe: str, provenance: str | None) -> JsonFile:
-    """The manifest of a part; `contents` are all the files of it, and their paths there are relative to the part's folder."""
+def part_manifest(laid: LaidOut, artifacts: Sequence[Artifact], recipe: str, provenance: str | None) -> JsonFile:
+    """The manifest of a part; `artifacts` are all the files of it, and their paths there are relative to the part's folder."""
     prefix = f"{laid.part.folder}/" if laid.part.folder else ""
     toolchain = laid.made[0].document["toolchain"]
     return render(
@@ -224,7 +224,9 @@ def part_manifest(laid: LaidOut, contents: Sequence[Content], recipe: str, prove
         toolchain={name: toolchain[name] for name in ("python", "platform", "distributions")},
         custom_ops=_custom_ops(laid.made[0].document),
         models=laid.models,
-        files=[replace(content, path=content.path.removeprefix(prefix)) if prefix else content for content in in_order(contents)],
+        files=[
+            replace(artifact, path=artifact.path.removeprefix(prefix)) if prefix else artifact for artifact in in_order(artifacts)
+        ],
         provenance=provenance,
     )
 
@@ -237,7 +239,7 @@ def _custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def _content(item: Placed, folder: str, bench: Bench) -> Content:
+def _content(item: Placed, folder: str, bench: Bench) -> Artifact:
     path = f"{folder}/{item.path}" if folder else item.path
     if item.renames:
         return bench.relinked(path, item.role, item.artifact, item.renames)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.output.bom import bill
 from epbuild.output.contents import LaidOut
 from epbuild.output.emitted import EmittedModel, compiled_models
@@ -21,12 +21,12 @@ from epbuild.recipe.model import Recipe
 def bill_of(
     emission: Emission,
     laid: Sequence[LaidOut],
-    contents: Sequence[Content],
+    artifacts: Sequence[Artifact],
     base: Sequence[EmittedModel],
     recipe: Recipe,
     digests: Mapping[Path, str],
 ) -> JsonFile:
-    """The bill of materials of an output that consists of `contents` and what tells of them.
+    """The bill of materials of an output that consists of `artifacts` and what tells of them.
 
     `base` are the models that were not compiled; `digests` are those of the user's files.
     """
@@ -37,25 +37,25 @@ def bill_of(
         part = item.part
         data = {model["member"]: model["data"] for made in item.made for model in made.result["models"]}
         models += compiled_models(item.models, [_built(made) for made in item.made], data, part.folder)
-    return bill(materials, models, contents, name=f"{emission.title}/{emission.id.removeprefix('emit:')}")
+    return bill(materials, models, artifacts, name=f"{emission.title}/{emission.id.removeprefix('emit:')}")
 
 
 def statement_of(
     emission: Emission,
     key: str,
-    contents: Iterable[Content],
+    artifacts: Iterable[Artifact],
     made: Sequence[Made],
     recipe: Recipe,
     digests: Mapping[Path, str],
 ) -> JsonFile:
-    """The provenance of `contents`, which the emission with that `key` made; `digests` are those of the user's files."""
+    """The provenance of `artifacts`, which the emission with that `key` made; `digests` are those of the user's files."""
     materials = _materials(emission, made, recipe, digests)
     output = {
         "layout": emission.layout,
         **({"pack": emission.pack} if emission.pack is not None else {}),
         **({"push": str(emission.push)} if emission.push is not None else {}),
     }
-    return statement(materials, (Subject(item.path, item.sha256) for item in contents), invocation=key, output=output)
+    return statement(materials, (Subject(item.path, item.sha256) for item in artifacts), invocation=key, output=output)
 
 
 def _materials(emission: Emission, made: Sequence[Made], recipe: Recipe, digests: Mapping[Path, str]) -> Materials:

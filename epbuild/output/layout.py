@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from epbuild.archive.content import Role
+from epbuild.archive.artifact import Role
 from epbuild.core.errors import BuildError, Problem, StepId
 
 

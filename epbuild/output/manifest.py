@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.output.jsonfile import JsonFile
 
 FORMAT = 1
@@ -41,7 +41,7 @@ def render(
     target: Mapping[str, Any],
     toolchain: Mapping[str, Any],
     models: Sequence[ManifestModel],
-    files: Sequence[Content],
+    files: Sequence[Artifact],
     custom_ops: Sequence[Mapping[str, str]] = (),
     provenance: str | None = None,
 ) -> JsonFile:

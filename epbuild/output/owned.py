@@ -24,15 +24,17 @@ def listed_files(output: Path) -> dict[str, Listed]:
 
     The paths of a folder's are POSIX paths below it, its manifest's among them; an archive has one, its own name.
     """
-    from epbuild.archive import oci_writer as oci
-    from epbuild.archive import packs as archive  # most outputs are folders with a manifest
+    from epbuild.archive import (
+        formats,  # most outputs are folders with a manifest
+        oci_layout,
+    )
 
     if output.is_file():
-        return {output.name: Listed()} if archive.listed(output) is not None else {}
+        return {output.name: Listed()} if formats.listed(output) is not None else {}
     try:
         document = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return {path: Listed(digest) for path, digest in oci.listed(output).items()}
+        return {path: Listed(digest) for path, digest in oci_layout.listed(output).items()}
     try:
         return _listed(document)
     except (KeyError, TypeError, ValueError, AttributeError):

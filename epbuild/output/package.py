@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.output.jsonfile import JsonFile
 from epbuild.output.manifest import FORMAT
 
@@ -116,19 +116,19 @@ def package_manifest(
     description: str,
     variants: Sequence[Variant],
     recipe: str,
-    contents: Sequence[Content],
+    artifacts: Sequence[Artifact],
     version: str | None = None,
     provenance: str | None = None,
 ) -> JsonFile:
     """The `manifest.json` of a package.
 
-    `contents` are all files of the package but this one, and the statement at `provenance`, which is about both. The order of `variants` is
-    kept, since ONNX Runtime takes the first of those that fit equally well.
+    `artifacts` are all files of the package but this one, and the statement at `provenance`, which is about both. The order of
+    `variants` is kept, since ONNX Runtime takes the first of those that fit equally well.
     """
     components: dict[str, Any] = {}
     for variant in variants:
         components.setdefault(variant.component, {"variants": {}})["variants"][variant.name] = _body(variant)
-    files = sorted(contents, key=lambda content: PurePosixPath(content.path).parts)
+    files = sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.path).parts)
     own = {
         "format": FORMAT,
         "recipe": recipe,
@@ -147,9 +147,9 @@ def package_manifest(
     return JsonFile(document, sort_keys=False)
 
 
-def check_package(contents: Sequence[Content], variants: Sequence[Variant]) -> list[str]:
+def check_package(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> list[str]:
     """What a package promises and does not hold, in sentences: ONNX Runtime opens it all the same, and fails when a session is made."""
-    found = (*_wrong_variants(variants), *_wrong_components(variants), *_lacking(contents, variants), *_wrong_assets(contents))
+    found = (*_wrong_variants(variants), *_wrong_components(variants), *_lacking(artifacts, variants), *_wrong_assets(artifacts))
     return list(dict.fromkeys(found))
 
 
@@ -212,8 +212,8 @@ def _wrong_components(variants: Sequence[Variant]) -> Iterator[str]:
         yield f"onnxruntime-genai opens packages with one component, and this one has {', '.join(components)}"
 
 
-def _lacking(contents: Sequence[Content], variants: Sequence[Variant]) -> Iterator[str]:
-    paths = {content.path for content in contents}
+def _lacking(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> Iterator[str]:
+    paths = {artifact.path for artifact in artifacts}
     folders = {folder.as_posix() for path in paths for folder in PurePosixPath(path).parents}
     for variant in variants:
         if posixpath.normpath(variant.folder) not in folders:
@@ -228,12 +228,12 @@ def _lacking(contents: Sequence[Content], variants: Sequence[Variant]) -> Iterat
                 yield f"{_title(variant)} needs '{path}', which the package does not hold"
 
 
-def _wrong_assets(contents: Sequence[Content]) -> Iterator[str]:
+def _wrong_assets(artifacts: Sequence[Artifact]) -> Iterator[str]:
     found: dict[str, dict[str, str]] = {}
-    for content in contents:
-        top, *below = PurePosixPath(content.path).parts
+    for artifact in artifacts:
+        top, *below = PurePosixPath(artifact.path).parts
         if top == ASSETS and len(below) > 1:
-            found.setdefault(below[0], {})["/".join(below[1:])] = content.sha256
+            found.setdefault(below[0], {})["/".join(below[1:])] = artifact.sha256
     for name, files in found.items():
         if name != asset_uri(files).replace(":", "-"):
             yield f"the shared asset '{name}' is not called after what it holds"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.assets import share_files
 from epbuild.output.contents import Bench, LaidOut, base_contents, inference_of, part_manifest
@@ -27,18 +27,18 @@ class Package:
     """The files of a package, less its manifest and what is written about them all, and its variants."""
 
     emission: Emission
-    contents: tuple[Content, ...]
+    artifacts: tuple[Artifact, ...]
     variants: tuple[Variant, ...]
     laid: tuple[LaidOut, ...]
 
-    def manifest(self, contents: Sequence[Content], recipe: str, provenance: str | None) -> JsonFile:
-        """The manifest, which lists `contents`."""
+    def manifest(self, artifacts: Sequence[Artifact], recipe: str, provenance: str | None) -> JsonFile:
+        """The manifest, which lists `artifacts`."""
         return package_manifest(
             name=self.emission.title,
             description=self.emission.description,
             variants=self.variants,
             recipe=recipe,
-            contents=contents,
+            artifacts=artifacts,
             provenance=provenance,
         )
 
@@ -77,7 +77,7 @@ class Package:
 def package_of(
     emission: Emission,
     laid: Sequence[LaidOut],
-    parts: Sequence[Sequence[Content]],
+    parts: Sequence[Sequence[Artifact]],
     bench: Bench,
     recipe: str,
     digests: Mapping[Path, str],
@@ -86,16 +86,16 @@ def package_of(
 
     Raises BuildError when the package would promise what it does not hold, which ONNX Runtime notices no sooner than a session is made.
     """
-    contents: Sequence[Content] = _bases(emission, laid, bench, digests)
+    artifacts: Sequence[Artifact] = _bases(emission, laid, bench, digests)
     for item, mine in zip(laid, parts, strict=True):
         manifest = part_manifest(item, mine, recipe, None)
-        contents = [*contents, *mine, bench.written(item.path(MANIFEST), "manifest", manifest)]
+        artifacts = [*artifacts, *mine, bench.written(item.path(MANIFEST), "manifest", manifest)]
     variants: Sequence[Variant] = (*(variant for item in laid for variant in _compiled(item)), *_not_compiled(laid))
-    contents, variants = share_files(contents, variants)
-    wrong = check_package(contents, variants)
+    artifacts, variants = share_files(artifacts, variants)
+    wrong = check_package(artifacts, variants)
     if wrong:
         raise BuildError(*(Problem("EPB429", sentence, StepId(emission.id)) for sentence in wrong))
-    return Package(emission, tuple(contents), tuple(variants), tuple(laid))
+    return Package(emission, tuple(artifacts), tuple(variants), tuple(laid))
 
 
 def _base_folder(laid: LaidOut) -> str:
@@ -103,17 +103,17 @@ def _base_folder(laid: LaidOut) -> str:
     return posixpath.join(posixpath.dirname(laid.part.folder), BASE)
 
 
-def _bases(emission: Emission, laid: Sequence[LaidOut], bench: Bench, digests: Mapping[Path, str]) -> list[Content]:
+def _bases(emission: Emission, laid: Sequence[LaidOut], bench: Bench, digests: Mapping[Path, str]) -> list[Artifact]:
     """The models as they were before compiling, each once, whatever number of targets they were compiled for."""
-    found: dict[str, Content] = {}
+    found: dict[str, Artifact] = {}
     for item in {_base_folder(item): item for item in laid if item.part.base}.values():
-        beside: list[Content] = []
+        beside: list[Artifact] = []
         if item.part.genai is not None:
             from epbuild.output.pipelines import base_pipeline_contents
 
             beside = base_pipeline_contents(emission, item, item.part.genai, _base_folder(item), bench, digests)
-        contents = [*beside, *base_contents(emission, item, _base_folder(item), bench, beside)]
-        found |= {content.path: content for content in contents}
+        artifacts = [*beside, *base_contents(emission, item, _base_folder(item), bench, beside)]
+        found |= {artifact.path: artifact for artifact in artifacts}
     return list(found.values())
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.core.errors import BuildError, PlanError, Problem, StepId
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.contents import Bench, LaidOut, inference_of
@@ -44,7 +44,7 @@ def check_pipelines(plan: Plan) -> None:
 
 def pipeline_contents(
     emission: Emission, laid: LaidOut, genai: Genai, bench: Bench, digests: Mapping[Path, str]
-) -> list[Content]:
+) -> list[Artifact]:
     """The configuration of a part that is a pipeline, and the files that go with it. Raises BuildError."""
     part, share = laid.part, laid.made[0].group.share
     stages = [_stage(genai, source, part.models[source.name], part.target, share=share) for source in _sources(laid)]
@@ -53,7 +53,7 @@ def pipeline_contents(
 
 def base_pipeline_contents(
     emission: Emission, laid: LaidOut, genai: Genai, folder: str, bench: Bench, digests: Mapping[Path, str]
-) -> list[Content]:
+) -> list[Artifact]:
     """The same for the models as they were before compiling, which lie below `folder` and run on the CPU EP. Raises BuildError."""
     stages = [_stage(genai, source, laid.part.base[source.name], None, share=False) for source in _sources(laid)]
     return _written(emission, genai, stages, folder, bench, digests)
@@ -61,7 +61,7 @@ def base_pipeline_contents(
 
 def _written(
     emission: Emission, genai: Genai, stages: Sequence[Stage], folder: str, bench: Bench, digests: Mapping[Path, str]
-) -> list[Content]:
+) -> list[Artifact]:
     try:
         content = _read(genai.config)
         if hashlib.sha256(content).hexdigest() != digests[genai.config]:

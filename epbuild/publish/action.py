@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild import __version__
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.core.directory import mend, prepare
@@ -103,9 +103,9 @@ def _publish(output: Output, bench: Bench, destination: Destination, key: str, s
     laid = [lay_out(emission, part, [by_id[i] for i in part.session_groups], bench, say) for part in emission.parts]
     checked = {item.action.id: item for item in output.checked}
     laid = [_with_numbers(item, checked[item.part.verification]) if item.part.verification else item for item in laid]
-    contents = in_order(_contents(emission, laid, bench, inputs, say))
+    artifacts = in_order(_contents(emission, laid, bench, inputs, say))
 
-    def stated(subjects: Sequence[Content]) -> JsonFile:
+    def stated(subjects: Sequence[Artifact]) -> JsonFile:
         from epbuild.output.evidence import statement_of
 
         return statement_of(emission, key, subjects, made, inputs.recipe, inputs.files)
@@ -113,13 +113,13 @@ def _publish(output: Output, bench: Bench, destination: Destination, key: str, s
     if emission.pack in ("zip", "tar.zst"):
         beside = emission.statement
         return destination.as_archive(
-            emission.pack, contents, lambda whole: {beside.name: stated([whole, *contents])} if beside else {}
+            emission.pack, artifacts, lambda whole: {beside.name: stated([whole, *artifacts])} if beside else {}
         )
     if emission.provenance:
-        contents = in_order([*contents, bench.written(PROVENANCE, "provenance", stated(contents))])
+        artifacts = in_order([*artifacts, bench.written(PROVENANCE, "provenance", stated(artifacts))])
     if emission.pack == "oci":
-        return destination.as_image(contents, _annotations(emission))
-    return destination.as_folder(contents)
+        return destination.as_image(artifacts, _annotations(emission))
+    return destination.as_folder(artifacts)
 
 
 def _with_numbers(laid: LaidOut, checked: Made) -> LaidOut:
@@ -215,7 +215,7 @@ def _part_document(part: Part, files: Mapping[Path, str]) -> dict[str, Any]:
 def _pack_document(emission: Emission) -> dict[str, Any]:
     compression, compressed = emission.compression, dict[str, Any]()
     if compression is not None:
-        from epbuild.archive.packs import compressor
+        from epbuild.archive.formats import compressor
 
         compressed = {"compression": compression.level, "compressor": compressor(compression.method, StepId(emission.id))}
     return {
@@ -229,41 +229,41 @@ def _pack_document(emission: Emission) -> dict[str, Any]:
 
 def _contents(
     emission: Emission, laid: Sequence[LaidOut], bench: Bench, inputs: Inputs, say: Callable[[str], None]
-) -> list[Content]:
+) -> list[Artifact]:
     """The files of an output, less its provenance, which tells of them all."""
     statement = PROVENANCE if emission.provenance and not emission.is_file else None
-    parts = [[*item.contents, *_pipeline(emission, item, bench, inputs)] for item in laid]
+    parts = [[*item.artifacts, *_pipeline(emission, item, bench, inputs)] for item in laid]
     if _is_package(emission):
         from epbuild.output.packages import package_of
 
         package = package_of(emission, laid, parts, bench, inputs.recipe.name, inputs.files)
         for sentence in package.left_out:
             say(sentence)
-        contents = [*package.contents, *_bill(emission, laid, package.contents, bench, inputs, package.base_models)]
-        manifest = package.manifest(contents, inputs.recipe.name, statement)
+        artifacts = [*package.artifacts, *_bill(emission, laid, package.artifacts, bench, inputs, package.base_models)]
+        manifest = package.manifest(artifacts, inputs.recipe.name, statement)
     else:
         (item,), (mine,) = laid, parts
-        contents = [*mine, *base_contents(emission, item, "", bench, mine)]
-        contents += _bill(emission, laid, contents, bench, inputs, item.base_models)
-        manifest = part_manifest(item, contents, inputs.recipe.name, statement)
-    return [*contents, bench.written(MANIFEST, "manifest", manifest)]
+        artifacts = [*mine, *base_contents(emission, item, "", bench, mine)]
+        artifacts += _bill(emission, laid, artifacts, bench, inputs, item.base_models)
+        manifest = part_manifest(item, artifacts, inputs.recipe.name, statement)
+    return [*artifacts, bench.written(MANIFEST, "manifest", manifest)]
 
 
 def _bill(
     emission: Emission,
     laid: Sequence[LaidOut],
-    contents: Sequence[Content],
+    artifacts: Sequence[Artifact],
     bench: Bench,
     inputs: Inputs,
     base: Callable[[], Sequence[EmittedModel]],
-) -> Iterator[Content]:
+) -> Iterator[Artifact]:
     if emission.bom:
         from epbuild.output.evidence import bill_of
 
-        yield bench.written(BOM, "bom", bill_of(emission, laid, contents, base(), inputs.recipe, inputs.files))
+        yield bench.written(BOM, "bom", bill_of(emission, laid, artifacts, base(), inputs.recipe, inputs.files))
 
 
-def _pipeline(emission: Emission, laid: LaidOut, bench: Bench, inputs: Inputs) -> Iterator[Content]:
+def _pipeline(emission: Emission, laid: LaidOut, bench: Bench, inputs: Inputs) -> Iterator[Artifact]:
     if laid.part.genai is not None:
         from epbuild.output.pipelines import pipeline_contents
 

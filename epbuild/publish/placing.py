@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 
 _LARGE_BYTES = 8 << 20
 """From this size on, another thread saves more than it costs."""
@@ -13,17 +13,17 @@ _LARGE_BYTES = 8 << 20
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-def place_all(contents: Iterable[Content], place: Callable[[Content], None]) -> None:
+def place_all(artifacts: Iterable[Artifact], place: Callable[[Artifact], None]) -> None:
     """Have each content placed; copying and checking a large one takes a processor. Raises what `place` does."""
     large = []
-    for content in contents:
-        if content.size >= _LARGE_BYTES:
-            large.append(content)
+    for artifact in artifacts:
+        if artifact.size >= _LARGE_BYTES:
+            large.append(artifact)
         else:
-            place(content)
+            place(artifact)
     if len(large) < 2:
-        for content in large:
-            place(content)
+        for artifact in large:
+            place(artifact)
         return
     from concurrent.futures import ThreadPoolExecutor
 

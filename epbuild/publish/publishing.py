@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from epbuild.archive.content import Content, Pour, Write
+from epbuild.archive.artifact import Artifact, Copy, Write
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file
@@ -25,41 +25,43 @@ from epbuild.publish.placing import place_all
 from epbuild.recipe.image_reference import DEFAULT_TAG, ImageReference
 
 if TYPE_CHECKING:
-    from epbuild.archive.compression import Squeezed
-    from epbuild.archive.oci_writer import Image
-    from epbuild.archive.packs import Form
+    from epbuild.archive.formats import ArchiveName
+    from epbuild.archive.oci import Image
+    from epbuild.archive.zstd import Compressed
 
 Files = dict[str, dict[str, object]]
 """The digest and size of each emitted file, by its path below the output's root."""
 
 
-Push = Callable[["Image", ImageReference, Pour], object]
+Push = Callable[["Image", ImageReference, Copy], object]
 """Brings an image into a registry."""
 
 
-def recorded(contents: Iterable[Content]) -> Files:
+def recorded(artifacts: Iterable[Artifact]) -> Files:
     """What is remembered of emitted files."""
-    return {content.path: {"digest": content.sha256, "size": content.size} for content in contents}
+    return {artifact.path: {"digest": artifact.sha256, "size": artifact.size} for artifact in artifacts}
 
 
 class Destination(Protocol):
     """Where the files of an output go: in its place, or into the document that names them all."""
 
-    def as_folder(self, contents: Sequence[Content]) -> Files:
+    def as_folder(self, artifacts: Sequence[Artifact]) -> Files:
         """The output is a folder with these files."""
 
-    def as_archive(self, form: Form, contents: Sequence[Content], beside: Callable[[Content], Mapping[str, JsonFile]]) -> Files:
+    def as_archive(
+        self, form: ArchiveName, artifacts: Sequence[Artifact], beside: Callable[[Artifact], Mapping[str, JsonFile]]
+    ) -> Files:
         """The output is an archive with these files; `beside` is given the archive, and makes the files that lie beside it."""
 
-    def as_image(self, contents: Sequence[Content], annotations: Mapping[str, str]) -> Files:
+    def as_image(self, artifacts: Sequence[Artifact], annotations: Mapping[str, str]) -> Files:
         """The output is an OCI image with these files."""
 
 
-def image_of(emission: Emission, contents: Sequence[Content | Squeezed], annotations: Mapping[str, str]) -> Image:
+def image_of(emission: Emission, artifacts: Sequence[Artifact | Compressed], annotations: Mapping[str, str]) -> Image:
     """The image that an emission's files become, each as it is or compressed."""
-    from epbuild.archive.oci_writer import image
+    from epbuild.archive.oci import image
 
-    return image(contents, annotations, tag=emission.push.tag if emission.push is not None else DEFAULT_TAG)
+    return image(artifacts, annotations, tag=emission.push.tag if emission.push is not None else DEFAULT_TAG)
 
 
 class Publisher:
@@ -81,7 +83,7 @@ class Publisher:
         self._written = written
         self._copier = Copier()
 
-    def as_folder(self, contents: Sequence[Content]) -> Files:
+    def as_folder(self, artifacts: Sequence[Artifact]) -> Files:
         """Lay the contents out in a new folder, and swap it in.
 
         A file that is there already as it has to be stays that file: what watches it sees no change, and nothing is copied. Raises
@@ -89,15 +91,17 @@ class Publisher:
         """
         tree, place = self._draft / "tree", self._emission.path
         tree.mkdir()
-        place_all(contents, lambda content: self._place(content, tree / content.path, place / content.path))
-        self._written.announce(recorded(contents))
-        with self._digests.relinking(_same(contents, tree, place)):
+        place_all(artifacts, lambda artifact: self._place(artifact, tree / artifact.path, place / artifact.path))
+        self._written.announce(recorded(artifacts))
+        with self._digests.relinking(_same(artifacts, tree, place)):
             self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
-        return recorded(contents)
+        return recorded(artifacts)
 
-    def as_archive(self, form: Form, contents: Sequence[Content], beside: Callable[[Content], Mapping[str, JsonFile]]) -> Files:
+    def as_archive(
+        self, form: ArchiveName, artifacts: Sequence[Artifact], beside: Callable[[Artifact], Mapping[str, JsonFile]]
+    ) -> Files:
         """Pack the contents into a new archive, and rename it to its place. Raises what `as_folder` does."""
-        from epbuild.archive.packs import write_archive
+        from epbuild.archive.formats import write_archive
         from epbuild.output.provenance import is_statement_about
 
         emission, draft = self._emission, self._draft
@@ -105,8 +109,8 @@ class Publisher:
         self._refuse_foreign(path, ours=path.name in self._written.wrote(path))
         level = emission.compression.level if emission.compression is not None else None
         with packed.open("xb") as file:
-            made = write_archive(form, contents, self.pour, file, level=level, step=StepId(emission.id))
-        whole = Content(path.name, "asset", made.size, made.digest, packed)
+            made = write_archive(form, artifacts, self.copy, file, level=level, step=StepId(emission.id))
+        whole = Artifact(path.name, "asset", made.size, made.digest, packed)
         files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
         neighbours = {name: file.data for name, file in beside(whole).items()}
         for name in neighbours:
@@ -129,63 +133,63 @@ class Publisher:
         self._remove_neighbours(path, files, as_written)
         return files
 
-    def as_image(self, contents: Sequence[Content], annotations: Mapping[str, str]) -> Files:
+    def as_image(self, artifacts: Sequence[Artifact], annotations: Mapping[str, str]) -> Files:
         """Lay an OCI image of the contents out, and have it pushed where the emission says so. Raises what `as_folder` and `push` do."""
         reference = self._emission.push
-        made = image_of(self._emission, self._layers(contents), annotations)
+        made = image_of(self._emission, self._layers(artifacts), annotations)
         documents = [self._bench.bytes_written(document.path, "asset", document.data) for document in made.documents]
         files = [*made.blobs, *documents]
         self.as_folder(files)
         if reference is not None:
             there = (replace(blob, file=self._emission.path / blob.path) for blob in made.blobs)
-            self._push(replace(made, blobs=tuple(there)), reference, self.pour)
+            self._push(replace(made, blobs=tuple(there)), reference, self.copy)
         return recorded(files)
 
-    def pour(self, content: Content, write: Write) -> None:
+    def copy(self, artifact: Artifact, write: Write) -> None:
         """Give the bytes of a content to `write`, piece by piece, and check them."""
-        if content.file is None:
-            self._store.pour(content.sha256, write)
+        if artifact.file is None:
+            self._store.pour(artifact.sha256, write)
             return
         reading = Reading()
-        with content.file.open("rb", buffering=0) as file:
+        with artifact.file.open("rb", buffering=0) as file:
             read(file, reading, write)
-        self._check(content, reading.digest)
+        self._check(artifact, reading.digest)
 
-    def _layers(self, contents: Sequence[Content]) -> list[Content | Squeezed]:
+    def _layers(self, artifacts: Sequence[Artifact]) -> list[Artifact | Compressed]:
         """The files of an image, compressed where the emission asks for that."""
         compression = self._emission.compression
         if compression is None:
-            return list(contents)
-        from epbuild.archive.compression import is_squeezed, squeeze
+            return list(artifacts)
+        from epbuild.archive.zstd import compress, is_compressed
 
-        folder, step = self._draft / "squeezed", StepId(self._emission.id)
+        folder, step = self._draft / "compressed", StepId(self._emission.id)
         return [
-            squeeze(content, self.pour, compression.level, folder, step) if is_squeezed(content) else content
-            for content in contents
+            compress(artifact, self.copy, compression.level, folder, step) if is_compressed(artifact) else artifact
+            for artifact in artifacts
         ]
 
-    def _place(self, content: Content, path: Path, there: Path) -> None:
-        if self._stays(content, path, there):
+    def _place(self, artifact: Artifact, path: Path, there: Path) -> None:
+        if self._stays(artifact, path, there):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        if content.file is None:
-            self._store.materialise(content.sha256, path)
-        elif content.file.is_relative_to(self._draft):
-            rename(content.file, path)  # it was made here for this
+        if artifact.file is None:
+            self._store.materialise(artifact.sha256, path)
+        elif artifact.file.is_relative_to(self._draft):
+            rename(artifact.file, path)  # it was made here for this
         else:
             reading = Reading()
-            with content.file.open("rb", buffering=0) as source, path.open("x+b") as copy:
+            with artifact.file.open("rb", buffering=0) as source, path.open("x+b") as copy:
                 self._copier.copy(source, copy, reading)
-            self._check(content, reading.digest)
+            self._check(artifact, reading.digest)
 
-    def _check(self, content: Content, digest: str | None) -> None:
-        if digest != content.sha256:
-            message = f"the file {content.path} changed while it was emitted"
+    def _check(self, artifact: Artifact, digest: str | None) -> None:
+        if digest != artifact.sha256:
+            message = f"the file {artifact.path} changed while it was emitted"
             raise BuildError(Problem("EPB415", message, StepId(self._emission.id), "Nothing was kept; run the build again."))
 
-    def _stays(self, content: Content, path: Path, there: Path) -> bool:
+    def _stays(self, artifact: Artifact, path: Path, there: Path) -> bool:
         """Make `path` the very file that is `there`, if it has that content."""
-        if self._written.digest(there, content.path) != content.sha256:
+        if self._written.digest(there, artifact.path) != artifact.sha256:
             return False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +197,7 @@ class Publisher:
                 os.link(there, path)
         except (OSError, StoreError):
             return False
-        self._written.linked(there, content.path)
+        self._written.linked(there, artifact.path)
         return True
 
     def _remove_neighbours(self, archive: Path, files: Files, as_written: Collection[str]) -> None:
@@ -214,9 +218,9 @@ class Publisher:
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
 
 
-def _same(contents: Sequence[Content], tree: Path, place: Path) -> list[Path]:
+def _same(artifacts: Sequence[Artifact], tree: Path, place: Path) -> list[Path]:
     """The files of the output that are in the new tree as they are."""
-    return [there for content in contents if _is_same(there := place / content.path, tree / content.path)]
+    return [there for artifact in artifacts if _is_same(there := place / artifact.path, tree / artifact.path)]
 
 
 def _is_same(there: Path, path: Path) -> bool:

@@ -10,18 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from epbuild.core.errors import Problem, VerifyError
+from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.safepath import BadReference, locate
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import NAME, BadManifest, Manifest, read_manifest
 
 _MODEL = ".onnx"
-
-
-class NothingToVerify(VerifyError):
-    """The path does not exist, cannot be read, or holds nothing that can be verified (EPB600): a mistake on the command line."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)

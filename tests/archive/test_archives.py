@@ -26,10 +26,10 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from epbuild.archive import packs as archives
-from epbuild.archive.content import Content, Pour, Write
-from epbuild.archive.packs import Archive, Destination, compressor, listed
-from epbuild.archive.tar_writer import write_tar
+from epbuild.archive import formats as archives
+from epbuild.archive.artifact import Artifact, Copy, Write
+from epbuild.archive.formats import Archive, ByteSink, compressor, listed
+from epbuild.archive.tar import write_tar
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob
 from epbuild.core.errors import BuildError, EnvironmentFailure, StepId
@@ -64,15 +64,15 @@ needs_tar = pytest.mark.skipif(
 )
 
 
-def contents_of(files: Mapping[str, bytes]) -> list[Content]:
+def contents_of(files: Mapping[str, bytes]) -> list[Artifact]:
     return [
-        Content(path, "manifest" if path.endswith("manifest.json") else "asset", len(data), hashlib.sha256(data).hexdigest())
+        Artifact(path, "manifest" if path.endswith("manifest.json") else "asset", len(data), hashlib.sha256(data).hexdigest())
         for path, data in files.items()
     ]
 
 
 def write_archive(
-    form: Form, contents: Sequence[Content], pour: Pour, destination: Destination, step: StepId | None = None
+    form: Form, contents: Sequence[Artifact], pour: Copy, destination: ByteSink, step: StepId | None = None
 ) -> Archive:
     """An archive as recipes ask for it: a zip archive whose members are stored or deflated, or one by zstd."""
     if form == "deflated":
@@ -80,10 +80,10 @@ def write_archive(
     return archives.write_archive(form, contents, pour, destination, step=step)
 
 
-def pouring(files: Mapping[str, bytes], piece_bytes: int = MIB) -> Pour:
+def pouring(files: Mapping[str, bytes], piece_bytes: int = MIB) -> Copy:
     """Pours out of memory, always from the same buffer: what is only lent must not be kept."""
 
-    def pour(content: Content, write: Write) -> None:
+    def pour(content: Artifact, write: Write) -> None:
         data, buffer = files[content.path], bytearray(piece_bytes)
         for start in range(0, len(data), piece_bytes):
             piece = data[start : start + piece_bytes]
@@ -263,7 +263,7 @@ class Sparse(io.FileIO):
         return super().write(data)
 
 
-def pour_zeros(content: Content, write: Write) -> None:
+def pour_zeros(content: Artifact, write: Write) -> None:
     piece = memoryview(bytes(MIB))
     for _ in range(content.size // MIB):
         write(piece)
@@ -277,7 +277,7 @@ def pour_zeros(content: Content, write: Write) -> None:
 )
 def test_a_zip_archive_of_more_than_four_gibibytes_is_whole(form: Form, tmp_path: Path, size: int) -> None:
     sizes = {"a": size, "b": 9 * MIB, "c": 5}
-    contents = [Content(name, "asset", size, "") for name, size in sizes.items()]
+    contents = [Artifact(name, "asset", size, "") for name, size in sizes.items()]
     with Sparse(tmp_path / "large.zip", "x") as file:
         made = write_archive(form, contents, pour_zeros, file)
     assert (tmp_path / "large.zip").stat().st_size == made.size
@@ -302,11 +302,11 @@ def test_a_zip_archive_has_room_for_more_than_65535_files() -> None:
 def test_a_tar_archive_tells_the_size_of_a_member_of_eight_gibibytes(size: int, pax: bool) -> None:
     written = bytearray()
 
-    def stop(content: Content, write: Write) -> None:
+    def stop(content: Artifact, write: Write) -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        write_tar([Content("large", "asset", size, "")], stop, written.extend)
+        write_tar([Artifact("large", "asset", size, "")], stop, written.extend)
     with tarfile.open(fileobj=io.BytesIO(written)) as archive:
         member = archive.next()
     assert member is not None
@@ -325,7 +325,7 @@ class Nowhere:
 @every_form
 def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(form: Form) -> None:
     nowhere = Nowhere()
-    contents = [Content("weights", "asset", 96 * MIB, ""), Content("config", "asset", 7 * MIB, "")]
+    contents = [Artifact("weights", "asset", 96 * MIB, ""), Artifact("config", "asset", 7 * MIB, "")]
     write_archive(form, contents, pour_zeros, Nowhere())  # imports
     tracemalloc.start()
     try:
@@ -353,9 +353,9 @@ def test_a_blob_that_was_altered_on_disk_ends_the_packing(form: Form, tmp_path: 
     store = BlobStore(tmp_path / "cache")
     (tmp_path / "model.bin").write_bytes(b"weights" * MIB * 2)
     blob = store.add(tmp_path / "model.bin")
-    content = Content("model.bin", "context-binary", blob.size, blob.digest)
+    content = Artifact("model.bin", "context-binary", blob.size, blob.digest)
 
-    def pour(content: Content, write: Write) -> None:
+    def pour(content: Artifact, write: Write) -> None:
         store.pour(content.sha256, write)
 
     write_archive(form, [content], pour, io.BytesIO())

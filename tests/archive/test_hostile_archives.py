@@ -20,10 +20,10 @@ import pytest
 from packed import FILES, compressed, files_below, laid_out, with_manifest
 
 from epbuild.archive import members
-from epbuild.archive.oci_writer import CONTENT_DIGEST, CONTENT_SIZE, TITLE
+from epbuild.archive.oci_layout import CONTENT_DIGEST, CONTENT_SIZE, TITLE
 from epbuild.archive.opened import opened
 from epbuild.archive.refusal import UnsoundArchive
-from epbuild.verify.artifact import NothingToVerify
+from epbuild.core.errors import NothingToVerify
 
 MIB = 1 << 20
 NAMES = {
@@ -179,8 +179,8 @@ def test_what_is_deflated_is_read_and_never_gives_more_than_its_header_says(tmp_
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("weights", bytes(MIB))
     whole = file.getvalue()
-    with opened(put(whole, tmp_path)) as lent:
-        assert files_below(lent.place) == {"weights": bytes(MIB)}
+    with opened(put(whole, tmp_path)) as received:
+        assert files_below(received.place) == {"weights": bytes(MIB)}
     lying = whole.replace(MIB.to_bytes(4, "little"), (100).to_bytes(4, "little"))
     assert lying != whole
     assert "'weights'" in refused(put(lying, tmp_path), "EPB619")
@@ -289,8 +289,8 @@ def image(tmp_path: Path) -> Path:
 
 def test_an_image_is_as_it_was_afterwards(image: Path) -> None:
     before = files_below(image)
-    with opened(image) as lent:
-        assert files_below(lent.place) == with_manifest(FILES)
+    with opened(image) as received:
+        assert files_below(received.place) == with_manifest(FILES)
     assert files_below(image) == before
 
 
@@ -299,9 +299,9 @@ def test_what_cannot_be_linked_is_copied(image: Path, monkeypatch: pytest.Monkey
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    with opened(image) as lent:
-        assert files_below(lent.place) == with_manifest(FILES)
-        assert all(path.stat().st_nlink == 1 for path in lent.place.rglob("*") if path.is_file())
+    with opened(image) as received:
+        assert files_below(received.place) == with_manifest(FILES)
+        assert all(path.stat().st_nlink == 1 for path in received.place.rglob("*") if path.is_file())
 
 
 def branching(location: str) -> bytes:
@@ -325,20 +325,20 @@ def test_the_data_of_subgraphs_is_a_file_of_its_own_and_nothing_else_is(tmp_path
         }
     )
     image = laid_out(files, tmp_path / "image")
-    with opened(image) as lent:
-        assert files_below(lent.place) == files
-        assert (lent.place / "a/data/w.bin").stat().st_nlink == 1
-        assert all((lent.place / name).stat().st_nlink > 1 for name in files if name != "a/data/w.bin")
+    with opened(image) as received:
+        assert files_below(received.place) == files
+        assert (received.place / "a/data/w.bin").stat().st_nlink == 1
+        assert all((received.place / name).stat().st_nlink > 1 for name in files if name != "a/data/w.bin")
     assert blob_of(image, b"four").read_bytes() == b"four"
 
 
 def test_data_of_subgraphs_that_no_manifest_lists_cannot_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "_UNTOLD_BYTES", 0)
-    monkeypatch.setattr(members, "_UNTOLD_TIMES", 2)
+    monkeypatch.setattr(members, "_UNLISTED_BYTES", 0)
+    monkeypatch.setattr(members, "_UNLISTED_TIMES", 2)
     models = {f"{number}/m.onnx": branching("w.bin") for number in range(5)}
     data = {f"{number}/w.bin": b"x" * 10_000 for number in range(5)}
     image = laid_out({**models, **data}, tmp_path / "image")
-    assert "of which no manifest before it tells" in refused(image, "EPB631")
+    assert "which no manifest before it lists" in refused(image, "EPB631")
 
 
 @pytest.mark.parametrize("linkable", [True, False])
@@ -365,7 +365,7 @@ def test_every_blob_of_an_image_is_what_its_name_says(image: Path, linkable: boo
     [
         (CONTENT_SIZE, "5", "has more than the 5 bytes"),
         (CONTENT_SIZE, str(len(FILES["m_ctx.onnx"]) + 1), "is not, decompressed, what the image says"),
-        (CONTENT_SIZE, str(1 << 40), "of which no manifest before it tells"),
+        (CONTENT_SIZE, str(1 << 40), "which no manifest before it lists"),
         (CONTENT_SIZE, "many", "not as the OCI image specification has it"),
         (CONTENT_SIZE, "-1", "not as the OCI image specification has it"),
         (CONTENT_DIGEST, f"sha256:{'0' * 64}", "is not, decompressed, what the image says"),
@@ -446,5 +446,5 @@ def test_an_image_of_something_else_is_a_wrong_command_line(image: Path) -> None
 
 def test_a_file_that_an_image_has_under_two_names_is_there_twice(tmp_path: Path) -> None:
     files = {"a": b"same", "b": b"same"}
-    with opened(laid_out(files, tmp_path / "image")) as lent:
-        assert files_below(lent.place) == files
+    with opened(laid_out(files, tmp_path / "image")) as received:
+        assert files_below(received.place) == files

@@ -19,9 +19,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.archive.compression import squeeze
-from epbuild.archive.content import Content, Role, Write
-from epbuild.archive.oci_writer import MEDIA_TYPES, Document, Image, image, listed
+from epbuild.archive.artifact import Artifact, Role, Write
+from epbuild.archive.oci import Document, Image, image
+from epbuild.archive.oci_layout import MEDIA_TYPES, listed
+from epbuild.archive.zstd import compress
 from epbuild.core.errors import BuildError
 
 FILES: Mapping[str, tuple[Role, bytes]] = {
@@ -33,7 +34,7 @@ FILES: Mapping[str, tuple[Role, bytes]] = {
 }
 ANNOTATIONS = {"org.opencontainers.image.title": "tiny-llm", "dev.epbuild.recipe": "tiny-llm"}
 
-# From the OCI image specification 1.1: "Content Descriptors", "Image Manifest" and "Image Index". What it leaves open is closed here to
+# From the OCI image specification 1.1: "Artifact Descriptors", "Image Manifest" and "Image Index". What it leaves open is closed here to
 # what an image of files has, so that nothing else slips in.
 _TYPE = {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}$"}
 _ANNOTATIONS = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -75,8 +76,8 @@ _INDEX = {
 }
 
 
-def contents(files: Mapping[str, tuple[Role, bytes]] = FILES) -> list[Content]:
-    return [Content(path, role, len(data), hashlib.sha256(data).hexdigest()) for path, (role, data) in files.items()]
+def contents(files: Mapping[str, tuple[Role, bytes]] = FILES) -> list[Artifact]:
+    return [Artifact(path, role, len(data), hashlib.sha256(data).hexdigest()) for path, (role, data) in files.items()]
 
 
 def laid_out(made: Image, folder: Path, files: Mapping[str, tuple[Role, bytes]] = FILES) -> Path:
@@ -151,7 +152,7 @@ def test_what_a_file_is_can_be_told_by_its_media_type() -> None:
 
 @given(st.permutations(contents()), st.permutations(list(ANNOTATIONS.items())))
 def test_equal_outputs_are_one_image_whatever_order_they_come_in(
-    shuffled: list[Content], annotations: list[tuple[str, str]]
+    shuffled: list[Artifact], annotations: list[tuple[str, str]]
 ) -> None:
     assert image(shuffled, dict(annotations)) == image(contents(), ANNOTATIONS)
 
@@ -297,17 +298,17 @@ def test_the_output_folder_itself_may_be_reached_through_a_link(tmp_path: Path) 
     assert listed(tmp_path / "link") == listed(folder) != {}
 
 
-def pour_zeros(content: Content, write: Write) -> None:
+def pour_zeros(content: Artifact, write: Write) -> None:
     piece = bytes(1 << 20)
     for _ in range(content.size >> 20):
         write(memoryview(piece))
 
 
 def test_however_large_a_file_is_it_is_compressed_in_a_few_megabytes_of_memory(tmp_path: Path) -> None:
-    squeeze(Content("first", "asset", 1 << 20, "0" * 64), pour_zeros, 3, tmp_path)  # imports
+    compress(Artifact("first", "asset", 1 << 20, "0" * 64), pour_zeros, 3, tmp_path)  # imports
     tracemalloc.start()
     try:
-        made = squeeze(Content("weights", "external-data", 96 << 20, "a" * 64), pour_zeros, 3, tmp_path)
+        made = compress(Artifact("weights", "external-data", 96 << 20, "a" * 64), pour_zeros, 3, tmp_path)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -321,9 +322,9 @@ def test_however_large_a_file_is_it_is_compressed_in_a_few_megabytes_of_memory(t
 
 @pytest.mark.parametrize("size", [(1 << 20) - 1, (1 << 20) + 1])
 def test_a_file_that_is_not_as_long_as_it_was_is_not_compressed(size: int, tmp_path: Path) -> None:
-    def pour(content: Content, write: Write) -> None:
+    def pour(content: Artifact, write: Write) -> None:
         write(memoryview(bytes(1 << 20)))
 
     with pytest.raises(BuildError, match="weights changed while it was packed") as error:
-        squeeze(Content("weights", "external-data", size, "a" * 64), pour, 3, tmp_path)
+        compress(Artifact("weights", "external-data", size, "a" * 64), pour, 3, tmp_path)
     assert error.value.problems[0].code == "EPB415"

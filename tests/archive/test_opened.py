@@ -24,14 +24,13 @@ from hypothesis import strategies as st
 from packed import FILES, archived, compressed, files_below, laid_out, with_manifest
 
 from epbuild.archive import members
+from epbuild.archive.formats import ArchiveName
 from epbuild.archive.opened import opened
-from epbuild.archive.packs import Form
 from epbuild.archive.refusal import CannotUnpack, UnsoundArchive
-from epbuild.core.errors import EnvironmentFailure, EpbuildError, Problem
-from epbuild.verify.artifact import NothingToVerify
+from epbuild.core.errors import EnvironmentFailure, EpbuildError, NothingToVerify, Problem
 
 MIB = 1 << 20
-FORMS: tuple[Form, ...] = get_args(Form)
+FORMS: tuple[ArchiveName, ...] = get_args(ArchiveName)
 both_forms = pytest.mark.parametrize("form", FORMS)
 every_form = pytest.mark.parametrize("form", [*FORMS, "deflated", "oci", "oci+zstd"])
 
@@ -65,8 +64,8 @@ def made(form: str, files: Mapping[str, bytes], folder: Path) -> Path:
 
 
 def held(path: Path) -> dict[str, bytes]:
-    with opened(path) as lent:
-        return files_below(lent.place)
+    with opened(path) as received:
+        return files_below(received.place)
 
 
 @every_form
@@ -79,7 +78,9 @@ def test_all_that_is_in_it_is_there_while_it_is_open(form: str, tmp_path: Path) 
 @example(files={"a": b"1", "A": b"2"})
 @example(files={"nul.txt": b""})
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_names_are_every_file_comes_back_or_one_sentence_says_why_not(form: Form, files: dict[str, bytes]) -> None:
+def test_whatever_the_names_are_every_file_comes_back_or_one_sentence_says_why_not(
+    form: ArchiveName, files: dict[str, bytes]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = made(form, files, Path(folder))
         told = ""
@@ -108,12 +109,12 @@ def test_what_tar_makes_of_a_folder_is_read_too(packed_as: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["folder", "folder/manifest.json", "folder/m.onnx", "notes", "gone"])
-def test_whatever_is_no_archive_is_lent_as_it_is(name: str, tmp_path: Path) -> None:
+def test_whatever_is_no_archive_is_opened_as_it_is(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for file in ("folder/manifest.json", "folder/m.onnx", "notes"):
         (tmp_path / file).write_bytes(b"{}")
-    with opened(tmp_path / name) as lent:
-        assert (lent.place, lent.form, lent.told("as it is")) == (tmp_path / name, None, "as it is")
+    with opened(tmp_path / name) as received:
+        assert (received.place, received.unpacked, received.shown("as it is")) == (tmp_path / name, False, "as it is")
 
 
 def test_an_archive_is_known_by_what_it_begins_with_and_not_by_its_name(tmp_path: Path) -> None:
@@ -135,8 +136,8 @@ def test_what_only_looks_like_an_archive_is_a_wrong_command_line(name: str, why:
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), RuntimeError("a mistake"), OSError(errno.EIO, "no")])
 def test_nothing_stays_however_the_work_on_it_ends(form: str, raised: BaseException, tmp_path: Path, temporary: Path) -> None:
     path = made(form, FILES, tmp_path)
-    with pytest.raises(type(raised)), opened(path) as lent:  # noqa: PT012 - the block is what it is about
-        assert lent.place.parent == temporary
+    with pytest.raises(type(raised)), opened(path) as received:  # noqa: PT012 - the block is what it is about
+        assert received.place.parent == temporary
         raise raised
     assert list(temporary.iterdir()) == []
 
@@ -144,21 +145,21 @@ def test_nothing_stays_however_the_work_on_it_ends(form: str, raised: BaseExcept
 def test_nobody_is_told_of_the_folder_that_it_was_unpacked_to(tmp_path: Path) -> None:
     path = made("zip", FILES, tmp_path)
     title = path.as_posix()
-    with pytest.raises(EpbuildError) as error, opened(path) as lent:  # noqa: PT012 - the block is what it is about
-        inside = str(lent.place / "m_ctx.onnx")
-        assert lent.told(f"Load model from {inside} failed") == f"Load model from {title}{os.sep}m_ctx.onnx failed"
-        assert lent.told(f"cut off: {str(lent.place)[:-3]}") == f"cut off: {title}"
-        assert lent.told(json.dumps(inside)) == json.dumps(f"{title}{os.sep}m_ctx.onnx")
+    with pytest.raises(EpbuildError) as error, opened(path) as received:  # noqa: PT012 - the block is what it is about
+        inside = str(received.place / "m_ctx.onnx")
+        assert received.shown(f"Load model from {inside} failed") == f"Load model from {title}{os.sep}m_ctx.onnx failed"
+        assert received.shown(f"cut off: {str(received.place)[:-3]}") == f"cut off: {title}"
+        assert received.shown(json.dumps(inside)) == json.dumps(f"{title}{os.sep}m_ctx.onnx")
         raise EpbuildError(Problem("EPB602", f"{inside} is not whole", Path(inside), f"Look at {inside}."))
-    assert str(lent.place) not in str(error.value.problems[0])
+    assert str(received.place) not in str(error.value.problems[0])
     assert str(error.value.problems[0]).count(title) == 3
-    with pytest.raises(OSError, match=r"a\.zip") as failure, opened(path) as lent:
-        (lent.place / "gone").read_bytes()
+    with pytest.raises(OSError, match=r"a\.zip") as failure, opened(path) as received:
+        (received.place / "gone").read_bytes()
     assert str(failure.value.filename).startswith(title)
 
 
 @both_forms
-def test_a_cut_archive_is_damaged_wherever_it_was_cut(form: Form, tmp_path: Path) -> None:
+def test_a_cut_archive_is_damaged_wherever_it_was_cut(form: ArchiveName, tmp_path: Path) -> None:
     path = tmp_path / f"a.{form}"
     whole = archived(form, with_manifest(FILES))
     for size in {*random.Random(1).sample(range(4, len(whole)), 120), *range(len(whole) - 30, len(whole))}:
@@ -227,13 +228,13 @@ def test_what_follows_the_end_of_an_archive_is_no_part_of_it(tmp_path: Path) -> 
 
 
 @both_forms
-def test_however_large_an_archive_is_a_few_megabytes_of_memory_are_enough(form: Form, tmp_path: Path) -> None:
+def test_however_large_an_archive_is_a_few_megabytes_of_memory_are_enough(form: ArchiveName, tmp_path: Path) -> None:
     peaks = []
     for size in (4 * MIB, 64 * MIB):
         path = made(form, with_manifest({"weights": random.Random(5).randbytes(MIB) * (size // MIB)}), tmp_path)
         tracemalloc.start()
-        with opened(path) as lent:
-            assert (lent.place / "weights").stat().st_size == size
+        with opened(path) as received:
+            assert (received.place / "weights").stat().st_size == size
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 2 * MIB < 12 * MIB
@@ -241,10 +242,10 @@ def test_however_large_an_archive_is_a_few_megabytes_of_memory_are_enough(form: 
 
 @both_forms
 def test_zeros_are_unpacked_where_a_manifest_tells_of_them_and_are_a_bomb_where_none_does(
-    form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: ArchiveName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(members, "_UNTOLD_BYTES", MIB)
-    monkeypatch.setattr(members, "_UNTOLD_TIMES", 0)
+    monkeypatch.setattr(members, "_UNLISTED_BYTES", MIB)
+    monkeypatch.setattr(members, "_UNLISTED_TIMES", 0)
     files = {"zeros": bytes(2 * MIB)}
     assert held(made(form, with_manifest(files), tmp_path))["zeros"] == files["zeros"]
     # What is put into a folder before it is packed keeps its manifest there.
@@ -255,7 +256,9 @@ def test_zeros_are_unpacked_where_a_manifest_tells_of_them_and_are_a_bomb_where_
 
 
 @both_forms
-def test_a_disk_without_room_is_told_before_it_is_full(form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_told_before_it_is_full(
+    form: ArchiveName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = made(form, FILES, tmp_path)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(1000, 0, 1000))

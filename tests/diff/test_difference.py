@@ -12,9 +12,9 @@ import pytest
 from compiled_models import BINARY, QNN, SIGNATURE, context_node, save
 from onnx import TensorProto, helper, numpy_helper
 
+from epbuild.core.errors import NothingToVerify
 from epbuild.diff.difference import Comparison, compare
 from epbuild.diff.traits import Incomparable
-from epbuild.verify.artifact import NothingToVerify
 
 COMPATIBILITY = "ep_compatibility_info.QNNExecutionProvider"
 METADATA = {COMPATIBILITY: "v2:6:2.51.0:5.51.0:73:60:0:0"}

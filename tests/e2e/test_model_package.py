@@ -14,7 +14,7 @@ import pytest
 from conftest import Project, copy_of_quickstart
 from ort_package import CPU, QNN, open_package
 
-from epbuild.archive.content import Content, Role
+from epbuild.archive.artifact import Artifact, Role
 from epbuild.output.assets import share_files
 from epbuild.output.package import DATA_FOLDER, Variant, for_inference, package_manifest
 from epbuild.runtime.variants import find_variants
@@ -57,9 +57,9 @@ def package(built: Project) -> Path:
     return root
 
 
-def _content(file: Path, path: str, role: Role) -> Content:
+def _content(file: Path, path: str, role: Role) -> Artifact:
     data = file.read_bytes()
-    return Content(path, role, len(data), hashlib.sha256(data).hexdigest(), file)
+    return Artifact(path, role, len(data), hashlib.sha256(data).hexdigest(), file)
 
 
 def edited(package: Path, place: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -118,7 +118,7 @@ def test_a_model_that_two_components_have_in_common_is_in_the_package_once_and_o
     (content,) = contents
     (tmp_path / content.path).parent.mkdir(parents=True)
     shutil.copyfile(source, tmp_path / content.path)
-    manifest = package_manifest(name="two", description="", variants=said, recipe="two", contents=contents)
+    manifest = package_manifest(name="two", description="", variants=said, recipe="two", artifacts=contents)
     (tmp_path / "manifest.json").write_bytes(manifest.data)
     components = open_package(tmp_path)["components"]
     assert [component["inputs"] for component in components.values()] == [["image"], ["image"]]

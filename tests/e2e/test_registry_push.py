@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 from conftest import Project, emitted
 
-from epbuild.archive.content import Content, Role, Write
-from epbuild.archive.oci_writer import Image, image
+from epbuild.archive.artifact import Artifact, Role, Write
+from epbuild.archive.oci import Image, image
 from epbuild.core.errors import EnvironmentFailure, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.publish.registry.exchange import PushCancelled
@@ -167,12 +167,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def made() -> Image:
     return image(
-        [Content(path, role, len(data), hashlib.sha256(data).hexdigest()) for path, (role, data) in FILES.items()],
+        [Artifact(path, role, len(data), hashlib.sha256(data).hexdigest()) for path, (role, data) in FILES.items()],
         {"org.opencontainers.image.title": "tiny-llm"},
     )
 
 
-def pour(content: Content, write: Write) -> None:
+def pour(content: Artifact, write: Write) -> None:
     write(memoryview(BYTES[content.sha256]))
 
 
@@ -219,9 +219,9 @@ def test_a_large_blob_takes_little_memory(registry: DebianRegistry) -> None:
     found = hashlib.sha256()
     for _ in range(size // MIB):
         found.update(piece)
-    what = image([Content("large.bin", "context-binary", size, found.hexdigest())], {})
+    what = image([Artifact("large.bin", "context-binary", size, found.hexdigest())], {})
 
-    def give(content: Content, write: Write) -> None:
+    def give(content: Artifact, write: Write) -> None:
         for _ in range(content.size // MIB):
             write(piece)
 
@@ -238,7 +238,7 @@ def test_a_large_blob_takes_little_memory(registry: DebianRegistry) -> None:
 def test_a_push_that_is_stopped_names_nothing_and_can_be_done_again(registry: DebianRegistry) -> None:
     cancelled = threading.Event()
 
-    def stop(content: Content, write: Write) -> None:
+    def stop(content: Artifact, write: Write) -> None:
         data = memoryview(BYTES[content.sha256])
         write(data[: len(data) // 2])
         if content.size > MIB:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.output.bom import bill
 from epbuild.output.emitted import EmittedModel, base_models, compiled_models
 from epbuild.output.manifest import ManifestModel
@@ -34,7 +34,9 @@ def models() -> list[EmittedModel]:
 
 
 def made(
-    emitted: Iterable[EmittedModel] | None = None, contents: Iterable[Content] | None = None, built: Iterable[Built] | None = None
+    emitted: Iterable[EmittedModel] | None = None,
+    contents: Iterable[Artifact] | None = None,
+    built: Iterable[Built] | None = None,
 ) -> dict[str, Any]:
     output = quickstart()
     text = bill(
@@ -159,8 +161,8 @@ def test_a_base_model_needs_its_source_and_its_data_but_no_toolchain() -> None:
     base = base_models(output.models[DECODER], {"prefill": "base/prefill.onnx"}, "decoder")
     contents = [
         *output.contents,
-        Content("decoder/base/prefill.onnx", "base-model", 1, "0a" * 32),
-        Content("decoder/base/weights.bin", "base-data", 1, "0b" * 32),
+        Artifact("decoder/base/prefill.onnx", "base-model", 1, "0a" * 32),
+        Artifact("decoder/base/weights.bin", "base-data", 1, "0b" * 32),
     ]
     read = made([*models(), *base], contents)
     assert needs(read, "emitted:decoder/base/prefill.onnx") == {"emitted:decoder/base/weights.bin", "model:prefill"}
@@ -171,7 +173,7 @@ def test_external_data_that_an_ep_left_is_needed_by_its_model() -> None:
     output = quickstart()
     data = {**NO_DATA, "prefill": ("prefill.weights",)}
     emitted = compiled_models(output.models[DECODER], output.built, data, "decoder")
-    contents = [*output.contents, Content("decoder/prefill.weights", "external-data", 1, "0a" * 32)]
+    contents = [*output.contents, Artifact("decoder/prefill.weights", "external-data", 1, "0a" * 32)]
     read = made([*emitted, *models()[2:]], contents)
     assert "emitted:decoder/prefill.weights" in needs(read, "emitted:decoder/prefill_ctx.onnx")
     assert "emitted:decoder/prefill.weights" not in needs(read, "emitted:decoder/decode_ctx.onnx")
@@ -208,7 +210,7 @@ def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> Non
 
 
 @given(st.permutations(quickstart().built), st.permutations(models()), st.permutations(quickstart().contents))
-def test_what_has_no_order_does_not_change_it(built: list[Built], emitted: list[EmittedModel], contents: list[Content]) -> None:
+def test_what_has_no_order_does_not_change_it(built: list[Built], emitted: list[EmittedModel], contents: list[Artifact]) -> None:
     output = quickstart()
     expected = bill(gather(output.recipe, output.built), models(), output.contents, name=NAME).data
     assert bill(gather(output.recipe, built), emitted, contents, name=NAME).data == expected

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.core.schemas import schema
 from epbuild.output.manifest import ManifestModel, render
 from epbuild.output.owned import emitted_files
@@ -95,7 +95,7 @@ def rendered(*, reverse: bool = False) -> bytes:
             )
             for name, nodes in {"prefill": [NODE], "decode": [NODE, EMBEDDED]}.items()
         ],
-        files=[Content("llm.bin", "context-binary", 12, DIGEST), Content("prefill.onnx", "model", 0, DIGEST)],
+        files=[Artifact("llm.bin", "context-binary", 12, DIGEST), Artifact("prefill.onnx", "model", 0, DIGEST)],
     ).data
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from epbuild.archive.content import Content, Role
+from epbuild.archive.artifact import Artifact, Role
 from epbuild.output.assets import share_files
 from epbuild.output.package import DATA_FOLDER, Variant, asset_uri, check_package, for_inference, package_manifest, resolve
 
@@ -18,9 +18,9 @@ CPU = "CPUExecutionProvider"
 QNN = "QNNExecutionProvider"
 
 
-def content(path: str, text: str = "", role: Role = "model") -> Content:
+def content(path: str, text: str = "", role: Role = "model") -> Artifact:
     data = (text or path).encode()
-    return Content(path, role, len(data), hashlib.sha256(data).hexdigest())
+    return Artifact(path, role, len(data), hashlib.sha256(data).hexdigest())
 
 
 def compiled(component: str, folder: str = FOLDER) -> Variant:
@@ -46,9 +46,9 @@ def base(component: str, folder: str, *, data: tuple[str, ...] = ("weights.bin",
 FILES = [content(f"{FOLDER}/{name}") for name in ("prefill_ctx.onnx", "decode_ctx.onnx", "prefill_qnn.bin", "manifest.json")]
 
 
-def written(*variants: Variant, contents: list[Content] | None = None, **more: Any) -> dict[str, Any]:
+def written(*variants: Variant, contents: list[Artifact] | None = None, **more: Any) -> dict[str, Any]:
     whole = FILES if contents is None else contents
-    data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", contents=whole, **more).data
+    data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", artifacts=whole, **more).data
     assert data.endswith(b"}\n")
     document: dict[str, Any] = json.loads(data)
     return document
@@ -83,7 +83,7 @@ def test_variants_stay_in_the_order_in_which_onnx_runtime_prefers_them() -> None
 
 
 def test_a_variant_for_the_cpu_ep_names_no_device_since_onnx_runtime_would_never_select_it() -> None:
-    document = written(base("prefill", "decoder/base"), contents=[])
+    document = written(base("prefill", "decoder/base"), artifacts=[])
     assert document["components"]["prefill"]["variants"]["base"] == {
         "variant_directory": "decoder/base",
         "ep": CPU,
@@ -92,7 +92,7 @@ def test_a_variant_for_the_cpu_ep_names_no_device_since_onnx_runtime_would_never
 
 
 def test_the_manifest_has_only_keys_that_onnx_runtime_knows_and_lists_every_file_under_its_own() -> None:
-    document = written(compiled("prefill"), contents=FILES[::-1], version="2", provenance="provenance.intoto.json")
+    document = written(compiled("prefill"), artifacts=FILES[::-1], version="2", provenance="provenance.intoto.json")
     assert set(document) == {"schema_version", "package_name", "package_version", "layout", "components", "additional_metadata"}
     assert (document["schema_version"], document["layout"]) == ("1.0", "portable")
     own = document["additional_metadata"]["epbuild"]
@@ -109,8 +109,8 @@ def test_a_package_that_is_made_again_has_the_same_manifest() -> None:
     one = compiled("prefill")
     other = replace(one, provider_options=reordered(dict(one.provider_options)))
     arguments: dict[str, Any] = {"name": "tiny", "description": "ü", "recipe": "tiny"}
-    first = package_manifest(variants=[one], contents=FILES, **arguments).data
-    assert first == package_manifest(variants=[other], contents=FILES[::-1], **arguments).data
+    first = package_manifest(variants=[one], artifacts=FILES, **arguments).data
+    assert first == package_manifest(variants=[other], artifacts=FILES[::-1], **arguments).data
     assert "ü".encode() in first
 
 

@@ -13,7 +13,7 @@ import pytest
 from registry_pushes import BYTES, FILES, LARGE, LARGE_UPLOAD, Pusher, Start, as_nobody, holds_all, pour
 from stand_in_registry import Answer, Registry, Server, Trouble, digest, said, serving
 
-from epbuild.archive.content import Content, Write
+from epbuild.archive.artifact import Artifact, Write
 from epbuild.publish.registry import client as registry_module
 from epbuild.publish.registry.exchange import Exchange, PushCancelled
 
@@ -123,7 +123,7 @@ class TestWhatMayPass:
         assert holds_all(registry, pusher)
 
     def test_a_line_that_is_cut_is_not_taken_for_a_broken_disk(self, registry: Registry, pusher: Pusher) -> None:
-        def as_the_store_does(content: Content, write: Write) -> None:
+        def as_the_store_does(content: Artifact, write: Write) -> None:
             try:
                 pour(content, write)
             except OSError as error:
@@ -245,7 +245,7 @@ class TestWhatEndsAPush:
 
         taken = []
 
-        def stop(content: Content, write: Write) -> None:
+        def stop(content: Artifact, write: Write) -> None:
             write(memoryview(BYTES[content.sha256])[:1])
             cancelled.set()
             taken.append(write(memoryview(BYTES[content.sha256])[1:]))
@@ -278,7 +278,7 @@ class TestWhatEndsAPush:
 
     @pytest.mark.parametrize("error", [RuntimeError("the store has it no longer"), OSError(5, "Input/output error")])
     def test_a_blob_that_cannot_be_read_is_the_stores_matter(self, registry: Registry, pusher: Pusher, error: Exception) -> None:
-        def broken(content: Content, write: Write) -> None:
+        def broken(content: Artifact, write: Write) -> None:
             write(memoryview(BYTES[content.sha256])[:1])
             raise error
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from epbuild.archive.content import Content, Write
-from epbuild.archive.oci_writer import image
-from epbuild.archive.packs import Form, write_archive
+from epbuild.archive.artifact import Artifact, Write
+from epbuild.archive.formats import ArchiveName, write_archive
+from epbuild.archive.oci import image
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,13 +85,13 @@ def pack(folder: Path, path: Path) -> Path:
     """The files of a folder as an archive, by the name that it shall have, or as an image layout for any other name."""
     files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     contents = [
-        Content(name, "manifest" if name.endswith("manifest.json") else "asset", len(data), hashlib.sha256(data).hexdigest())
+        Artifact(name, "manifest" if name.endswith("manifest.json") else "asset", len(data), hashlib.sha256(data).hexdigest())
         for name, data in files.items()
     ]
-    forms: dict[str, Form] = {".zip": "zip", ".zst": "tar.zst"}
+    forms: dict[str, ArchiveName] = {".zip": "zip", ".zst": "tar.zst"}
     if path.suffix in forms:
 
-        def pour(content: Content, write: Write) -> None:
+        def pour(content: Artifact, write: Write) -> None:
             write(memoryview(files[content.path]))
 
         file = io.BytesIO()

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from epbuild.archive.content import Content
+from epbuild.archive.artifact import Artifact
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import Built, RecipeFiles, recipe_file
@@ -43,7 +43,7 @@ class Output:
     built: tuple[Built, ...]
     models: dict[str, tuple[ManifestModel, ...]]
     """By the action that made them."""
-    contents: tuple[Content, ...]
+    contents: tuple[Artifact, ...]
 
 
 @cache
@@ -63,13 +63,13 @@ def quickstart() -> Output:
         built=tuple(built.values()),
         models=models,
         contents=(
-            Content("decoder/prefill_ctx.onnx", "model", 10, "01" * 32),
-            Content("decoder/decode_ctx.onnx", "model", 10, "02" * 32),
-            Content("decoder/prefill_qnn.bin", "context-binary", 10, "03" * 32),
-            Content("decoder/tokenizer.json", "asset", 10, "04" * 32),
-            Content("decoder/manifest.json", "manifest", 10, "05" * 32),
-            Content("classifier/classifier_ctx.onnx", "model", 10, "06" * 32),
-            Content("classifier/bin/classifier_qnn.bin", "context-binary", 10, "07" * 32),
+            Artifact("decoder/prefill_ctx.onnx", "model", 10, "01" * 32),
+            Artifact("decoder/decode_ctx.onnx", "model", 10, "02" * 32),
+            Artifact("decoder/prefill_qnn.bin", "context-binary", 10, "03" * 32),
+            Artifact("decoder/tokenizer.json", "asset", 10, "04" * 32),
+            Artifact("decoder/manifest.json", "manifest", 10, "05" * 32),
+            Artifact("classifier/classifier_ctx.onnx", "model", 10, "06" * 32),
+            Artifact("classifier/bin/classifier_qnn.bin", "context-binary", 10, "07" * 32),
         ),
     )
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import zstandard
 
-from epbuild.archive.compression import Squeezed, is_squeezed, squeeze
-from epbuild.archive.content import Content, Write
-from epbuild.archive.oci_writer import image
-from epbuild.archive.packs import Form, write_archive
+from epbuild.archive.artifact import Artifact, Write
+from epbuild.archive.formats import ArchiveName, write_archive
+from epbuild.archive.oci import image
+from epbuild.archive.zstd import Compressed, compress, is_compressed
 
 FILES: Mapping[str, bytes] = {
     "m_ctx.onnx": b"\x08\x0a" * 700,
@@ -30,15 +30,15 @@ def with_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {"manifest.json": json.dumps({"format": 1, "files": listed}).encode(), **files}
 
 
-def contents_of(files: Mapping[str, bytes]) -> list[Content]:
+def contents_of(files: Mapping[str, bytes]) -> list[Artifact]:
     return [
-        Content(path, "manifest" if path == "manifest.json" else "asset", len(data), hashlib.sha256(data).hexdigest())
+        Artifact(path, "manifest" if path == "manifest.json" else "asset", len(data), hashlib.sha256(data).hexdigest())
         for path, data in files.items()
     ]
 
 
-def archived(form: Form, files: Mapping[str, bytes], level: int | None = None) -> bytes:
-    def pour(content: Content, write: Write) -> None:
+def archived(form: ArchiveName, files: Mapping[str, bytes], level: int | None = None) -> bytes:
+    def pour(content: Artifact, write: Write) -> None:
         write(memoryview(files[content.path]))
 
     file = io.BytesIO()
@@ -51,11 +51,13 @@ def laid_out(files: Mapping[str, bytes], folder: Path, *, compressed: bool = Fal
     contents = contents_of(files)
     with tempfile.TemporaryDirectory() as temporary:
 
-        def pour(content: Content, write: Write) -> None:
+        def pour(content: Artifact, write: Write) -> None:
             write(memoryview(files[content.path]))
 
-        layers = [squeeze(item, pour, 3, Path(temporary)) if compressed and is_squeezed(item) else item for item in contents]
-        packed = [item.packed.file.read_bytes() for item in layers if isinstance(item, Squeezed) and item.packed.file is not None]
+        layers = [compress(item, pour, 3, Path(temporary)) if compressed and is_compressed(item) else item for item in contents]
+        packed = [
+            item.packed.file.read_bytes() for item in layers if isinstance(item, Compressed) and item.packed.file is not None
+        ]
     made = image(layers, {})
     by_digest = {hashlib.sha256(data).hexdigest(): data for data in (*files.values(), *packed)}
     blobs = {blob.path: by_digest[blob.sha256] for blob in made.blobs}

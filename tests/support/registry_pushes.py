@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import pytest
 from stand_in_registry import Registry, Server, digest
 
-from epbuild.archive.content import Content, Write
-from epbuild.archive.oci_writer import Image, image
+from epbuild.archive.artifact import Artifact, Write
+from epbuild.archive.oci import Image, image
 from epbuild.core.errors import EnvironmentFailure, StepId
 from epbuild.publish.registry import client as registry_module
 from epbuild.publish.registry.client import Pushed, push
@@ -27,9 +27,9 @@ _S = TypeVar("_S", bound=Server)
 Start = Callable[[type[_S]], _S]
 
 
-def contents() -> list[Content]:
+def contents() -> list[Artifact]:
     return [
-        Content(path, "model" if path.endswith("onnx") else "context-binary", len(data), hashlib.sha256(data).hexdigest())
+        Artifact(path, "model" if path.endswith("onnx") else "context-binary", len(data), hashlib.sha256(data).hexdigest())
         for path, data in FILES.items()
     ]
 
@@ -37,7 +37,7 @@ def contents() -> list[Content]:
 BYTES = {hashlib.sha256(data).hexdigest(): data for data in FILES.values()}
 
 
-def pour(content: Content, write: Write) -> None:
+def pour(content: Artifact, write: Write) -> None:
     data = memoryview(BYTES[content.sha256])
     for start in range(0, len(data), 300_000):
         write(data[start : start + 300_000])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from compiled_models import context_node, emitted, list_files, relu, save
 
-from epbuild.verify.artifact import Artifact, NothingToVerify, find_artifacts
+from epbuild.core.errors import NothingToVerify
+from epbuild.verify.artifact import Artifact, find_artifacts
 from epbuild.verify.static import check_artifact
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlencode, urlsplit
 
-from epbuild.archive.content import Content, Pour
-from epbuild.archive.oci_writer import MANIFEST_TYPE, Document, Image
+from epbuild.archive.artifact import Artifact, Copy
+from epbuild.archive.oci import Document, Image
+from epbuild.archive.oci_layout import MANIFEST_TYPE
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.publish.registry.exchange import Answer, Body, Exchange, Unreachable, origin
@@ -53,7 +54,7 @@ class Pushed:
 def push(
     image: Image,
     reference: ImageReference,
-    pour: Pour,
+    copy: Copy,
     tell: Tell,
     *,
     step: StepId | None = None,
@@ -62,22 +63,22 @@ def push(
     """Bring an image's blobs, then its manifest, and then its tag into the registry. The tag only moves once all is there.
 
     Raises EnvironmentFailure where the registry cannot be reached or refuses (EPB426), and where it does not let this user push
-    (EPB427); PushCancelled when `cancelled` is set; and what `pour` raises.
+    (EPB427); PushCancelled when `cancelled` is set; and what `copy` raises.
     """
     exchange = Exchange(local=reference.is_local, cancelled=cancelled)
     try:
-        return _Push(image, reference, pour, tell, step, exchange).run()
+        return _Push(image, reference, copy, tell, step, exchange).run()
     finally:
         exchange.close()
 
 
 class _Push:
     def __init__(
-        self, image: Image, reference: ImageReference, pour: Pour, tell: Tell, step: StepId | None, exchange: Exchange
+        self, image: Image, reference: ImageReference, copy: Copy, tell: Tell, step: StepId | None, exchange: Exchange
     ) -> None:
         self._image = image
         self._reference = reference
-        self._pour = pour
+        self._pour = copy
         self._tell = tell
         self._step = step
         self._exchange = exchange
@@ -85,10 +86,10 @@ class _Push:
         self._credentials: Credentials | None = None
         self._authorization: str | None = None
         self._done = 0
-        self._total = image.config.size + sum(content.size for content in image.blobs)
+        self._total = image.config.size + sum(artifact.size for artifact in image.blobs)
 
     def run(self) -> Pushed:
-        blobs: tuple[Content | Document, ...] = (*self._image.blobs, self._image.config)
+        blobs: tuple[Artifact | Document, ...] = (*self._image.blobs, self._image.config)
         self._tell(0, self._total)
         sent = [blob for blob in blobs if self._bring(blob)]
         self._name(self._image.digest)
@@ -96,7 +97,7 @@ class _Push:
         size = sum(blob.size for blob in sent)
         return Pushed(self._reference, self._image.digest, len(sent), size, len(blobs) - len(sent))
 
-    def _bring(self, blob: Content | Document) -> bool:
+    def _bring(self, blob: Artifact | Document) -> bool:
         """Bring one blob into the registry; says whether it had to be sent."""
         found = self._persistently(lambda: self._ask("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
@@ -107,7 +108,7 @@ class _Push:
         self._heard(before + blob.size)
         return found.status == 404
 
-    def _send(self, blob: Content | Document, before: int) -> None:
+    def _send(self, blob: Artifact | Document, before: int) -> None:
         """Upload a blob in one piece: POST opens an upload, PUT sends all of it ("Pushing a blob monolithically")."""
         opened = self._ask("POST", f"{self._root}/blobs/uploads/")
         location = opened.headers.get("Location")
@@ -119,7 +120,7 @@ class _Push:
         if done.status not in _CREATED:
             self._refused(f"take the blob {blob.sha256[:12]} of {blob.size} bytes", done)
 
-    def _give(self, blob: Content | Document, before: int, write: Callable[[memoryview], object]) -> None:
+    def _give(self, blob: Artifact | Document, before: int, write: Callable[[memoryview], object]) -> None:
         def counted(data: memoryview) -> None:
             write(data)
             self._heard(self._done + data.nbytes)

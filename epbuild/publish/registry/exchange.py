@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urljoin, urlsplit
 
 from epbuild import __version__
-from epbuild.archive.content import Write
+from epbuild.archive.artifact import Write
 from epbuild.recipe.image_reference import LOOPBACK
 
 TIMEOUT_SECONDS = 30.0

@@ -1,18 +1,38 @@
-"""Zip archives whose bytes depend on nothing but what is in them. Members are stored, so that a reader can map them,
-or deflated.
+"""Zip archives, written reproducibly, and read.
 
-Written from PKWARE's APPNOTE 6.3.10, not with the standard library: what `zipfile` writes differs between systems and versions of Python.
+Their bytes depend only on what is in them. Members are stored, so that a reader can map them, or deflated. Written from PKWARE's APPNOTE
+6.3.10, not with the standard library: what `zipfile` writes differs between systems and versions of Python.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import io
+import stat
+import struct
+import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from struct import Struct
 from typing import BinaryIO
 
-from epbuild.archive.content import Content, Pour, Write
+from epbuild.archive.artifact import Artifact, Copy, Write
+from epbuild.archive.members import MANIFEST, Members
+from epbuild.archive.refusal import damaged, harmful, quoted
+from epbuild.core.errors import StepId
+
+MARKS: tuple[bytes, ...] = (b"PK\x03\x04", b"PK\x05\x06")
+"""What a zip archive begins with; the second is that of one without members."""
+
+_PIECE_BYTES = 1 << 18
+_MOST_DIRECTORY_BYTES = 16 << 20  # which `zipfile` reads at once, and makes ten times as much of
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})  # the others can ask for gigabytes of memory
+_ENCRYPTED = 1 << 0
+_UNIX = 3
+_WRONG = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, LookupError, OverflowError, NotImplementedError)
 
 GATHERED_BYTES = 8 << 20
 """No larger members are held in memory, so that their CRC can stand before them; a larger one's comes after it."""
@@ -21,8 +41,9 @@ _LOCAL = Struct("<4s5H3I2H")
 _CENTRAL = Struct("<4s6H3I5H2I")
 _DESCRIPTOR, _DESCRIPTOR64 = Struct("<4s3I"), Struct("<4sI2Q")
 _END64, _LOCATOR64, _END = Struct("<4sQ2H2I4Q"), Struct("<4sIQI"), Struct("<4s4H2IH")
-_LOCAL_MARK, _CENTRAL_MARK, _DESCRIPTOR_MARK = b"PK\x03\x04", b"PK\x01\x02", b"PK\x07\x08"
-_END64_MARK, _LOCATOR64_MARK, _END_MARK = b"PK\x06\x06", b"PK\x06\x07", b"PK\x05\x06"
+_LOCAL_MARK, _END_MARK = MARKS[0], MARKS[1]
+_CENTRAL_MARK, _DESCRIPTOR_MARK = b"PK\x01\x02", b"PK\x07\x08"
+_END64_MARK, _LOCATOR64_MARK = b"PK\x06\x06", b"PK\x06\x07"
 
 _MOST32, _MOST16 = 0xFFFFFFFF, 0xFFFF
 """From these numbers on, the number is in the fields of zip64, and these stand in its place."""
@@ -37,23 +58,23 @@ _FILE_0644 = 0o100644 << 16
 _MIDNIGHT, _1980_01_01 = 0, 1 << 5 | 1
 
 
-def write_zip(contents: Sequence[Content], pour: Pour, put: Write, *, level: int | None = None) -> None:
-    """Give the bytes of a zip archive of `contents`, in their order, to `put`; `level` is deflate's, None: they are stored as they are.
+def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
+    """Write the bytes of a zip archive of `artifacts`, in their order, to `put`; `level` is deflate's, None: they are stored as they are.
 
-    Raises what `pour` and `put` raise.
+    Raises what `copy` and `put` raise.
     """
     members: list[_Member] = []
     offset = 0
-    for content in contents:
-        member = _Member(content.path.encode(), content.size, offset, content.size <= GATHERED_BYTES, level)
-        offset += _write_gathered(member, content, pour, put) if member.gathered else _write_member(member, content, pour, put)
+    for artifact in artifacts:
+        member = _Member(artifact.path.encode(), artifact.size, offset, artifact.size <= GATHERED_BYTES, level)
+        offset += _write_gathered(member, artifact, copy, put) if member.gathered else _write_member(member, artifact, copy, put)
         members.append(member)
     directory = b"".join(member.central() for member in members)
     put(memoryview(directory + _end(len(members), len(directory), offset)))
 
 
 def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
-    """The name and content of the first member of an archive that `write_zip` may have written; it is None if it has over `most` bytes.
+    """The name and content of the first member of an archive that `write` may have written; it is None if it has over `most` bytes.
 
     Reads no more than that member. Raises OSError.
     """
@@ -133,9 +154,9 @@ class _Member:
         return version, _UTF8 if self.gathered else _UTF8 | _CRC_FOLLOWS, method, _MIDNIGHT, _1980_01_01
 
 
-def _write_gathered(member: _Member, content: Content, pour: Pour, put: Write) -> int:
+def _write_gathered(member: _Member, artifact: Artifact, copy: Copy, put: Write) -> int:
     data = bytearray()
-    pour(content, data.extend)
+    copy(artifact, data.extend)
     member.crc = zlib.crc32(data)
     packed = member.packer()(data, True)
     member.packed_size = len(packed)
@@ -145,7 +166,7 @@ def _write_gathered(member: _Member, content: Content, pour: Pour, put: Write) -
     return len(head) + len(packed)
 
 
-def _write_member(member: _Member, content: Content, pour: Pour, put: Write) -> int:
+def _write_member(member: _Member, artifact: Artifact, copy: Copy, put: Write) -> int:
     pack = member.packer()
 
     def write(piece: bytes | memoryview, last: bool = False) -> None:
@@ -156,7 +177,7 @@ def _write_member(member: _Member, content: Content, pour: Pour, put: Write) -> 
 
     head = member.local()
     put(memoryview(head))
-    pour(content, write)
+    copy(artifact, write)
     write(b"", last=True)
     tail = member.descriptor()
     put(memoryview(tail))
@@ -174,3 +195,76 @@ def _end(count: int, size: int, offset: int) -> bytes:
         return end
     end64 = _END64.pack(_END64_MARK, _END64.size - 12, _MADE_ON_UNIX | _VERSION64, _VERSION64, 0, 0, count, count, size, offset)
     return end64 + _LOCATOR64.pack(_LOCATOR64_MARK, 0, offset + size, 1) + end
+
+
+def unpack(path: Path, members: Members) -> None:
+    """Write every member of the archive to `members`. Raises UnsoundArchive, CannotUnpack, and OSError where it cannot be read."""
+    with contextlib.ExitStack() as stack:
+        with _reading(members.title, "its directory"):
+            file = stack.enter_context(_File(io.FileIO(path)))
+            archive = stack.enter_context(zipfile.ZipFile(file))
+        infos = archive.infolist()
+        for info in sorted(infos, key=lambda info: PurePosixPath(info.orig_filename).name != MANIFEST):
+            _check(info, members.title)
+            if info.is_dir():
+                members.names.folder(info.orig_filename)
+            else:
+                members.write(info.orig_filename, info.file_size, _pieces(archive, info, members.title))
+
+
+class _File(io.BufferedReader):
+    """A file that is read in pieces."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _MOST_DIRECTORY_BYTES:
+            raise zipfile.BadZipFile("It is larger than any")
+        return super().read(size)
+
+
+def _check(info: zipfile.ZipInfo, title: str) -> None:
+    """Raises UnsoundArchive for what is no plain file and no folder, or cannot be read here."""
+    # A link or a device is told by the mode, which archives from systems without modes do not have.
+    kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise harmful(title, info.orig_filename, "is a link" if kind == stat.S_IFLNK else "is neither a file nor a folder")
+    if info.flag_bits & _ENCRYPTED:
+        raise harmful(title, info.orig_filename, "is encrypted")
+    if info.compress_type not in _METHODS:
+        raise harmful(
+            title, info.orig_filename, f"is packed by method {info.compress_type}, and only stored and deflated ones are read"
+        )
+
+
+def _pieces(archive: zipfile.ZipFile, info: zipfile.ZipInfo, title: str) -> Iterator[bytes]:
+    what = f"the member {quoted(info.orig_filename)}"
+    with contextlib.ExitStack() as stack:
+        with _reading(title, what):
+            file = stack.enter_context(archive.open(info))
+        while True:
+            with _reading(title, what):
+                piece = file.read(_PIECE_BYTES)
+            if not piece:
+                return
+            yield piece
+
+
+@contextlib.contextmanager
+def _reading(title: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except _WRONG as error:
+        raise damaged(title, f"{what} is not whole: {_reason(error)}") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # what seeking to a place before the beginning gives
+            raise
+        raise damaged(title, f"{what} is not whole: it names places outside the archive") from error
+    except RuntimeError as error:
+        raise damaged(title, f"{what} cannot be read: {error}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What Python says, without the member's name, which the sentence has already."""
+    text = str(error).partition(" for file ")[0]
+    if text == "File is not a zip file":  # though it begins as one
+        return "there is none at the end of the archive"
+    return text[:1].lower() + text[1:] if text else type(error).__name__

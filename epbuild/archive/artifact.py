@@ -1,0 +1,52 @@
+"""An artifact of an output: its path, its role, and the identity of its content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from epbuild.core.errors import BuildError, Problem, StepId
+
+Role = Literal[
+    "model",
+    "context-binary",
+    "external-data",
+    "base-model",
+    "base-data",
+    "genai-config",
+    "asset",
+    "manifest",
+    "provenance",
+    "bom",
+]
+"""What a file is to its readers. `asset`: a file of the user's that is shipped as it is, such as a tokenizer."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One file of an output: its POSIX path below the output's root, its size in bytes and its SHA-256."""
+
+    path: str
+    role: Role
+    size: int
+    sha256: str
+    file: Path | None = None
+    """Where the finished file is that was made for this output; None: it is the blob of that digest in the store."""
+
+
+Write = Callable[[memoryview], object]
+"""Writes the next bytes of a file; the buffer is used again afterwards."""
+
+Copy = Callable[[Artifact, Write], None]
+"""Copies the bytes of an artifact, in order and piece by piece, to a `Write`, and checks them on the way.
+
+Raises MissingBlob or DamagedBlob when the store has them no longer, and StoreError when they cannot be read.
+"""
+
+
+def wrong_size(artifact: Artifact, step: StepId | None) -> BuildError:
+    """The error of a file that has another size than when it was listed."""
+    message = f"the file {artifact.path} changed while it was packed: it no longer has {artifact.size} bytes"
+    return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))

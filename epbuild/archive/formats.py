@@ -1,0 +1,167 @@
+"""Archive formats by their names, and archives written in constant memory.
+
+The same bytes come from every user on every machine. A zip archive of stored members depends on its files alone. What is compressed depends
+on the version of libzstd or zlib too, which `compressor` names; that all processors get the same from one version is what libzstd's makers
+aim at, not what they promise (their issue 4099).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any, BinaryIO, Literal, Protocol
+
+from epbuild.archive import tar, zstd
+from epbuild.archive import zip as zipped
+from epbuild.archive.artifact import Artifact, Copy, Write, wrong_size
+from epbuild.archive.members import MANIFEST, Members
+from epbuild.archive.stage import Stage
+from epbuild.core.errors import StepId
+from epbuild.recipe.model import CompressionMethod
+
+ArchiveName = Literal["zip", "tar.zst"]
+
+_MOST_MANIFEST_BYTES = zipped.GATHERED_BYTES
+
+# Linux keeps what comes in one write in one piece of memory; see epbuild/core/content.py.
+_WRITE_BYTES = 1 << 16
+
+
+class ArchiveFormat(Protocol):
+    """A format of archives, which a module here implements."""
+
+    MARKS: tuple[bytes, ...]
+    """What an archive may begin with."""
+
+    def write(self, artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
+        """Write the bytes of an archive of `artifacts`, in their order, to `put`. Raises what `copy` and `put` raise.
+
+        Raises EnvironmentFailure when the package that compresses is missing.
+        """
+
+    def first_member(self, file: BinaryIO, most: int) -> tuple[str, bytes] | None:
+        """The name and content of the first member that `write` may have written; None if it has over `most` bytes.
+
+        Reads no more than that member. Raises OSError, and EnvironmentFailure as `write` does.
+        """
+
+    def unpack(self, path: Path, members: Members) -> None:
+        """Write every member of an archive to `members`.
+
+        Raises UnsoundArchive, CannotUnpack, OSError where it cannot be read, and EnvironmentFailure as `write` does.
+        """
+
+
+FORMATS: Mapping[ArchiveName, ArchiveFormat] = MappingProxyType({"zip": zipped, "tar.zst": tar})
+"""Every format; a further one is a further module."""
+
+
+class ByteSink(Protocol):
+    """Takes all the bytes that it is given, as a buffered file does."""
+
+    def write(self, data: memoryview, /) -> object: ...
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A finished archive: its SHA-256 in hex, and its size in bytes."""
+
+    digest: str
+    size: int
+
+
+def write_archive(
+    name: ArchiveName,
+    artifacts: Sequence[Artifact],
+    copy: Copy,
+    destination: ByteSink,
+    *,
+    level: int | None = None,
+    step: StepId | None = None,
+) -> Archive:
+    """Write an archive of `artifacts`, in whatever order they are given.
+
+    `level` is that of zstd (None: its default), or that of deflate for a zip archive (None: its members are stored as they are).
+
+    The manifest comes first, so that users of the archive find it without reading on. Raises EnvironmentFailure when the package for
+    zstd is missing, BuildError when an artifact does not have its size, and what `copy` and the destination's `write` raise; what was
+    written until then is of no use.
+    """
+    seal = _Seal(destination)
+    with Stage(seal.write, "archive") as sink:
+        FORMATS[name].write(sorted(artifacts, key=_order), _measured(copy, step), sink.put, level, step)
+    return Archive(seal.digest.hexdigest(), seal.size)
+
+
+def compressor(method: CompressionMethod, step: StepId | None = None) -> str:
+    """What decides on the bytes that a method makes: its library, with the version. Raises EnvironmentFailure when it is missing."""
+    return f"zlib {zlib.ZLIB_RUNTIME_VERSION}" if method == "deflate" else zstd.version(step)
+
+
+def format_of(mark: bytes) -> ArchiveFormat | None:
+    """The format of a file that begins with `mark`, four bytes; None where it is no archive."""
+    return next((found for found in FORMATS.values() if mark in found.MARKS), None)
+
+
+def listed(path: Path) -> Mapping[str, Any] | None:
+    """The manifest of the archive at `path`, if it is one that epbuild made; reads no more than its beginning.
+
+    Raises EnvironmentFailure when the package for zstd is missing and the file is compressed by it.
+    """
+    try:
+        with path.open("rb") as file:
+            found = format_of(file.read(4))
+            file.seek(0)
+            member = found.first_member(file, _MOST_MANIFEST_BYTES) if found is not None else None
+        if member is None or PurePosixPath(member[0]).name != MANIFEST:
+            return None
+        document = json.loads(member[1])
+        # That of a model package is ONNX Runtime's, and epbuild's is where ONNX Runtime does not look.
+        own = document if "files" in document else document["additional_metadata"]["epbuild"]
+        return document if isinstance(own["files"], list) and isinstance(own["format"], int) else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+class _Seal:
+    """Writes to a destination, and names what was written."""
+
+    def __init__(self, destination: ByteSink) -> None:
+        self._destination = destination
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: memoryview) -> None:
+        self.digest.update(data)
+        for start in range(0, len(data), _WRITE_BYTES):
+            self._destination.write(data[start : start + _WRITE_BYTES])
+        self.size += len(data)
+
+
+def _order(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:
+    return artifact.path != MANIFEST, artifact.role != "manifest", PurePosixPath(artifact.path).parts
+
+
+def _measured(copy: Copy, step: StepId | None) -> Copy:
+    """`copy`, which fails unless what it writes comes to the size that the archive's headers have."""
+
+    def measured(artifact: Artifact, write: Write) -> None:
+        size = 0
+
+        def count(piece: memoryview) -> None:
+            nonlocal size
+            size += len(piece)
+            if size > artifact.size:
+                raise wrong_size(artifact, step)
+            write(piece)
+
+        copy(artifact, count)
+        if size != artifact.size:
+            raise wrong_size(artifact, step)
+
+    return measured

@@ -1,0 +1,302 @@
+"""OCI images of files: written with one layer for each, and read.
+
+Layers are named as ORAS names them. Nothing of a time or of a host is in an image: equal files are equal images. What is read is an image
+whose layers are files, as epbuild and ORAS make it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from epbuild.archive import zstd
+from epbuild.archive.artifact import Artifact
+from epbuild.archive.members import MANIFEST, Members
+from epbuild.archive.oci_layout import (
+    ARTIFACT_TYPE,
+    CONTENT_DIGEST,
+    CONTENT_SIZE,
+    EMPTY_TYPE,
+    FORMAT,
+    FORMAT_ANNOTATION,
+    INDEX,
+    INDEX_TYPE,
+    LAYOUT,
+    MALFORMED,
+    MANIFEST_TYPE,
+    MEDIA_TYPES,
+    MOST_BYTES,
+    REF_NAME,
+    TITLE,
+    VERSION,
+    ZSTD_TYPE,
+    ImageBlob,
+    blob_of,
+    blob_path,
+    descriptor,
+    read_document,
+    why_unreadable,
+)
+from epbuild.archive.refusal import damaged, nothing, quoted
+from epbuild.archive.zstd import Compressed
+from epbuild.core.canonical import canonical_json
+from epbuild.recipe.image_reference import DEFAULT_TAG
+
+_EMPTY = b"{}"
+_PIECE_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Document:
+    """A small file that is generated with an image: its POSIX path in the image layout, and its bytes."""
+
+    path: str
+    data: bytes
+
+    @property
+    def sha256(self) -> str:
+        """In hex."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self.data)
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image layout, as a tree. `blobs` holds each artifact once, under its path there."""
+
+    blobs: tuple[Artifact, ...]
+    config: Document
+    manifest: Document
+    index: Document
+    layout: Document
+
+    @property
+    def digest(self) -> str:
+        """What names the image in a registry: `sha256:` and the manifest's SHA-256."""
+        return f"sha256:{self.manifest.sha256}"
+
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        """The files of the layout that are not layers, in the order of their paths; none has the path of one of `blobs`."""
+        return tuple(sorted((self.config, self.manifest, self.index, self.layout), key=lambda document: document.path))
+
+
+def image(
+    artifacts: Sequence[Artifact | Compressed],
+    annotations: Mapping[str, str],
+    *,
+    artifact_type: str = ARTIFACT_TYPE,
+    tag: str = DEFAULT_TAG,
+) -> Image:
+    """The image of an output's files, in whatever order they come; `annotations` are the manifest's.
+
+    Each file is a layer whose title is its path, or that of the compressed file in its place. `tag` names the image in its layout,
+    for tools that want a name there. Raises ValueError where there is no file: an image has one layer at least.
+    """
+    if not artifacts:
+        raise ValueError("an image needs a file")
+    config = Document(blob_path(hashlib.sha256(_EMPTY).hexdigest()), _EMPTY)
+    files = sorted(artifacts, key=lambda artifact: _packed(artifact).path)
+    manifest = _generated(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "artifactType": artifact_type,
+            "config": descriptor(EMPTY_TYPE, config.sha256, config.size),
+            "layers": [_described(artifact) for artifact in files],
+            **({"annotations": dict(annotations)} if annotations else {}),
+        }
+    )
+    named = {
+        **descriptor(MANIFEST_TYPE, manifest.sha256, manifest.size),
+        "artifactType": artifact_type,
+        "annotations": {REF_NAME: tag},
+    }
+    index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [named], "annotations": {FORMAT_ANNOTATION: FORMAT}}
+    packed = [_packed(artifact) for artifact in reversed(files)]
+    blobs = {artifact.sha256: replace(artifact, path=blob_path(artifact.sha256)) for artifact in packed}
+    blobs.pop(config.sha256, None)  # a file of the user's may hold just that
+    return Image(
+        blobs=tuple(sorted(blobs.values(), key=lambda artifact: artifact.path)),
+        config=config,
+        manifest=manifest,
+        index=_generated(index, INDEX),
+        layout=_generated({"imageLayoutVersion": VERSION}, LAYOUT),
+    )
+
+
+class _Layer(NamedTuple):
+    """A layer: its blob, the name of its file (None: it has none), and what that is if the blob is it in compressed form."""
+
+    blob: ImageBlob
+    name: str | None
+    artifact: ImageBlob | None = None
+
+
+def unpack(folder: Path, members: Members) -> None:
+    """Write every layer that has a title to `members`, under that title; every blob that the image names is checked.
+
+    Raises UnsoundArchive where one is missing or has changed, NothingToVerify where it is not an image of files, or there are several,
+    CannotUnpack, and OSError where something cannot be read.
+    """
+    title = members.title
+    manifest = _manifest(folder, title)
+    with _Parsing(title, "its manifest"):
+        config = blob_of(manifest["config"])
+        layers = [_layer(layer) for layer in manifest["layers"]]
+    if not any(layer.name is not None for layer in layers):
+        raise nothing(title, "is an image without named files, such as one of a container")
+    checked: set[ImageBlob] = set()
+    for blob, name, artifact in sorted(layers, key=lambda layer: layer.name is None or layer.name.rpartition("/")[2] != MANIFEST):
+        if name is not None:
+            original = _file(folder, blob.path, title)
+            pieces = _pieces(original, blob, title, checked)
+            if artifact is None:
+                members.write(name, blob.size, pieces, original)
+            else:
+                members.write(name, artifact.size, _decompressed(pieces, artifact, f"the layer {quoted(name)}", title))
+    for blob in {config, *(layer.blob for layer in layers)}:
+        # What was linked has not been read, and of what many names have once is enough.
+        for _ in () if blob in checked else _pieces(_file(folder, blob.path, title), blob, title, checked):
+            pass
+    members.part_subgraph_data()
+
+
+def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
+    with _Parsing(title, f"its {LAYOUT}"):
+        if _document(folder, LAYOUT, title)["imageLayoutVersion"] != VERSION:
+            raise ValueError("it is of another version")
+    with _Parsing(title, f"its {INDEX}"):
+        images = list(_document(folder, INDEX, title)["manifests"])
+    if len(images) != 1:
+        hint = "copy the one that is meant into a layout of its own, and name that"
+        raise nothing(title, f"is an image layout of {len(images)} images: {hint}")
+    with _Parsing(title, f"its {INDEX}"):
+        if images[0]["mediaType"] != MANIFEST_TYPE:
+            raise nothing(title, "is an image layout of something else than one image of files")
+        blob = blob_of(images[0])
+    if blob.size > MOST_BYTES:
+        raise damaged(title, f"{blob} is larger than any manifest")
+    data = b"".join(_pieces(_file(folder, blob.path, title), blob, title, set()))
+    with _Parsing(title, "its manifest"):
+        document = json.loads(data)
+    return document if isinstance(document, dict) else {}
+
+
+class _Parsing:
+    """Makes one sentence of whatever a document of another form raises."""
+
+    def __init__(self, title: str, what: str) -> None:
+        self._title = title
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MALFORMED):
+            raise damaged(self._title, f"{self._what} is not as the OCI image specification has it") from error
+
+
+def _layer(descriptor: Mapping[str, Any]) -> _Layer:
+    """Raises what a descriptor of another form does."""
+    annotations = descriptor.get("annotations") or {}
+    name, blob = annotations.get(TITLE), blob_of(descriptor)
+    if not isinstance(name, str | None):
+        raise TypeError("a title is no text")
+    if name is None or CONTENT_DIGEST not in annotations or not descriptor["mediaType"].endswith(ZSTD_TYPE):
+        return _Layer(blob, name)
+    artifact = blob_of({"digest": annotations[CONTENT_DIGEST], "size": int(annotations[CONTENT_SIZE])})
+    return _Layer(blob, name.removesuffix(zstd.SUFFIX), artifact)
+
+
+def _decompressed(pieces: Iterator[bytes], artifact: ImageBlob, what: str, title: str) -> Iterator[bytes]:
+    """What compressed pieces come to, which is that content. Raises UnsoundArchive, EnvironmentFailure without the package for zstd."""
+    package = zstd.package()
+    digest, size = hashlib.sha256(), 0
+    reader = package.ZstdDecompressor().stream_reader(_PieceReader(pieces), read_size=_PIECE_BYTES)
+    try:
+        while piece := reader.read(_PIECE_BYTES):
+            digest.update(piece)
+            size += len(piece)
+            yield piece
+    except package.ZstdError as error:
+        raise damaged(title, f"{what} cannot be decompressed: {str(error).rpartition(': ')[2]}") from error
+    for _ in pieces:  # what follows counts too: the blob is checked at its end
+        pass
+    if (digest.hexdigest(), size) != artifact:
+        raise damaged(title, f"{what} is not, decompressed, what the image says: it has another size or SHA-256")
+
+
+class _PieceReader:
+    """Pieces as a file that is read from."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes, and none at the end."""
+        self._rest = self._rest or next(self._pieces, b"")
+        cut = len(self._rest) if size < 0 else size
+        piece, self._rest = self._rest[:cut], self._rest[cut:]
+        return piece
+
+
+def _file(folder: Path, path: str, title: str) -> Path:
+    """A file below the folder, which is there, and to which no link leads. Raises UnsoundArchive."""
+    why = why_unreadable(folder, path)
+    if why is not None:
+        raise damaged(title, f"its {path} {why}")
+    return folder / path
+
+
+def _document(folder: Path, path: str, title: str) -> Any:
+    """The JSON of one of the two documents of a layout, by name. Raises UnsoundArchive, and what is MALFORMED."""
+    try:
+        data = read_document(folder, path)
+    except ValueError as error:
+        raise damaged(title, f"its {path} {error}") from error
+    return json.loads(data)
+
+
+def _pieces(file: Path, blob: ImageBlob, title: str, checked: set[ImageBlob]) -> Iterator[bytes]:
+    """The bytes of a blob, which is then one of those `checked`. Raises UnsoundArchive unless they are those that its digest names."""
+    found = file.stat().st_size
+    if found != blob.size:
+        raise damaged(title, f"{blob} has {found:,} bytes; the image says {blob.size:,}")
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while piece := opened.read(_PIECE_BYTES):
+            digest.update(piece)
+            yield piece
+    if digest.hexdigest() != blob.sha256:
+        raise damaged(title, f"{blob} was changed: it has another SHA-256 than its name")
+    checked.add(blob)
+
+
+def _packed(artifact: Artifact | Compressed) -> Artifact:
+    return artifact.packed if isinstance(artifact, Compressed) else artifact
+
+
+def _described(layer: Artifact | Compressed) -> dict[str, Any]:
+    """The descriptor of a layer."""
+    packed, media_type = _packed(layer), MEDIA_TYPES[_packed(layer).role]
+    annotations = {TITLE: packed.path}
+    if isinstance(layer, Compressed):
+        media_type += ZSTD_TYPE
+        annotations |= {CONTENT_DIGEST: f"sha256:{layer.artifact.sha256}", CONTENT_SIZE: str(layer.artifact.size)}
+    return {**descriptor(media_type, packed.sha256, packed.size), "annotations": annotations}
+
+
+def _generated(document: Mapping[str, Any], path: str | None = None) -> Document:
+    data = canonical_json(document).encode()
+    return Document(path or blob_path(hashlib.sha256(data).hexdigest()), data)

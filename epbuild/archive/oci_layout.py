@@ -1,0 +1,146 @@
+"""The files of an OCI image layout: their names, media types and blobs.
+
+By the OCI image specification 1.1 ("Image Layout", "Image Manifest", "Guidelines for Artifact Usage").
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from epbuild.archive.artifact import Role
+from epbuild.core.safepath import real_path
+
+LAYOUT, INDEX = "oci-layout", "index.json"
+"""The files that make a folder an image layout."""
+
+VERSION = "1.0.0"
+"""Of the image layout."""
+
+ARTIFACT_TYPE = "application/vnd.epbuild.output.v1"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
+
+MEDIA_TYPES: Mapping[Role, str] = MappingProxyType(
+    {
+        "model": "application/vnd.epbuild.model.v1.onnx",
+        "context-binary": "application/vnd.epbuild.context-binary.v1",
+        "external-data": "application/vnd.epbuild.external-data.v1",
+        "base-model": "application/vnd.epbuild.base-model.v1.onnx",
+        "base-data": "application/vnd.epbuild.base-data.v1",
+        "genai-config": "application/vnd.epbuild.genai-config.v1+json",
+        "asset": "application/octet-stream",
+        "manifest": "application/vnd.epbuild.manifest.v1+json",
+        "provenance": "application/vnd.in-toto+json",
+        "bom": "application/vnd.cyclonedx+json",
+    }
+)
+"""The media type of a file, by its role. There is no registered one for ONNX; those of the last two are their formats' own."""
+
+TITLE = "org.opencontainers.image.title"
+REF_NAME = "org.opencontainers.image.ref.name"
+ZSTD_TYPE = "+zstd"
+"""What the media type of a compressed layer ends in."""
+
+CONTENT_DIGEST, CONTENT_SIZE = "dev.epbuild.content.digest", "dev.epbuild.content.size"
+"""On a compressed layer: `sha256:` and the SHA-256 of what it is decompressed, and how many bytes that has."""
+
+FORMAT_ANNOTATION = "dev.epbuild.format"
+"""On the `index.json` of an image layout that epbuild made; its value is FORMAT."""
+
+FORMAT = "1"
+
+MOST_BYTES = 16 << 20
+"""Of an index or a manifest. Registries take 4 MiB and less; a layout has room for more, but not for what would fill the memory."""
+
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading a document of another form raises."""
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class ImageBlob(NamedTuple):
+    """What names a blob: its SHA-256 in hex, and its size in bytes."""
+
+    sha256: str
+    size: int
+
+    @property
+    def path(self) -> str:
+        """Where it is in an image layout."""
+        return blob_path(self.sha256)
+
+    def __str__(self) -> str:
+        return f"the blob {self.sha256}"
+
+
+def blob_path(sha256: str) -> str:
+    """Where the blob of that digest is in an image layout."""
+    return f"blobs/sha256/{sha256}"
+
+
+def blob_of(descriptor: Mapping[str, Any]) -> ImageBlob:
+    """The blob that a descriptor names. Raises one of MALFORMED for anything that could lead elsewhere."""
+    digest, size = descriptor["digest"], descriptor["size"]
+    if not _DIGEST.fullmatch(digest) or not isinstance(size, int) or size < 0:
+        raise ValueError(digest)
+    return ImageBlob(digest.removeprefix("sha256:"), size)
+
+
+def descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
+    """The descriptor of a blob."""
+    return {"mediaType": media_type, "digest": f"sha256:{sha256}", "size": size}
+
+
+def why_unreadable(folder: Path, path: str) -> str | None:
+    """Why a file below an image layout is not read: a link leads to it, or it is missing; None where it can be."""
+    place = folder / path
+    if real_path(place) != real_path(folder) / path:
+        return "is a link, which is not followed"
+    return None if place.is_file() else "is missing"
+
+
+def read_document(folder: Path, path: str) -> bytes:
+    """A document below an image layout. Raises OSError, and ValueError, with the reason, where it is not read."""
+    why = why_unreadable(folder, path)
+    if why is not None:
+        raise ValueError(why)
+    with (folder / path).open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError("is larger than any")
+    return data
+
+
+def listed(folder: Path) -> Mapping[str, str]:
+    """The files that an image layout of epbuild's consists of: each file's SHA-256 by its POSIX path; none if it is not one.
+
+    It is one if its index is marked so and names one manifest, which is there and has not been changed. Whether the other files are there
+    is not looked at, and nothing outside the folder is.
+    """
+    try:
+        index = read_document(folder, INDEX)
+        layout = read_document(folder, LAYOUT)
+        document = json.loads(index)
+        (named,) = document["manifests"]
+        if document["annotations"][FORMAT_ANNOTATION] != FORMAT:
+            return {}
+        manifest = blob_of(named)
+        data = read_document(folder, manifest.path)
+        if hashlib.sha256(data).hexdigest() != manifest.sha256:
+            return {}
+        described = json.loads(data)
+        blobs = [blob_of(part) for part in (described["config"], *described["layers"])]
+    except (OSError, *MALFORMED):
+        return {}
+    return {
+        INDEX: hashlib.sha256(index).hexdigest(),
+        LAYOUT: hashlib.sha256(layout).hexdigest(),
+        **{blob.path: blob.sha256 for blob in (manifest, *blobs)},
+    }

@@ -1,0 +1,287 @@
+"""Tar archives compressed by zstd, written reproducibly, and read.
+
+Their bytes depend only on what is in them. Plain USTAR, and a pax header only where a name or a size needs one. Written from POSIX.1-2017
+(pax), not with the standard library: what `tarfile` writes differs between versions of Python.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Any, BinaryIO, Protocol
+
+from epbuild.archive import zstd
+from epbuild.archive.artifact import Artifact, Copy, Write
+from epbuild.archive.members import Members
+from epbuild.archive.refusal import damaged, harmful, quoted
+from epbuild.archive.stage import Stage
+from epbuild.core.errors import StepId
+
+MARKS: tuple[bytes, ...] = (zstd.MARK,)
+"""What such an archive begins with."""
+
+_HEAD_BYTES = 1 << 16  # of what is compressed: enough for a manifest
+_BLOCK_BYTES = 512
+_RECORD_BYTES = 20 * _BLOCK_BYTES
+_HEADER = Struct("100s 8s 8s 8s 12s 12s 8s c 100s 8s 32s 32s 8s 8s 155s 12x")
+_NAME_BYTES, _PREFIX_BYTES = 100, 155
+_LARGE = 1 << 33  # in octal this has one digit more than there is room for
+_NO_SUM = b" " * 8
+_USTAR = b"ustar\x0000"
+_FILE, _PAX = b"0", b"x"
+_PAX_NAME = b"././@PaxHeader"
+
+_PIECE_BYTES = 1 << 18
+# All headers of a member: names and a few numbers. `tarfile` would read one of any size at once, and any number of them.
+_MOST_HEADER_BYTES = 1 << 20
+_END = b"the end of what was compressed"
+_WRONG = (tarfile.TarError, EOFError, ValueError, LookupError, OverflowError, RecursionError)
+
+
+class _Readable(Protocol):
+    """Reads the next bytes, as many as were asked for or fewer, and none at the end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | None, step: StepId | None) -> None:
+    """Write the bytes of a compressed tar archive of `artifacts`, in their order, to `put`; `level` is zstd's, None: its default.
+
+    Raises what `copy` and `put` raise, and EnvironmentFailure when the package for zstd is missing.
+    """
+    compressor = zstd.compressor(level, step).compressobj()
+    with Stage(lambda piece: put(compressor.compress(piece)), "zstd") as stage:
+        write_tar(artifacts, copy, stage.put)
+    put(compressor.flush())
+
+
+def write_tar(artifacts: Sequence[Artifact], copy: Copy, put: Write) -> None:
+    """Write the bytes of a tar archive of `artifacts`, in their order, to `put`. Raises what `copy` and `put` raise."""
+    written = 0
+    for artifact in artifacts:
+        head, padding = _head(artifact.path, artifact.size), bytes(-artifact.size % _BLOCK_BYTES)
+        put(memoryview(head))
+        copy(artifact, put)
+        put(memoryview(padding))
+        written += len(head) + artifact.size + len(padding)
+    end = 2 * _BLOCK_BYTES
+    put(memoryview(bytes(end + -(written + end) % _RECORD_BYTES)))
+
+
+def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
+    """The name and content of the first member of an archive that `write` may have written; it is None if it has over `most` bytes.
+
+    Reads no more than that member. Raises OSError, and EnvironmentFailure when the package for zstd is missing.
+    """
+    package = zstd.package()
+    try:
+        return _first_member(package.ZstdDecompressor().stream_reader(file, read_size=_HEAD_BYTES), most)
+    except package.ZstdError:
+        return None
+
+
+def _first_member(source: _Readable, most: int) -> tuple[str, bytes] | None:
+    header = _exactly(source, _BLOCK_BYTES)
+    if len(header) < _BLOCK_BYTES:
+        return None
+    name, _, _, _, size_text, _, sum_text, kind, _, magic, *_, prefix = _HEADER.unpack(header)
+    try:
+        size, expected = int(size_text.rstrip(b"\0 "), 8), int(sum_text.rstrip(b"\0 "), 8)
+    except ValueError:
+        return None
+    if magic != _USTAR or kind != _FILE or prefix.strip(b"\0") or expected != _sum(header) or not 0 <= size <= most:
+        return None
+    data = _exactly(source, size)
+    return (name.rstrip(b"\0").decode(errors="replace"), data) if len(data) == size else None
+
+
+def _head(path: str, size: int) -> bytes:
+    """Everything that stands before a member's content."""
+    name, prefix = _split(path)
+    fields = {
+        **({"path": path} if name is None else {}),
+        **({"size": str(size)} if size >= _LARGE else {}),
+    }
+    mangled = path.encode("ascii", "replace")[:_NAME_BYTES] if name is None else name
+    plain = _header(mangled, prefix, size if size < _LARGE else 0, _FILE)
+    if not fields:
+        return plain
+    records = b"".join(_record(key, value) for key, value in fields.items())
+    return _header(_PAX_NAME, b"", len(records), _PAX) + records + bytes(-len(records) % _BLOCK_BYTES) + plain
+
+
+def _header(name: bytes, prefix: bytes, size: int, kind: bytes) -> bytes:
+    fields = [
+        name,
+        _octal(0o644, 8),
+        _octal(0, 8),
+        _octal(0, 8),
+        _octal(size, 12),
+        _octal(0, 12),
+        _NO_SUM,
+        kind,
+        b"",
+        _USTAR,
+        b"",
+        b"",
+    ]
+    blank = _HEADER.pack(*fields, _octal(0, 8), _octal(0, 8), prefix)
+    fields[6] = b"%06o\0 " % _sum(blank)
+    return _HEADER.pack(*fields, _octal(0, 8), _octal(0, 8), prefix)
+
+
+def _split(path: str) -> tuple[bytes | None, bytes]:
+    """A path as USTAR's name and prefix, which have a slash between them; None where it has no room there, or is not ASCII."""
+    if not path.isascii():
+        return None, b""
+    name = path.encode()
+    if len(name) <= _NAME_BYTES:
+        return name, b""
+    at = name.find(b"/", max(len(name) - _NAME_BYTES - 1, 1))
+    return (name[at + 1 :], name[:at]) if 0 < at <= _PREFIX_BYTES and at < len(name) - 1 else (None, b"")
+
+
+def _record(key: str, value: str) -> bytes:
+    """A pax record: it begins with its own length, whose digits count too."""
+    rest = f" {key}={value}\n".encode()
+    size = len(rest)
+    while size != len(rest) + len(str(size)):
+        size = len(rest) + len(str(size))
+    return str(size).encode() + rest
+
+
+def _octal(number: int, room: int) -> bytes:
+    return b"%0*o\0" % (room - 1, number)
+
+
+def _sum(header: bytes) -> int:
+    """The sum of a header's bytes, in which its sum counts as spaces."""
+    return sum(header[:148]) + sum(_NO_SUM) + sum(header[156:])
+
+
+def _exactly(source: _Readable, size: int) -> bytes:
+    """The next `size` bytes, or fewer at the end."""
+    pieces, left = [], size
+    while left and (piece := source.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def unpack(path: Path, members: Members) -> None:
+    """Write every member of the archive to `members`.
+
+    Raises UnsoundArchive, CannotUnpack, OSError where it cannot be read, and EnvironmentFailure when the package for zstd is missing.
+    """
+    with path.open("rb") as file:
+        _unpack_all(file, members)
+
+
+def _unpack_all(file: BinaryIO, members: Members) -> None:
+    package = zstd.package()
+    # A stream that is cut short looks like one that has ended. What follows it comes out whole only if it did end.
+    end = package.ZstdCompressor(write_checksum=True).compress(_END)
+    reader = package.ZstdDecompressor().stream_reader(_Followed(file, end), read_size=_PIECE_BYTES, read_across_frames=True)
+    stream = _Forward(reader)
+    start = "its beginning"
+    try:
+        archive = tarfile.TarFile(fileobj=stream, mode="r", encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
+        while (member := archive.next()) is not None:
+            # It keeps all that it has read of them.
+            archive.members = []  # type: ignore[attr-defined]
+            archive.pax_headers = {}
+            stream.headers = 0
+            start = f"the member {quoted(member.name)}"
+            _unpack(member, stream, members)
+        _check_end(stream, members.title)
+    except package.ZstdError as error:
+        raise damaged(members.title, f"it cannot be decompressed from {start} on: {_reason(error)}") from error
+    except _WRONG as error:
+        raise damaged(members.title, f"it is no tar archive from {start} on: {error}") from error
+
+
+def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None:
+    name = member.name
+    if member.isdir():
+        members.names.folder(name)
+        return
+    if member.issym() or member.islnk():
+        raise harmful(members.title, name, "is a link")
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.issparse() or member.size < 0:
+        raise harmful(members.title, name, "is neither a plain file nor a folder")
+    members.write(name, member.size, stream.pieces(member.size))
+
+
+def _check_end(stream: _Forward, title: str) -> None:
+    """`tarfile` takes whatever is no header for the end of an archive. That is a block of zeros, and after it there are only zeros."""
+    ended = stream.last == bytes(_BLOCK_BYTES)
+    rest = b""
+    for piece in stream.rest():
+        rest += piece
+        body, rest = rest[: -len(_END)], rest[-len(_END) :]
+        ended = ended and not body.strip(b"\0")
+    if not ended or rest != _END:
+        raise damaged(title, "it ends before its end, or goes on after it")
+
+
+class _Followed:
+    """A file, and then these bytes."""
+
+    def __init__(self, file: BinaryIO, rest: bytes) -> None:
+        self._file = file
+        self._rest = rest
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._file.read(size)
+        if not piece and size:
+            piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+
+class _Forward:
+    """A stream as `tarfile` reads files: it may go to a later place, never to an earlier one, and its headers have a limit."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._at = 0
+        self.last = b""
+        """The header that was read last."""
+        self.headers = 0
+        """How many bytes of headers have been read for one member."""
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, place: int) -> int:
+        if place < self._at:
+            raise tarfile.ReadError("a member lies before the one that precedes it")
+        for _ in self.pieces(place - self._at):
+            pass
+        return self._at
+
+    def read(self, size: int) -> bytes:
+        """A header, or a part of one: `size` bytes, or fewer at the end."""
+        self.headers += abs(size)
+        if size < 0 or self.headers > _MOST_HEADER_BYTES:
+            raise tarfile.ReadError("its headers are larger than any")
+        self.last = b"".join(self.pieces(size))
+        return self.last
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """The next `size` bytes, or fewer at the end."""
+        while size and (piece := self._stream.read(min(size, _PIECE_BYTES))):
+            size -= len(piece)
+            self._at += len(piece)
+            yield piece
+
+    def rest(self) -> Iterator[bytes]:
+        """All that is left."""
+        while piece := self._stream.read(_PIECE_BYTES):
+            yield piece
+
+
+def _reason(error: Exception) -> str:
+    """The reason of libzstd, without the names of functions."""
+    return str(error).rpartition(": ")[2]
