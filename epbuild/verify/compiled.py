@@ -86,7 +86,7 @@ class SharedBytes:
 
 def check_compiled(folder: Path, expected: Expected) -> tuple[CompiledModel, ...]:
     """Check the EPContext models in `folder`. Raises VerifyError with every problem found."""
-    models = {model.file: Model(folder, model.file, name_nodes=True) for model in expected.models}
+    models = {model.file: Model(folder, model.file, asked_for=True, name_nodes=True) for model in expected.models}
     flaws = {item.file: tuple(_flaws(models[item.file], item, expected)) for item in expected.models}
     sound = [model for model in models.values() if not flaws[model.file]]
     found = [flaw for several in flaws.values() for flaw in several]
