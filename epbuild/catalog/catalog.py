@@ -1,4 +1,4 @@
-"""Finding what is known of an EP: epbuild's own data files, each read when it is asked for, and those that a user adds."""
+"""The catalog: what is known of each EP, from epbuild's data and the user's files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from epbuild.catalog.entries import Entry, Option, SessionKeys, read_entry, read_session_keys
+from epbuild.catalog.entries import EpEntry, SessionKeys, read_entry, read_session_keys
+from epbuild.catalog.facts import ContextChanges
 from epbuild.catalog.normalize import UnknownName
+from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 from epbuild.core.canonical import canonical_json
 from epbuild.core.errors import nearest
+
+CPU_EP = "CPUExecutionProvider"
+"""The EP that every ONNX Runtime has, which runs what no other EP takes and compiles nothing."""
+SUFFIX = "ExecutionProvider"
+"""How ONNX Runtime's names of EPs end."""
 
 _DATA = Path(__file__).parent / "data"
 _SESSION = "session"
@@ -25,12 +32,12 @@ _DIGEST_FORMAT = 1
 class Catalog:
     """epbuild's own entries, and `added` ones, which come first where both know an EP."""
 
-    added: tuple[Entry, ...] = ()
+    added: tuple[EpEntry, ...] = ()
 
     @classmethod
     def with_files(cls, paths: Iterable[Path]) -> Catalog:
         """The catalog with a user's own files; raises BadCatalog."""
-        added: list[Entry] = []
+        added: list[EpEntry] = []
         for path in paths:
             new = load_catalog(path)
             for old in added:
@@ -45,7 +52,7 @@ class Catalog:
         """The names of all EPs that have an entry, sorted."""
         return tuple(sorted({*_stems(), *(entry.ep for entry in self.added)}))
 
-    def entries_for(self, ep: str) -> tuple[Entry, ...]:
+    def entries_for(self, ep: str) -> tuple[EpEntry, ...]:
         """Every packaging of an EP, the one that is meant by default first; raises KeyError for an EP that is not known."""
         added = tuple(entry for entry in self.added if entry.ep == ep)
         own = _own_entries(ep) if ep in _stems() else ()
@@ -53,7 +60,7 @@ class Catalog:
             raise KeyError(ep)
         return (*added, *own)
 
-    def entry(self, ep: str, distributions: Iterable[str] = ()) -> Entry:
+    def entry(self, ep: str, distributions: Iterable[str] = ()) -> EpEntry:
         """The entry of an EP by its ONNX Runtime name, in the packaging that one of `distributions` brings; raises KeyError.
 
         Where none of them brings one, the packaging that is meant by default.
@@ -61,7 +68,22 @@ class Catalog:
         entries, named = self.entries_for(ep), set(distributions)
         return next((entry for entry in entries if named & set(entry.distributions)), entries[0])
 
-    def digest(self, entry: Entry) -> str:
+    def context_changes(self) -> dict[str, ContextChanges]:
+        """What each EP lets one change around its EPContext nodes, by what they have as `source`."""
+        entries = (entry for ep in self.known_eps() for entry in reversed(self.entries_for(ep)))
+        return {source: entry.context_changes for entry in entries for source in entry.sources}
+
+    def genai_provider(self, ep: str) -> str:
+        """onnxruntime-genai's name of an EP, which is empty where it does not know it; of an EP that is not known, ONNX Runtime's."""
+        named = self.entries_for(ep)[0].genai_provider if ep in self.known_eps() else session_keys().genai_providers.get(ep)
+        return ep if named is None else named
+
+    def quantized_io_options(self) -> dict[str, str]:
+        """The EPs that compile a model's own QuantizeLinear and DequantizeLinear by an option, and that option."""
+        entries = (entry for ep in self.known_eps() for entry in self.entries_for(ep))
+        return {entry.ep: entry.quantized_io_option for entry in entries if entry.quantized_io_option is not None}
+
+    def digest(self, entry: EpEntry) -> str:
         """What names the part of an entry that a result depends on and that no other part of an action key shows.
 
         Options, their spellings and the SoCs are left out: they reach the EP as canonical strings, which are in the key themselves, so
@@ -78,12 +100,12 @@ def known_eps() -> tuple[str, ...]:
     return BUILT_IN.known_eps()
 
 
-def entries_for(ep: str) -> tuple[Entry, ...]:
+def entries_for(ep: str) -> tuple[EpEntry, ...]:
     """Every packaging of an EP that epbuild itself knows; raises KeyError for one that it does not."""
     return BUILT_IN.entries_for(ep)
 
 
-def entry(ep: str, distributions: Iterable[str] = ()) -> Entry:
+def entry(ep: str, distributions: Iterable[str] = ()) -> EpEntry:
     """The entry of an EP by its ONNX Runtime name; raises KeyError for one that is not known."""
     return BUILT_IN.entry(ep, distributions)
 
@@ -121,7 +143,7 @@ def _stems() -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def _own_entries(ep: str) -> tuple[Entry, ...]:
+def _own_entries(ep: str) -> tuple[EpEntry, ...]:
     return tuple(sorted((read_entry(_read(stem)) for stem in _stems()[ep]), key=lambda entry: not entry.default))
 
 
@@ -131,7 +153,7 @@ def _read(stem: str) -> dict[str, Any]:
     return tomllib.loads((_DATA / f"{stem}.toml").read_text(encoding="utf-8"))
 
 
-def _digest(entry: Entry) -> str:
+def _digest(entry: EpEntry) -> str:
     document = {
         "format": _DIGEST_FORMAT,
         "revision": entry.revision,

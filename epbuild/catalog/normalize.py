@@ -1,4 +1,4 @@
-"""One canonical string per option value, so that `60`, `"60"` and `sc8380xp` are one target and one key; anything else is refused.
+"""Canonical strings of option values.
 
 ONNX Runtime takes strings only, and EPs read a string that they do not understand as their default, in silence: this is where it stops.
 """
@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.options import Option
 from epbuild.core.errors import nearest
 
 _Number = TypeVar("_Number", int, float)
@@ -61,26 +62,26 @@ def normalize(option: Option, value: object, *, booleans: tuple[str, str], names
     return _RULES[option.type](option, text)
 
 
-def normalize_option(entry: Entry, name: str, value: object, *, strict: bool = True) -> str:
+def normalize_option(entry: EpEntry, name: str, value: object, *, strict: bool = True) -> str:
     """The canonical string of one provider option. Raises UnknownName or BadValue."""
     option = find_option(entry, name)
     return normalize(option, value, booleans=entry.booleans, names=entry.names.get(name, {}), strict=strict)
 
 
-def find_option(entry: Entry, name: str) -> Option:
+def find_option(entry: EpEntry, name: str) -> Option:
     """The option of that name; raises UnknownName, which names the nearest one."""
     if name not in entry.options:
         raise UnknownName(f"{entry.ep} has no option '{name}'", nearest(name, entry.options))
     return entry.options[name]
 
 
-def refusals(entry: Entry, options: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
+def refusals(entry: EpEntry, options: Mapping[str, str]) -> list[tuple[tuple[str, ...], str]]:
     """The combinations among canonical `options` that the EP rejects or misreads: the options' names, and the reason."""
     rows = entry.refusals_for(frozenset(options))
     return [((*row.when, *row.needs), row.reason) for row in rows if row.has_values(options)]
 
 
-def check_metadata(entry: Entry, key: str, value: str) -> None:
+def check_metadata(entry: EpEntry, key: str, value: str) -> None:
     """Raise BadValue if a device's metadata key or value is one that the EP does not have."""
     if not entry.metadata:
         return

@@ -1,10 +1,8 @@
-"""How near an EP's numbers come to those of ONNX Runtime's CPU EP, as thresholds for the metrics of a comparison."""
+"""Thresholds for how near an EP's numbers come to those of the CPU EP."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,3 @@ class Numbers:
     """What to do where numbers come out at `largest`, or at a multiple of it, and should be smaller: a sentence."""
     far: str = ""
     """What to do where numbers are too far from those of the CPU EP: a sentence."""
-
-
-def read_numbers(section: Mapping[str, Any] | None) -> Numbers:
-    """What a catalog document says in its section `numbers`."""
-    if section is None:
-        return Numbers()
-    values = {key: value for key, value in section.items() if key != "origin"}
-    for name in ("floats", "quantised"):
-        if name in values:
-            values[name] = Thresholds(**values[name])
-    return Numbers(**values)

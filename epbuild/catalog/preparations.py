@@ -1,4 +1,4 @@
-"""Built-in preparations: what is known of each kind and of its options, and the check of options against that.
+"""Built-in preparations: their kinds, options and the check of these.
 
 check(preparation("opset"), 21)                        {"target_version": 21}
 check(preparation("opset"), {"target_version": "new"})   a fault at ("target_version",)
@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from epbuild.catalog.rows import read_row
 from epbuild.core.errors import nearest
 
 PreparationOptionType = Literal[
@@ -62,6 +63,8 @@ class Preparation:
     one_of: tuple[str, ...] = ()
     any_of: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What the script is given beside the options."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -258,17 +261,7 @@ def _all() -> dict[str, Preparation]:
 
 
 def _preparation(kind: str, row: Mapping[str, Any]) -> Preparation:
-    return Preparation(
-        kind=kind,
-        summary=row["summary"],
-        packages=tuple(row["packages"]),
-        options=_options(row["options"]),
-        origin=row["origin"],
-        short=row.get("short"),
-        one_of=tuple(row.get("one_of", ())),
-        any_of=tuple(row.get("any_of", ())),
-        notes=tuple(row.get("notes", ())),
-    )
+    return read_row(Preparation, row, kind=kind, options=_options(row["options"]))
 
 
 def _options(table: Mapping[str, Any]) -> dict[str, PreparationOption]:
@@ -278,17 +271,4 @@ def _options(table: Mapping[str, Any]) -> dict[str, PreparationOption]:
 def _option(name: str, row: Mapping[str, Any]) -> PreparationOption:
     if row["type"] not in get_args(PreparationOptionType):
         raise ValueError(f"{name}: {row['type']}")
-    return PreparationOption(
-        name=name,
-        type=row["type"],
-        meaning=row["meaning"],
-        values=tuple(row.get("values", ())),
-        minimum=row.get("minimum"),
-        maximum=row.get("maximum"),
-        default=row.get("default"),
-        required=row.get("required", False),
-        requires=row.get("requires"),
-        packages=tuple(row.get("packages", ())),
-        suffix=row.get("suffix"),
-        options=_options(row.get("options", {})),
-    )
+    return read_row(PreparationOption, row, name=name, options=_options(row.get("options", {})))

@@ -1,4 +1,4 @@
-"""A user's own catalog file: the same format as epbuild's, checked against its schema and for what a schema cannot say."""
+"""A user's own catalog file, checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epbuild.catalog.entries import Entry, read_entry
+from epbuild.catalog.entries import EpEntry, read_entry
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.core.errors import nearest
 from epbuild.core.safepath import read_regular
@@ -26,7 +26,7 @@ class BadCatalog(ValueError):
         self.message = message
 
 
-def load_catalog(path: Path) -> Entry:
+def load_catalog(path: Path) -> EpEntry:
     """The entry that a user's catalog file describes; raises BadCatalog."""
     import tomllib
 
@@ -186,6 +186,8 @@ def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for number, row in enumerate(document.get("reproducible", {}).get("except", ())):
         for name in row.get("when", {}):
             yield f"reproducible.except.{number}", name
+    if "quantized_io_option" in document:
+        yield "quantized_io_option", document["quantized_io_option"]
     if "target_option" in document.get("binary", {}):
         yield "binary.target_option", document["binary"]["target_option"]
 
@@ -222,6 +224,8 @@ def _expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for number, row in enumerate(document.get("cannot", ())):
         if "symptom" in row:
             yield f"cannot.{number}.symptom", row["symptom"]
+    if "out_of_memory" in document:
+        yield "out_of_memory", document["out_of_memory"]
     for section, word in (
         ("binary", "target_pattern"),
         ("compatibility", "pattern"),

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from epbuild.catalog.catalog import BUILT_IN
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.onnxfile.connection import read_connection
@@ -51,7 +52,8 @@ def merge(
     if prefixes and len(prefixes) != len(models):
         raise UsageError(f"give --prefix once for each of the {len(models)} models ('' for none)")
     wanted = [read_connection(text, members_of(models)) for text in connections] if connections else None
-    made = merge_models(list(zip(models, prefixes or [""] * len(models), strict=True)), wanted, output)
+    named = list(zip(models, prefixes or [""] * len(models), strict=True))
+    made = merge_models(named, wanted, output, BUILT_IN.context_changes())
     print_line(f"wrote    {made.model}")
     for path in made.files:
         print_line(f"file     {path}")

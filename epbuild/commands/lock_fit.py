@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.catalog.catalog import Catalog, session_keys
-from epbuild.catalog.entries import Entry
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import PackageAddress, parse_address
@@ -89,7 +89,7 @@ def catalog_facts(recipe: Recipe) -> dict[str, str]:
     return facts
 
 
-def entries_in(recipe: Recipe, toolchain: Toolchain) -> list[Entry]:
+def entries_in(recipe: Recipe, toolchain: Toolchain) -> list[EpEntry]:
     """The EPs that the recipe's targets look for in a toolchain; raises what `catalog_facts` does."""
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     targets = [target for target in recipe.targets.values() if target.toolchain.name == toolchain.name]
@@ -113,7 +113,7 @@ def releases_of_models(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelS
     return releases
 
 
-def _entry(catalog: Catalog, ep: str, toolchain: Toolchain) -> Entry:
+def _entry(catalog: Catalog, ep: str, toolchain: Toolchain) -> EpEntry:
     return catalog.entry(ep, (requirement.distribution for requirement in toolchain.requirements))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.workspace import Workspace
-from epbuild.catalog.entries import KnownDifference
+from epbuild.catalog.facts import KnownDifference
 from epbuild.commands.actions import Actions
 from epbuild.commands.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.commands.kinds import kind_of

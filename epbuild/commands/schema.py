@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
-from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.options import Option
 from epbuild.core.schemas import schema
 
 SCHEMAS: Final = ("recipe", "manifest", "catalog")
@@ -99,7 +100,7 @@ def _objects(node: Any) -> Iterator[_Schema]:
             yield from _objects(child)
 
 
-def _option_properties(entries: Iterable[Entry]) -> dict[str, _Schema]:
+def _option_properties(entries: Iterable[EpEntry]) -> dict[str, _Schema]:
     """The options of an EP in all of its packagings, by name."""
     found: dict[str, list[_Schema]] = {}
     for entry in entries:

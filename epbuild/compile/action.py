@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.catalog.entries import KnownDifference
+from epbuild.catalog.facts import KnownDifference
 from epbuild.compile.executor import Execution, execute, remake
 from epbuild.compile.kind import KeyInputs, Kind, StepEnd, Work
 from epbuild.compile.preparing import prepared_files

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from epbuild.catalog.entries import Limitation
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.units import counted
 from epbuild.plan.steps import SessionGroup
@@ -22,7 +23,7 @@ _LONGEST_QUOTE = 300
 _LEFT_OUT = " [...] "
 _ERROR, _WARNING, _OTHER = range(3)  # the ranks of what is said
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
-_QNN_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\s*\]\s*", re.IGNORECASE)
+_SEVERITY_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\s*\]\s*", re.IGNORECASE)
 _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
 _BOILERPLATE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : "
@@ -35,8 +36,8 @@ _NOISE = re.compile(
     r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE"
     r"|Unable to get producer node for OrtValueInfo|Removing initializer '.*'\. It is not used by any node"
 )
-OUT_OF_MEMORY = re.compile(
-    r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|QNN_COMMON_ERROR_MEM_ALLOC|OpenBLAS error: Memory allocation"
+_OUT_OF_MEMORY = re.compile(
+    r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|OpenBLAS error: Memory allocation"
     r"|can't start new thread"
 )
 MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
@@ -86,7 +87,7 @@ def diagnose(group: SessionGroup, ending: Ending, log: str, refused: Sequence[Le
         ep, known = limitation
         why = f"{f': {raised}' if raised else ''}. {ep} cannot {known.what}: {known.why}.{quote}"
         return BuildError(Problem("EPB401", f"{subject} failed{why}", step, hint, f"it failed{why}"))
-    if OUT_OF_MEMORY.search("\n".join(ending.tail) if whole is None else whole):
+    if ran_out_of_memory("\n".join(ending.tail) if whole is None else whole, [ep.entry for ep in group.target.eps]):
         why = f"{'' if raised is None else f': {raised}'}.{quote}"
         what = "the worker ran out of memory"
         return EnvironmentFailure(Problem("EPB404", f"{what} {moment}{why}", step, f"{MORE_MEMORY} {hint}", f"{what}{why}"))
@@ -110,6 +111,12 @@ def diagnose(group: SessionGroup, ending: Ending, log: str, refused: Sequence[Le
         room = f"{FREE_SPACE} {hint}"
         return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
     return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))
+
+
+def ran_out_of_memory(text: str, entries: Iterable[EpEntry] = ()) -> bool:
+    """Whether a text is about too little memory, in general or in the words of the EPs of these catalog entries."""
+    patterns = (entry.out_of_memory for entry in entries if entry.out_of_memory is not None)
+    return _OUT_OF_MEMORY.search(text) is not None or any(re.search(pattern, text) for pattern in patterns)
 
 
 def _about_custom_ops(raised: str) -> str:
@@ -197,7 +204,7 @@ def shortened(text: str, most: int) -> str:
 
 def readable(line: str) -> str:
     """A line of a worker's log as a person wants it: without time stamps and source places, and nothing of what is always said."""
-    match = _LOG_PREFIX.match(line) or _QNN_PREFIX.match(line)
+    match = _LOG_PREFIX.match(line) or _SEVERITY_PREFIX.match(line)
     return "" if _NOISE.search(line) else line[match.end() :] if match else line
 
 
@@ -212,7 +219,7 @@ def _severity(line: str) -> tuple[str, int]:
     if match:
         rank = {"E": _ERROR, "F": _ERROR, "W": _WARNING}.get(match[1])
         return ("", _OTHER) if rank is None else (line[match.end() :], rank)
-    match = _QNN_PREFIX.match(line)
+    match = _SEVERITY_PREFIX.match(line)
     if match:
         return line[match.end() :], _ERROR if match[1].upper() == "ERROR" else _WARNING
     return line, _ERROR if _ERROR_WORDS.search(line) else _OTHER

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.catalog.entries import KnownDifference
+from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
 from epbuild.engine.capacity import estimated_memory
 from epbuild.plan.made import Made

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from epbuild.catalog.entries import NodeLogRules
+from epbuild.catalog.facts import NodeLogRules
 from epbuild.onnxfile.headers import NamedNode
 from epbuild.toolchain.process import Worth
 from epbuild.verify.fallback import LeftNode

@@ -17,9 +17,9 @@ from epbuild.compile.diagnosis import (
     FREE_SPACE,
     FROM_OUTSIDE,
     MORE_MEMORY,
-    OUT_OF_MEMORY,
     ended,
     last_words,
+    ran_out_of_memory,
     readable,
     shortened,
     signal_name,
@@ -208,6 +208,7 @@ def _request(preparation: Preparation, execution: Execution) -> dict[str, Any]:
         "output": preparation.output,
         "options": dict(preparation.options),
         "files": {name: list(files) for name, files in preparation.option_files.items()},
+        "settings": dict(preparation.settings),
     }
 
 
@@ -268,7 +269,7 @@ def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildErr
         return EnvironmentFailure(Problem("EPB456", f"{tidy(why)}.", step, f"{last.get('hint') or ''} {hint}".strip()))
     if preparation.script is None:
         return _of_a_program(preparation, int(why), ending, printed, hint)
-    if OUT_OF_MEMORY.search(f"{last['type']}: {why}"):
+    if ran_out_of_memory(f"{last['type']}: {why}"):
         message = f"'{preparation.title}' ran out of memory: {shortened(tidy(why), _LONGEST_QUOTE)}."
         return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
     message = f"'{preparation.title}' failed: {shortened(tidy(why), _LONGEST_QUOTE)}."
@@ -280,7 +281,7 @@ def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildErr
 def _of_a_program(preparation: Preparation, status: int, ending: Ending, printed: str, hint: str) -> EpbuildError:
     """The error that the status of a program of the user's amounts to."""
     step = StepId(preparation.id)
-    memory = OUT_OF_MEMORY.search("\n".join(ending.tail[-_QUOTED:]))
+    memory = ran_out_of_memory("\n".join(ending.tail[-_QUOTED:]))
     if memory or -status in FROM_OUTSIDE:
         what = "ran out of memory" if memory else f"was ended from outside ({signal_name(-status)})"
         if ending.out_of_memory:

@@ -29,8 +29,6 @@ Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "t
 
 Facts = dict[Sense, dict[str, Any]]
 
-_VERSIONS = frozenset({"sdk", "backend_api", "version", "openvino"})
-"""The fields of compatibility strings that tell of the toolchain and not of the target, as the catalog names them."""
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _BESIDE = ("base-model", "base-data", "genai-config", "asset")
 """The roles of files that are neither compiled nor told from what is."""
@@ -256,13 +254,13 @@ def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
     """What a compatibility string says of the target, and of the toolchain; what the catalog cannot read counts for the target."""
     known = entry_of(ep)
     match = re.search(known.compatibility_pattern, text) if known is not None and known.compatibility_pattern else None
-    if match is None:
+    if known is None or match is None:
         return {"text": text}, {}
     named = {name: value for name, value in match.groupdict().items() if value is not None}
     rest = text
     for name in sorted(named, key=match.start, reverse=True):
         rest = f"{rest[: match.start(name)]}{rest[match.end(name) :]}"
-    versions = {name: value for name, value in named.items() if name in _VERSIONS}
+    versions = {name: value for name, value in named.items() if name in known.compatibility_versions}
     return {**{name: value for name, value in named.items() if name not in versions}, "the rest": rest}, versions
 
 

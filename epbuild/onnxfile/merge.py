@@ -21,7 +21,7 @@ from epbuild.onnxfile.naming import Part, connect, is_context, name_nodes, nodes
 from epbuild.onnxfile.packaging import find_binary, find_data, other_users, read_compiled
 from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
-from epbuild.onnxfile.tolerance import tolerance
+from epbuild.onnxfile.tolerance import Tolerances
 
 _COMPATIBILITY = "ep_compatibility_info."
 # More than longer names can add to the models' bytes.
@@ -42,19 +42,24 @@ class Merged:
     """What of the models is not in the merged one: a sentence each."""
 
 
-def merge_models(inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path) -> Merged:
+def merge_models(
+    inputs: Sequence[tuple[Path, str]],
+    connections: Sequence[Connection] | None,
+    destination: Path,
+    tolerances: Tolerances,
+) -> Merged:
     """Writes the model `destination`, and beside it the files that it refers to, from compiled models and a prefix for each one's names.
 
     The models are in the order in which they run. `connections` are outputs that feed inputs; None connects an output with each later
     input of the same name. All other inputs and outputs stay, and an input of one name in several models becomes one input. EPContext
-    nodes keep their names, by which EPs find a graph in its context, unless two are the same.
+    nodes keep their names, by which EPs find a graph in its context, unless two are the same. `tolerances` say what EPs let one change.
 
     Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) where the models do not fit together or an EP would not load the
     result, VerifyError (EPB600, EPB602, EPB605) for models that are not whole, OSError; nothing was written then.
     """
     opened = members_of([path for path, _ in inputs])
     _check_size(opened)
-    _check_contexts(opened)
+    _check_contexts(opened, tolerances)
     joined = same_names(opened) if connections is None else tuple(connections)
     check_connections(opened, joined)
     if os.path.lexists(destination):
@@ -62,7 +67,7 @@ def merge_models(inputs: Sequence[tuple[Path, str]], connections: Sequence[Conne
     import onnx
 
     parts = [
-        Part(item.label, prefix, onnx.load(item.path, load_external_data=False), lone=not _is_shared(item))
+        Part(item.label, prefix, onnx.load(item.path, load_external_data=False), not _is_shared(item), tolerances)
         for item, (_, prefix) in zip(opened, inputs, strict=True)
     ]
     connect(parts, joined)
@@ -104,7 +109,7 @@ def _check_size(opened: Sequence[Member]) -> None:
         raise ChangeRefused(Problem("EPB623", message, None, "Extract the embedded contexts first: epbuild relink --extract."))
 
 
-def _check_contexts(opened: Sequence[Member]) -> None:
+def _check_contexts(opened: Sequence[Member], tolerances: Tolerances) -> None:
     """Refuses more compiled contexts than an EP loads from one model."""
     contexts: dict[str, dict[object, str]] = {}
     for number, item in enumerate(opened):
@@ -117,7 +122,7 @@ def _check_contexts(opened: Sequence[Member]) -> None:
                 continue
             contexts.setdefault(str(node.source), {})[context] = item.label
     for source, found in contexts.items():
-        most = tolerance(source).contexts
+        most = tolerances[source].contexts if source in tolerances else None
         if most is not None and len(found) > most:
             message = f"{source} loads {most} context from one model, and there are {len(found)}: {', '.join(found.values())}"
             raise ChangeRefused(Problem("EPB626", message, None, "Keep them in models of their own."))

@@ -11,7 +11,7 @@ from epbuild.core.errors import Problem
 from epbuild.onnxfile.connection import Connection
 from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE
 from epbuild.onnxfile.refusal import ChangeRefused
-from epbuild.onnxfile.tolerance import tolerance
+from epbuild.onnxfile.tolerance import Tolerances
 
 _HINT = "Keep them apart with --prefix."
 
@@ -25,6 +25,7 @@ class Part:
     proto: Any
     lone: bool
     """Whether no other model is known to have a graph in the same context."""
+    tolerances: Tolerances
     names: dict[str, str] = field(init=False)
     contexts: list[Any] = field(init=False)
     fed: set[str] = field(default_factory=set)
@@ -50,7 +51,30 @@ class Part:
             return Problem(
                 "EPB627", f"'{old}' of {self.label} would be called '{new}', which is another value there", None, _HINT
             )
-        return next((found for node in self.contexts if (found := _context_objection(self.label, node, old, new))), None)
+        return next((found for node in self.contexts if (found := self.context_objection(node, old, new))), None)
+
+    def names_attribute(self, node: Any) -> str | None:
+        """The attribute of a context that has its own names of the node's values; None where they cannot be renamed."""
+        known = self.tolerances.get(text_of(node, "source") or "")
+        return known.value_names if known is not None else None
+
+    def context_objection(self, node: Any, old: str, new: str) -> Problem | None:
+        """Why a value of an EPContext node cannot be called `new`, as far as its EP goes."""
+        if new == old or old not in chain(node.input, node.output):
+            return None
+        source, attribute = text_of(node, "source"), self.names_attribute(node)
+        renamed = f"'{old}' of {self.label} would be called '{new}'"
+        if attribute is None:
+            message = f"{source} does not load a context whose inputs or outputs are renamed: {renamed}"
+            hint = "Leave the model's prefix out, or rename on the other side of the connection."
+            return Problem("EPB626", message, None, hint)
+        own = _own_names(node, attribute)
+        if set("=;") & set(new + own[old]):
+            message = f"{renamed}, and {source} cannot be told so: '=' and ';' end a name there"
+            return Problem("EPB626", message, None, "Leave the model's prefix out, or rename the values of the source model.")
+        if any(new in (value, name) for value, name in own.items() if value != old):
+            return Problem("EPB626", f"{renamed}, which {source} takes for another input or output of that context", None, _HINT)
+        return None
 
 
 def connect(parts: Sequence[Part], connections: Sequence[Connection]) -> None:
@@ -69,7 +93,7 @@ def connect(parts: Sequence[Part], connections: Sequence[Connection]) -> None:
     for part in parts:
         for node in part.contexts:
             for old in chain(node.input, node.output):
-                problem = _context_objection(part.label, node, old, part.names.get(old, old))
+                problem = part.context_objection(node, old, part.names.get(old, old))
                 if problem is not None:
                     raise ChangeRefused(problem)
     _refuse_two_of_a_name(parts)
@@ -78,7 +102,7 @@ def connect(parts: Sequence[Part], connections: Sequence[Connection]) -> None:
 def rename(part: Part) -> None:
     """Changes the values' names in the model's proto, and says to EPs that want to know what they were."""
     for node in part.contexts:
-        _tell_values(node, part.names)
+        _write_own_names(part, node)
     _map_graph(part.proto.graph, part.names.__getitem__)
 
 
@@ -165,34 +189,14 @@ def _common_name(parts: Sequence[Part], ends: Sequence[tuple[int, str]], *, fixe
     raise ChangeRefused(first)
 
 
-def _context_objection(label: str, node: Any, old: str, new: str) -> Problem | None:
-    source = text_of(node, "source")
-    attribute = tolerance(source).value_names
-    if new == old or old not in chain(node.input, node.output):
-        return None
-    if attribute is None:
-        message = (
-            f"{source} does not load a context whose inputs or outputs are renamed: '{old}' of {label} would be called '{new}'"
-        )
-        return Problem("EPB626", message, None, "Leave the model's prefix out, or rename on the other side of the connection.")
-    own = _own_names(node, attribute)
-    if set("=;") & set(new + own[old]):
-        message = f"'{old}' of {label} would be called '{new}', and {source} cannot be told so: '=' and ';' end a name there"
-        return Problem("EPB626", message, None, "Leave the model's prefix out, or rename the values of the source model.")
-    if any(new in (value, name) for value, name in own.items() if value != old):
-        message = f"'{old}' of {label} would be called '{new}', which {source} takes for another input or output of that context"
-        return Problem("EPB626", message, None, _HINT)
-    return None
-
-
 def _own_names(node: Any, attribute: str) -> dict[str, str]:
     """What the context itself calls each input and output of its node, by the value's name."""
     told = dict(pair.split("=", 1) for pair in (text_of(node, attribute) or "").split(";") if "=" in pair)
     return {value: told.get(value, value) for value in chain(node.input, node.output) if value}
 
 
-def _tell_values(node: Any, names: dict[str, str]) -> None:
-    attribute = tolerance(text_of(node, "source")).value_names
+def _write_own_names(part: Part, node: Any) -> None:
+    attribute, names = part.names_attribute(node), part.names
     if attribute is None:
         return
     own = _own_names(node, attribute)
@@ -218,7 +222,8 @@ def _name_context(part: Part, node: Any, taken: dict[str, str]) -> None:
         return
     source = text_of(node, "source")
     alone = part.lone and sum(text_of(other, "source") == source for other in part.contexts) == 1
-    if not (alone and tolerance(source).lone_node_name):
+    known = part.tolerances.get(source or "")
+    if not (alone and known is not None and known.lone_node_name):
         message = f"both {taken[node.name]} and {part.label} have an EPContext node '{node.name}', and {source} needs that name as it is"
         raise ChangeRefused(Problem("EPB627", message, None, "Compile one of the models from another path."))
     if part.prefix:

@@ -1,40 +1,26 @@
-"""What each EP lets one change around its EPContext nodes, measured with released EPs: see "Merged models" in docs/relink.md."""
+"""What an EP lets one change around its EPContext nodes, as merging asks for it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Protocol
 
 
-@dataclass(frozen=True)
-class Tolerance:
-    """What an EP still loads and computes right."""
+class ContextTolerance(Protocol):
+    """What an EP still loads and computes right: the catalog has it, measured with released EPs."""
 
-    contexts: int | None = None
-    """How many compiled contexts one model may have; None for any number."""
-    value_names: str | None = None
-    """The attribute that says which inputs and outputs of the context a node's values stand for, as `value=name;` each.
+    @property
+    def contexts(self) -> int | None:
+        """How many compiled contexts one model may have; None: any number."""
 
-    None where the values cannot be renamed.
-    """
-    lone_node_name: bool = False
-    """Whether a node may be renamed that is the only one of its context. Others are found in the context by their names."""
+    @property
+    def value_names(self) -> str | None:
+        """The attribute that has the names of the context's own inputs and outputs; None: values cannot be renamed."""
 
-
-STRICT: Final = Tolerance()
-"""What is assumed of an EP that was not measured."""
-
-_QNN = Tolerance(value_names="io_name_overrides", lone_node_name=True)
-
-TOLERANCES: Final[Mapping[str, Tolerance]] = {
-    "QNNExecutionProvider": _QNN,
-    "QNN": _QNN,
-    "OpenVINOExecutionProvider": Tolerance(contexts=1),
-}
-"""By what EPContext nodes have as `source`."""
+    @property
+    def lone_node_name(self) -> bool:
+        """Whether a node may be renamed that is the only one of its context."""
 
 
-def tolerance(source: str | None) -> Tolerance:
-    """What the EP that a node's `source` names lets one change."""
-    return TOLERANCES.get(source or "", STRICT)
+Tolerances = Mapping[str, ContextTolerance]
+"""By what EPContext nodes have as `source`; of another source nothing may be changed, and any number of contexts be merged."""

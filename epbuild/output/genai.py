@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
+from epbuild.catalog.catalog import BUILT_IN, CPU_EP
 from epbuild.core.safepath import climbs, is_anchored
 from epbuild.output.jsonfile import JsonFile
 
@@ -27,20 +28,6 @@ _RUNS: Mapping[str, tuple[str, ...]] = {
     "both": (_PROMPT, _TOKEN),
     "lm_head": (_PROMPT, _TOKEN),
 }
-_PROVIDERS = {
-    "CoreMLExecutionProvider": "CoreML",
-    "CUDAExecutionProvider": "cuda",
-    "DmlExecutionProvider": "DML",
-    "MIGraphXExecutionProvider": "MIGraphX",
-    "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
-    "OpenVINOExecutionProvider": "OpenVINO",
-    "QNNExecutionProvider": "QNN",
-    "VitisAIExecutionProvider": "VitisAI",
-    "WebGpuExecutionProvider": "WebGPU",
-}
-"""onnxruntime-genai's names of EPs; it takes the long ones of some only."""
-_REFUSED_PROVIDERS = ("TensorrtExecutionProvider",)
-_CPU = "CPUExecutionProvider"
 _OTHER_PARTS = ("embedding", "encoder", "speech", "vision")
 _INPUTS = {
     "input_ids": "input_ids",
@@ -82,6 +69,12 @@ class Stage:
     session_options: Mapping[str, str] = field(default_factory=dict)
     provider_options: Sequence[tuple[str, Mapping[str, str]]] = ()
     """ONNX Runtime's name of each EP, with its options."""
+    genai_providers: Mapping[str, str] = field(default_factory=dict)
+    """onnxruntime-genai's names of EPs that the user's own catalog files have."""
+
+    def provider(self, ep: str) -> str:
+        """onnxruntime-genai's name of an EP; empty where it does not know it."""
+        return self.genai_providers.get(ep) or BUILT_IN.genai_provider(ep)
 
 
 def genai_config(base: Mapping[str, Any], stages: Sequence[Stage]) -> JsonFile:
@@ -132,15 +125,10 @@ def check_stages(base: Mapping[str, Any], stages: Sequence[Stage]) -> list[str]:
     return wrong or list(dict.fromkeys((*_unfed(base, stages), *_uncached(base, stages))))
 
 
-def provider_name(ep: str) -> str:
-    """onnxruntime-genai's name of an EP; of one that it may know by ONNX Runtime's, that."""
-    return _PROVIDERS.get(ep, ep)
-
-
 def _stage(stage: Stage, common: Mapping[str, Any]) -> dict[str, Any]:
     runs = _RUNS[stage.role]
     # The CPU EP is always there; an entry for it is refused once it has an option.
-    providers = [{provider_name(ep): dict(options)} for ep, options in stage.provider_options if ep != _CPU]
+    providers = [{stage.provider(ep): dict(options)} for ep, options in stage.provider_options if ep != CPU_EP]
     return {
         "filename": stage.filename,
         "inputs": list(stage.inputs),
@@ -218,7 +206,7 @@ def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
         if is_anchored(stage.filename) or climbs(stage.filename):
             yield f"the stage '{stage.name}' has the file '{stage.filename}', which is not below the configuration's folder"
         for ep, options in stage.provider_options:
-            if ep in _REFUSED_PROVIDERS:
+            if not stage.provider(ep):
                 yield f"the stage '{stage.name}' needs {ep}, which onnxruntime-genai does not know"
             yield from _unwritable(dict(options), f"an option of {ep}")
 

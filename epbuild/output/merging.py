@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epbuild.catalog.catalog import BUILT_IN
 from epbuild.compile.executor import COMPATIBILITY, node_document
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
 from epbuild.onnxfile.headers import read_header
@@ -58,9 +59,10 @@ def merge(part: Part, merging: Merging, staged: Path, say: Callable[[str], None]
 
     paths = {member: staged / name for member, name in draft_names(part, merging).items()}
     destination = staged / part.models[merging.name]
+    own = {source: ep.entry.context_changes for ep in part.target.eps for source in ep.entry.sources}
     pairs = [(paths[member], merging.prefixes[member]) for member in merging.members]
     try:
-        made = merge_models(pairs, merging.connections, destination)
+        made = merge_models(pairs, merging.connections, destination, {**BUILT_IN.context_changes(), **own})
     except (ChangeRefused, VerifyError) as error:
         raise BuildError(*(_told(problem, paths, merging.step) for problem in error.problems)) from error
     for path in paths.values():

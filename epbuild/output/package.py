@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from epbuild.archive.artifact import Artifact
+from epbuild.catalog.catalog import CPU_EP
 from epbuild.output.jsonfile import JsonFile
 from epbuild.output.manifest import FORMAT
 
@@ -26,7 +27,6 @@ GENAI_CONFIG = "genai_config.json"
 
 _SCHEMA_VERSION = "1.0"
 _SHARE = "ep.share_ep_contexts"
-_CPU = "CPUExecutionProvider"
 _WRITES_FILES = frozenset(
     {
         "session.collect_node_memory_stats_to_file",
@@ -174,7 +174,7 @@ def _body(variant: Variant) -> dict[str, Any]:
         **({"session_options": dict(variant.session_options)} if variant.session_options else {}),
     }
     # With a device, ONNX Runtime 1.31.1 never selects a variant for its own CPU EP.
-    device = None if variant.ep == _CPU else variant.device
+    device = None if variant.ep == CPU_EP else variant.device
     body = {
         "variant_directory": variant.folder or ".",
         "ep": variant.ep,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.archive.artifact import Artifact
+from epbuild.catalog.catalog import CPU_EP
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.assets import share_files
 from epbuild.output.contents import Bench, LaidOut, base_contents, inference_of, part_manifest
@@ -18,8 +19,6 @@ from epbuild.output.manifest import ManifestModel
 from epbuild.output.package import Variant, check_package, package_manifest
 from epbuild.plan.outputs import BASE, MANIFEST
 from epbuild.plan.steps import Emission, PlannedTarget
-
-CPU = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ def _not_compiled(laid: Sequence[LaidOut]) -> Iterator[Variant]:
     for item in laid:
         if item.part.genai is not None and item.part.base and item.part.group not in seen:
             seen.add(item.part.group)
-            yield Variant(item.part.group, BASE, _base_folder(item), None, CPU)
+            yield Variant(item.part.group, BASE, _base_folder(item), None, CPU_EP)
         if item.part.genai is not None:
             continue
         for member, name in item.part.base.items():
@@ -179,7 +178,7 @@ def _not_compiled(laid: Sequence[LaidOut]) -> Iterator[Variant]:
                 name=BASE,
                 folder=folder,
                 model_file=name,
-                ep=CPU,
+                ep=CPU_EP,
                 refers=tuple(posixpath.join(beside, location) for location in source["external_data"]),
                 # What is compiled stays together, so that other readers than ONNX Runtime's package API find it.
                 movable=True,

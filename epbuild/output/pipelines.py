@@ -130,4 +130,5 @@ def _stage(genai: Genai, source: _Source, file: str, target: PlannedTarget | Non
         outputs=tuple(value["name"] for value in source.signature["outputs"]),
         session_options=options,
         provider_options=eps,
+        genai_providers={ep.entry.ep: ep.entry.genai_provider or "" for ep in target.eps} if target is not None else {},
     )

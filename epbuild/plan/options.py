@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PureWindowsPath
 
 from epbuild.catalog.catalog import Catalog, find_session_key
-from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
+from epbuild.catalog.options import Option
 from epbuild.core.errors import Position, Problem
 from epbuild.plan.possible import compile_problems
 from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
@@ -118,13 +119,13 @@ class TargetPlanner:
         )
         return planned, checked.unchecked
 
-    def _digest(self, found: Entry) -> str:
+    def _digest(self, found: EpEntry) -> str:
         """The entry's digest; the catalog gives every target of an EP the same entry."""
         if id(found) not in self._digests:
             self._digests[id(found)] = self.catalog.digest(found)
         return self._digests[id(found)]
 
-    def _check_device(self, choice: EpChoice, found: Entry) -> None:
+    def _check_device(self, choice: EpChoice, found: EpEntry) -> None:
         if choice.device.virtual and not found.virtual_devices:
             message = f"{found.ep} offers no virtual device"
             self.problems.append(Problem("EPB218", message, choice.ep.where, "Leave `virtual` out of the target's device."))
@@ -163,7 +164,7 @@ class TargetPlanner:
                 staged[name] = option.with_files(value, names)
         return files, staged
 
-    def _library(self, choice: EpChoice, found: Entry) -> Path | None:
+    def _library(self, choice: EpChoice, found: EpEntry) -> Path | None:
         if choice.library is None:
             return None
         named, where = str(choice.library.value), choice.library.where

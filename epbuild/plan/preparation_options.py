@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from epbuild.catalog.catalog import entry
+from epbuild.catalog.catalog import CPU_EP, entry
 from epbuild.catalog.preparations import OptionFault, brought_by, check_options, preparation, preparation_kinds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.recipe.model import Toolchain
@@ -57,7 +57,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
 
 def bringing(name: str) -> set[str]:
     """The distributions of which one is enough for a package to be there: builds of ONNX Runtime have many names."""
-    builds = entry("CPUExecutionProvider").distributions if name == _RUNTIME else ()
+    builds = entry(CPU_EP).distributions if name == _RUNTIME else ()
     return {name, *builds, *brought_by(name)}
 
 

@@ -60,6 +60,8 @@ class Preparation:
     options: Mapping[str, Any] = field(default_factory=dict)
     option_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The staged names of the files that options name, by option."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What the script of a kind that epbuild ships is given beside the options."""
     staged: Mapping[str, Path] = field(default_factory=dict)
     """The files beside the model, by staged name."""
     folders: tuple[Path, ...] = ()
@@ -189,7 +191,7 @@ def with_files(preparation: Preparation, recipe: Path, problems: list[Problem]) 
     named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
     options = {name: value for name, value in given.items() if name not in named}
     packages = {name: frozenset(bringing(name)) for name in known.packages_for(given)}
-    preparation = replace(preparation, options=options, option_files=named, packages=packages)
+    preparation = replace(preparation, options=options, option_files=named, packages=packages, settings=known.settings)
     return replace(preparation, staged=staged.files, folders=tuple(staged.folders))
 
 
@@ -329,6 +331,7 @@ def preparation_document(preparation: Preparation, digests: Mapping[Path, str], 
         "command": list(preparation.command),
         "options": dict(preparation.options),
         "option_files": {name: list(files) for name, files in preparation.option_files.items()},
+        "settings": dict(preparation.settings),
     }
     return {
         "format": _FORMAT,

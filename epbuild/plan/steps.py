@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from epbuild.catalog.catalog import session_keys
-from epbuild.catalog.entries import Entry, KnownDifference, Limitation
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.facts import KnownDifference, Limitation
 from epbuild.core.errors import Position, Problem
 from epbuild.onnxfile.connection import Connection
 from epbuild.onnxfile.headers import Dimension
@@ -51,7 +52,7 @@ class ToolchainNeeds(NamedTuple):
     """A toolchain, the EPs that it has to hold, and beside them the packages of custom operators: where each module is asked for."""
 
     toolchain: Toolchain
-    entries: tuple[Entry, ...]
+    entries: tuple[EpEntry, ...]
     packages: Mapping[str, Position]
 
 
@@ -187,7 +188,7 @@ class OptionFile:
 class PlannedEp:
     """One EP of a target, whose options have become the strings that ONNX Runtime takes."""
 
-    entry: Entry
+    entry: EpEntry
     catalog: str
     """What names the catalog's knowledge of how this EP is driven."""
     device: DeviceChoice

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from epbuild.catalog.catalog import BUILT_IN, SUFFIX
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.report.problems import coloured
@@ -21,8 +22,8 @@ _MOST_NODES = 5
 _NUMBERS = ("main_context", "embed_mode", "max_size")
 _QUANTIZING = {"QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear"}
 _WHY_QUANTIZING = (
-    "They turn the model's own inputs and outputs into quantized ones and back, on the CPU. An EP may have an option to compile them too "
-    "(QNN: offload_graph_io_quantization)."
+    "They turn the model's own inputs and outputs into quantized ones and back, on the CPU. "
+    "An EP may have an option to compile them too ({})."
 )
 _WHY = (
     "The CPU, or another EP of the session, runs them: at each border tensors leave the accelerator and come back, which often costs more "
@@ -110,6 +111,10 @@ def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
         yield "the EP's own", ", ".join(own), _PLAIN
 
 
+def _quantized_io_options() -> str:
+    return ", ".join(f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
+
+
 def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
     others = found["other_operators"]
     count = sum(others.values())
@@ -124,7 +129,7 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
                 f" and {rest} more" if rest > 0 else ""
             )
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
-        yield "", _WHY_QUANTIZING if others.keys() <= _QUANTIZING else _WHY, _PLAIN
+        yield "", _WHY_QUANTIZING.format(_quantized_io_options()) if others.keys() <= _QUANTIZING else _WHY, _PLAIN
     else:
         yield "outside the EP", "nothing", _GREEN
     weights = found["initializers"]

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .operators import NoLibrary, Places, libraries
+from .plugins import JUDGE_NPUS_ONLY, SHARED_NOT_ON_CPU
 from .variants import Ep, OpenError, Variant
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ process_wide = threading.RLock()
 
 _DEVICE_TYPES = ("NPU", "GPU", "CPU")
 """What a model runs on where there is a choice."""
-_QNN = "QNNExecutionProvider"
 
 _OPTIMAL, _RECOMPILE, _UNKNOWN, _UNSUPPORTED = range(4)
 """What ONNX Runtime says of a compiled model and a device, the best first."""
@@ -109,13 +109,10 @@ def _device(
     asked = [device for device in offered if _is_asked_for(device, ep.device)]
     if not asked:
         raise _Unfit(f"needs a device of {ep.name} with {_wish(ep.device)}; it offers: {', '.join(map(_described, offered))}")
-    if variant.share_weights and variant.several and ep.name == _QNN:
-        # Measured with 2.7.0 on x86-64: the emulator ends the process with a segmentation fault.
+    if variant.share_weights and variant.several and ep.name in SHARED_NOT_ON_CPU:
         asked = [device for device in asked if _type(device) != "CPU"]
         if not asked:
-            raise _Unfit(
-                "has models that share weights, which need a Snapdragon: on other machines QNN crashes when it loads them"
-            )
+            raise _Unfit(f"has models that share weights, which {SHARED_NOT_ON_CPU[ep.name]}")
     ranked = [(_verdict(onnxruntime, variant, ep, device), _type_rank(device), device) for device in asked]
     # A device that nobody can judge is no way around one that was judged unfit.
     judged = [item for item in ranked if item[0] != _UNKNOWN]
@@ -151,8 +148,7 @@ def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDev
     """What ONNX Runtime says of the models on a device; the worst of them where they differ."""
     texts = variant.compatibility.get(ep.name, ())
     ask = _compatibility_function(onnxruntime)
-    # Asked of anything but an NPU, QNN 2.7.0 knows nothing, and sometimes ends the process with a segmentation fault.
-    if ask is None or not texts or (ep.name == _QNN and _type(device) != "NPU"):
+    if ask is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _type(device) != "NPU"):
         return _UNKNOWN
     verdicts = []
     for text in texts:

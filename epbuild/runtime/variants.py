@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from .plugins import PLUGINS
+
 MANIFEST = "manifest.json"
 FORMAT = 1
-
-PLUGINS = {
-    "onnxruntime-qnn": ("QNNExecutionProvider", "onnxruntime_qnn"),
-    "onnxruntime-ep-openvino": ("OpenVINOExecutionProvider", "onnxruntime_ep_openvino"),
-    "onnxruntime-ep-nv-tensorrt-rtx": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
-    "onnxruntime-ep-nv-tensorrt-rtx-cu12": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
-    "onnxruntime-ep-nv-tensorrt-rtx-cu13": ("NvTensorRTRTXExecutionProvider", "onnxruntime_ep_nv_tensorrt_rtx"),
-    "onnxruntime-ep-webgpu": ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu"),
-}
-"""The packages that ship plugin EPs: the EP, and the module that knows the library; for manifests that do not name the module."""
 
 _LONGEST_QUOTE = 120
 _BUILT_IN = "onnxruntime"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from epbuild.catalog.entries import Entry
+from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import Toolchain
 from epbuild.recipe.requirement import Requirement
@@ -39,7 +39,7 @@ class Environment:
     states: Mapping[str, FileState | None] = field(default_factory=dict)
     """What the file system said of each file and folder that the fingerprint came from."""
 
-    def identity(self, entries: Iterable[Entry], packages: Iterable[str] = ()) -> dict[str, Any]:
+    def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
         """What the environment is to a compile with these EPs, and these packages of custom operators, as a key holds it."""
         used = list(entries)
         modules = {*_modules(used), *packages}
@@ -98,7 +98,7 @@ def prepare(
     toolchain: Toolchain,
     base: Path,
     home: Path,
-    entries: Sequence[Entry],
+    entries: Sequence[EpEntry],
     locked: LockedEnvironment | None = None,
     packages: Mapping[str, Position] = MappingProxyType({}),
 ) -> Environment:
@@ -130,7 +130,7 @@ def prepare(
     return Environment(toolchain.name, interpreter, taken, memory, modules, seen.states)
 
 
-def _modules(entries: Iterable[Entry]) -> set[str]:
+def _modules(entries: Iterable[EpEntry]) -> set[str]:
     """The Python packages whose libraries take part: ONNX Runtime's, and those of the EPs."""
     return {_RUNTIME, *(entry.module for entry in entries)}
 
@@ -151,7 +151,7 @@ def _unmet(toolchain: Toolchain, taken: Fingerprint) -> Iterator[Problem]:
         yield Problem("EPB306", message, toolchain.where, "Install it there, or change the toolchain's packages.")
 
 
-def _missing(toolchain: Toolchain, taken: Fingerprint, entries: Sequence[Entry]) -> Iterator[Problem]:
+def _missing(toolchain: Toolchain, taken: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
     """The EPs that come in no package that is there, or is told to be missing."""
     known = {*taken.distributions, *(requirement.distribution for requirement in _held(toolchain))}
     for entry in entries:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from epbuild.catalog.entries import Limitation
+from epbuild.catalog.catalog import CPU_EP
+from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
 from epbuild.plan.steps import Member, PlannedTarget, SessionGroup
@@ -18,7 +19,7 @@ from epbuild.verify.fallback import Outside
 _MOST_HINTS = 2
 _FEW = 0.1
 """A hint that concerns no more than this part of the nodes outside is left out: these often go when the others do."""
-_ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}}}`, or end the target's `eps` with CPUExecutionProvider."
+_ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}}}`, or end the target's `eps` with {}."
 
 
 def unmet_expectations(group: SessionGroup, result: Mapping[str, Any]) -> list[Problem]:
@@ -52,7 +53,7 @@ def _unmet(group: SessionGroup, member: Member, model: Mapping[str, Any]) -> Ite
     if outside.reasons:
         message += f". The EP said: {outside.why}"
     hints = [limitation.hint for _, limitation in most_concerned(group.target, outside) if limitation.hint]
-    hint = " ".join([*hints, _ACCEPT.format(outside.count)])
+    hint = " ".join([*hints, _ACCEPT.format(outside.count, CPU_EP)])
     if member.expect.fallback_nodes is None:
         yield Problem("EPB655", message, step, hint)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from epbuild.catalog.catalog import entry, known_eps
-from epbuild.catalog.entries import Entry
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue as BadOption
 from epbuild.catalog.normalize import UnknownName, find_option, normalize
 from epbuild.onnxfile.epcontext import EPContextNode
@@ -22,11 +22,11 @@ COMPATIBILITY = "ep_compatibility_info."
 class Maker(ExpectedEp):
     """An EP with its catalog entry, if there is one, and the options that its contexts should be for, in the catalog's spelling."""
 
-    entry: Entry | None = None
+    entry: EpEntry | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
 
-def entry_of(source: str | None) -> Entry | None:
+def entry_of(source: str | None) -> EpEntry | None:
     """The catalog's entry of the EP whose EPContext nodes have this `source`."""
     return next((found for found in map(entry, known_eps()) if source in found.sources), None)
 
@@ -58,11 +58,11 @@ def compatibility(model: Model, ep: str) -> str | None:
     return None if isinstance(model.header, str) else model.header.metadata.get(f"{COMPATIBILITY}{ep}")
 
 
-def _maker(known: Entry, options: Mapping[str, str]) -> Maker:
+def _maker(known: EpEntry, options: Mapping[str, str]) -> Maker:
     return Maker(known.ep, known.sources, known.target_pattern, known.binary_target(options), known, options)
 
 
-def _canonical(known: Entry, name: str, value: str) -> str:
+def _canonical(known: EpEntry, name: str, value: str) -> str:
     try:
         option = find_option(known, name)
         return normalize(option, value, booleans=known.booleans, names=known.names.get(name, {}), strict=False)

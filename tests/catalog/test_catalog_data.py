@@ -13,8 +13,9 @@ import pytest
 
 import epbuild.catalog
 from epbuild.catalog.catalog import entries_for, entry, known_eps, session_keys
-from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import normalize
+from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import problems
 from epbuild.core.schemas import schema
 
@@ -116,7 +117,7 @@ def test_a_file_that_is_read_enters_the_key_by_its_content(
 
 
 @each_entry
-def test_an_entry_can_be_used_for_all_that_the_build_asks_of_it(found: Entry) -> None:
+def test_an_entry_can_be_used_for_all_that_the_build_asks_of_it(found: EpEntry) -> None:
     assert found.revision >= 1
     assert found.module.isidentifier()
     assert found.distribution == found.distributions[0]
@@ -149,7 +150,7 @@ def test_a_session_key_is_either_the_users_or_epbuilds() -> None:
 
 
 @each_entry
-def test_no_ep_option_has_the_name_of_a_session_key_since_silence_goes_by_name(found: Entry) -> None:
+def test_no_ep_option_has_the_name_of_a_session_key_since_silence_goes_by_name(found: EpEntry) -> None:
     assert not set(found.options) & set(session_keys().known)
 
 

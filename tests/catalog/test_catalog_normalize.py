@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.catalog.catalog import entries_for, entry, known_eps
-from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, normalize, normalize_option, plain_text
+from epbuild.catalog.options import Option
 
 QNN = entry("QNNExecutionProvider")
 OPENVINO = entry("OpenVINOExecutionProvider")
@@ -197,7 +198,7 @@ def test_a_path_stays_as_it_is_written_and_nothing_is_no_path() -> None:
 
 @given(which=st.sampled_from(ALL_OPTIONS), value=scalars)
 def test_what_was_normalised_once_stays_so_that_a_key_does_not_depend_on_how_often(
-    which: tuple[Entry, Option], value: object
+    which: tuple[EpEntry, Option], value: object
 ) -> None:
     found, option = which
     names = found.names.get(option.name, {})

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from epbuild.catalog.catalog import entries_for, entry, known_eps
-from epbuild.catalog.entries import Entry
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 from epbuild.core.schemas import schema
 from epbuild.diff.bytes_differ import Meaning
@@ -52,7 +52,7 @@ def test_of_an_ep_that_nobody_has_compiled_with_twice_nothing_is_claimed(ep: str
 
 
 @pytest.mark.parametrize("found", KNOWN, ids=lambda found: f"{found.short}-{found.kind}")
-def test_what_is_claimed_says_how_it_is_known(found: Entry) -> None:
+def test_what_is_claimed_says_how_it_is_known(found: EpEntry) -> None:
     known = found.reproducible
     assert known is not None
     assert known.what

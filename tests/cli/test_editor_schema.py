@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
-from epbuild.catalog.entries import Entry
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, normalize
 from epbuild.commands.schema import SCHEMAS, editor_schema
 from epbuild.core.schemas import schema
@@ -141,7 +141,7 @@ def test_a_session_key_that_epbuild_sets_itself_is_underlined(name: str) -> None
     assert underlined(recipe(session_options={name: "1"}))
 
 
-def accepted(entry: Entry, name: str, value: Any) -> bool:
+def accepted(entry: EpEntry, name: str, value: Any) -> bool:
     try:
         normalize(entry.options[name], value, booleans=entry.booleans, names=entry.names.get(name, {}))
     except BadValue:
@@ -165,7 +165,7 @@ def test_what_the_catalog_takes_is_never_underlined(ep: str) -> None:
 
 
 @given(st.sampled_from(OPTIONS), st.one_of(st.text(max_size=12), st.integers(), st.booleans(), st.floats(allow_nan=False)))
-def test_no_value_that_builds_is_underlined(option: tuple[Entry, str], value: Any) -> None:
+def test_no_value_that_builds_is_underlined(option: tuple[EpEntry, str], value: Any) -> None:
     entry, name = option
     if accepted(entry, name, value):
         assert option_validator(entry.ep, name).is_valid(value)

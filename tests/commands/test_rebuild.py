@@ -14,7 +14,7 @@ import onnx
 import pytest
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, STEPS, Workshop
 
-from epbuild.catalog.entries import KnownDifference
+from epbuild.catalog.facts import KnownDifference
 from epbuild.commands.events import ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.commands.rebuild import kept_place, verdict_on
 from epbuild.commands.run import run
@@ -303,7 +303,7 @@ GONE = FileDifference("x.bin", 4, None)
     ],
 )
 def test_only_what_a_target_is_known_for_is_excused(differences: Any, by: Any, verdict: str) -> None:
-    known = [KnownDifference("because", {}, row, "measured") for row in by]
+    known = [KnownDifference("because", "measured", by=row) for row in by]
     assert verdict_on(differences, known) == verdict
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_builds import COMPILES, sharing_group
 
-from epbuild.catalog.entries import Limitation
+from epbuild.catalog.facts import Limitation
 from epbuild.compile.diagnosis import diagnose, last_words, tells_progress, told_once
 from epbuild.core.errors import BuildError, EnvironmentFailure
 from epbuild.plan.steps import SessionGroup

@@ -13,6 +13,7 @@ from context_models import OPENVINO, QNN, compiled, context, files, value, write
 from onnx import TensorProto, helper
 from onnx_models import external_tensor, if_node
 
+from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import EpbuildError
 from epbuild.onnxfile.connection import Connection, read_connection
 from epbuild.onnxfile.embed import embed
@@ -23,7 +24,7 @@ from epbuild.onnxfile.refusal import ChangeRefused
 
 def merged(folder: Path, *models: Path, prefixes: Sequence[str] = (), connect: Sequence[Connection] | None = None) -> Merged:
     inputs = list(zip(models, prefixes or [""] * len(models), strict=True))
-    return merge_models(inputs, connect, folder / "out/m.onnx")
+    return merge_models(inputs, connect, folder / "out/m.onnx", BUILT_IN.context_changes())
 
 
 def graph_of(made: Merged) -> Any:
@@ -109,7 +110,7 @@ def test_one_output_may_feed_two_inputs_that_come_to_be_different_values_or_belo
     assert wiring(merged(tmp_path, first, second, connect=both))[-1] == (["a", "b"], ["z"])
     contexts = [context([name], [f"z_{name}"], embed_mode=0, ep_cache_context="two.bin") for name in "pq"]
     apart = write(tmp_path / "apart.onnx", contexts, [value("p"), value("q")], [value("z_p"), value("z_q")])
-    made = merge_models([(first, ""), (apart, "")], both, tmp_path / "apart/m.onnx")
+    made = merge_models([(first, ""), (apart, "")], both, tmp_path / "apart/m.onnx", BUILT_IN.context_changes())
     assert wiring(made)[1:] == [(["y"], ["z_p"]), (["y"], ["z_q"])]
 
 
@@ -135,7 +136,7 @@ def test_an_input_of_one_name_in_several_models_is_one_input_and_a_prefix_keeps_
     pair = compiled(tmp_path / "a.onnx", "x", "y"), compiled(tmp_path / "b.onnx", "x", "z")
     made = merged(tmp_path, *pair)
     assert (signature(made), made.shared_inputs, made.connections) == ((["x"], ["y", "z"]), ("x",), ())
-    made = merge_models([(pair[0], "a_"), (pair[1], "b_")], None, tmp_path / "apart.onnx")
+    made = merge_models([(pair[0], "a_"), (pair[1], "b_")], None, tmp_path / "apart.onnx", BUILT_IN.context_changes())
     assert (signature(made), made.shared_inputs) == ((["a_x", "b_x"], ["a_y", "b_z"]), ())
 
 
@@ -169,7 +170,7 @@ def test_a_node_keeps_the_name_by_which_its_ep_finds_it_unless_two_have_it(tmp_p
         compiled(tmp_path / f"{name}.onnx", takes, gives, node="same")
         for name, takes, gives in [("c", "x", "y"), ("d", "y", "z")]
     ]
-    made = merge_models([(twins[0], "c_"), (twins[1], "d_")], None, tmp_path / "twins.onnx")
+    made = merge_models([(twins[0], "c_"), (twins[1], "d_")], None, tmp_path / "twins.onnx", BUILT_IN.context_changes())
     nodes = graph_of(made).node
     assert [node.name for node in nodes] == ["same", "d_same"]
     assert [attribute(node, "partition_name") for node in nodes] == ["same", "d_same"]

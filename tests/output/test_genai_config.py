@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config, provider_name
+from epbuild.catalog.catalog import BUILT_IN
+from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
 
 KEYS = tuple(f"past_{kind}_{layer}" for layer in range(2) for kind in ("key", "value"))
 PRESENT = tuple(name.replace("past", "present") for name in KEYS)
@@ -109,8 +110,8 @@ def test_letters_beyond_ascii_are_written_as_they_are_since_genai_reads_no_escap
 
 
 def test_eps_are_named_as_genai_names_them() -> None:
-    assert provider_name("NvTensorRTRTXExecutionProvider") == "NvTensorRtRtx"
-    assert provider_name("AcmeExecutionProvider") == "AcmeExecutionProvider"
+    assert BUILT_IN.genai_provider("NvTensorRTRTXExecutionProvider") == "NvTensorRtRtx"
+    assert BUILT_IN.genai_provider("AcmeExecutionProvider") == "AcmeExecutionProvider"
 
 
 @pytest.mark.parametrize(

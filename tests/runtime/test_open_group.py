@@ -23,7 +23,7 @@ from imagined_onnxruntime import Machine, device
 from epbuild import runtime
 from epbuild.catalog.catalog import entries_for, known_eps
 from epbuild.runtime import OpenError
-from epbuild.runtime.variants import PLUGINS
+from epbuild.runtime.plugins import PLUGINS
 
 QNN, OPENVINO = "QNNExecutionProvider", "OpenVINOExecutionProvider"
 NPU, EMULATOR = device(QNN, "NPU", "Qualcomm"), device(QNN, "CPU")

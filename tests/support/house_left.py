@@ -1,7 +1,6 @@
 """What is left of each rule of the house: lists that only shrink."""
 
 LONG_FILES: set[str] = {
-    "catalog/entries.py",
     "commands/actions.py",
     "compile/executor.py",
     "onnxfile/headers.py",
@@ -11,7 +10,7 @@ LONG_FILES: set[str] = {
     "recipe/model.py",
     "recipe/source.py",
 }
-CHAINS: dict[str, int] = {"onnxfile": 7, "recipe": 10, "report": 8, "verify": 8}
+CHAINS: dict[str, int] = {"onnxfile": 7, "recipe": 10, "report": 8}
 CIRCLES: set[str] = set()
 HELPERS: set[str] = {
     "_beside",
@@ -38,7 +37,6 @@ CLASSES: set[str] = {
     "CustomOps",
     "Damage",
     "Ending",
-    "Entry",
     "Failure",
     "Group",
     "Kind",
@@ -57,7 +55,6 @@ CLASSES: set[str] = {
     "Source",
     "SourceModel",
     "Stage",
-    "Tolerance",
     "Toolchain",
     "Variant",
     "Verdict",
@@ -86,12 +83,6 @@ FIRST_LINES: set[str] = {
     "epbuild.cache.roots",
     "epbuild.cache.schema",
     "epbuild.cache.workspace",
-    "epbuild.catalog.catalog",
-    "epbuild.catalog.entries",
-    "epbuild.catalog.normalize",
-    "epbuild.catalog.numbers",
-    "epbuild.catalog.preparations",
-    "epbuild.catalog.userfile",
     "epbuild.cli.app",
     "epbuild.cli.completion",
     "epbuild.cli.lock",
@@ -175,7 +166,6 @@ FIRST_LINES: set[str] = {
     "epbuild.onnxfile.staging",
     "epbuild.onnxfile.suggestion",
     "epbuild.onnxfile.tensors",
-    "epbuild.onnxfile.tolerance",
     "epbuild.onnxfile.weights",
     "epbuild.onnxfile.wire",
     "epbuild.output.assets",

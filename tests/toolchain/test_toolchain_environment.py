@@ -156,7 +156,7 @@ def test_an_existing_environment_is_held_against_the_recipe_though_it_was_seen_b
 def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-ep-cuda13", "3.1", {"contoso_ep/libep.so": b"EP"})
-    contoso = dataclasses.replace(QNN, distribution="contoso-ep", distributions=("contoso-ep", "contoso-ep-cuda13"))
+    contoso = dataclasses.replace(QNN, distributions=("contoso-ep", "contoso-ep-cuda13"))
     environment = prepare(existing(python), tmp_path, tmp_path / "home", [contoso])
     assert environment.fingerprint.distributions["contoso-ep-cuda13"] == "3.1"
     with pytest.raises(ToolchainError, match="has no package contoso-ep,"):
@@ -166,7 +166,7 @@ def test_an_ep_that_comes_in_one_of_several_packages_is_found_in_any_of_them(tmp
 def test_an_ep_whose_catalog_file_names_no_package_is_looked_for_by_the_runtime_alone(tmp_path: Path) -> None:
     python = make_environment(tmp_path / "theirs")
     install(python, "contoso-onnxruntime", "1.31.1", {"onnxruntime/capi/libort.so": b"ORT"})
-    built_in = dataclasses.replace(OPENVINO, distribution="", distributions=())
+    built_in = dataclasses.replace(OPENVINO, distributions=())
     assert prepare(existing(python), tmp_path, tmp_path / "home", [built_in]).interpreter == python
 
 

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from epbuild.catalog.catalog import entries_for, known_eps, session_keys
-from epbuild.catalog.entries import Entry, Known, KnownDifference, Limitation, Option
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.facts import Known, KnownDifference, Limitation
+from epbuild.catalog.options import Option
 from epbuild.catalog.preparations import Preparation, PreparationOption, preparation, preparation_kinds
 from epbuild.commands.schema import editor_schema, plain_default
 from epbuild.core.schemas import schema
@@ -52,7 +54,7 @@ def _index() -> str:
     )
 
 
-def _ep_page(ep: str, entries: Sequence[Entry]) -> str:
+def _ep_page(ep: str, entries: Sequence[EpEntry]) -> str:
     sections: list[str] = []
     for entry in entries:
         if len(entries) > 1:
@@ -63,7 +65,7 @@ def _ep_page(ep: str, entries: Sequence[Entry]) -> str:
     return _page(ep, *sections)
 
 
-def _facts(entry: Entry) -> str:
+def _facts(entry: EpEntry) -> str:
     kind = "a plugin EP, loaded from its package or from a library" if entry.kind == "plugin" else "built into its ONNX Runtime"
     sharing = entry.sharing.what or "yes" if entry.sharing.possible else f"no: {entry.sharing.reason}"
     rows = {
@@ -80,7 +82,7 @@ def _facts(entry: Entry) -> str:
     return _table(("", ""), [(name, text) for name, text in rows.items() if text])
 
 
-def _renaming(entry: Entry) -> str:
+def _renaming(entry: EpEntry) -> str:
     if entry.node_names is None:
         return ""
     which = "any node" if entry.node_names.found_by == "partition_name" else "a node that is alone in its context"
@@ -146,7 +148,7 @@ def _listed(values: Sequence[str]) -> str:
     return ", ".join(map(_code, values[:_MOST_VALUES])) + more
 
 
-def _further(entry: Entry) -> Iterator[str]:
+def _further(entry: EpEntry) -> Iterator[str]:
     for option, known in entry.tables.items():
         yield f"### Values of {_code(option)}"
         yield _known_table(known)

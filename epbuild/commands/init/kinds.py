@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from epbuild.catalog.catalog import entries_for, known_eps
-from epbuild.catalog.entries import Entry, Limitation, Start
+from epbuild.catalog.entries import EpEntry
+from epbuild.catalog.facts import Limitation, Start
 
 
 @dataclass(frozen=True)
 class Kind:
     """An EP in one packaging, and what a first recipe for it holds."""
 
-    entry: Entry
+    entry: EpEntry
     start: Start
 
     @property

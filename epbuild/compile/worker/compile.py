@@ -24,6 +24,7 @@ ON_WINDOWS: dict[str, Any] = {}
 if os.name == "nt":
     ON_WINDOWS = runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "windows.py"))  # noqa: PTH100, PTH118, PTH120
 
+CPU = "CPUExecutionProvider"
 FAILED = 1
 ORPHANED = 75
 LONGEST_MESSAGE = 16_384

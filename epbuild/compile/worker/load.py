@@ -51,7 +51,7 @@ def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], ch
 def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any], devices: list[Any]) -> Any:
     """A session for a model, on the EPs of the request; on the CPU EP where it names none. Raises whatever ORT raises."""
     options = compiling.session_options(onnxruntime, request, model, devices)
-    providers = compiling.providers_by_name(onnxruntime, request) if request["eps"] else ["CPUExecutionProvider"]
+    providers = compiling.providers_by_name(onnxruntime, request) if request["eps"] else [compiling.CPU]
     # With ORT's fallback, an EP that fails is told as one that the session does not have.
     return compiling.new_session(onnxruntime, model["file"], options, providers)
 

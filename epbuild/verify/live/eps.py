@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from epbuild.catalog.catalog import BUILT_IN, find_session_key
-from epbuild.catalog.entries import Entry, Option
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import UnknownName, find_option
+from epbuild.catalog.options import Option
 from epbuild.core.safepath import real_path
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
@@ -30,7 +31,7 @@ def real_device(choice: DeviceChoice) -> DeviceChoice:
 
 
 def planned_ep(
-    entry: Entry, options: Mapping[str, str], planned: PlannedEp | None, device: DeviceChoice
+    entry: EpEntry, options: Mapping[str, str], planned: PlannedEp | None, device: DeviceChoice
 ) -> tuple[PlannedEp, list[str]]:
     """An EP to open models with, and the options that it has to do without."""
     files = planned.files if planned is not None else {}

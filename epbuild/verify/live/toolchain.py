@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.catalog.catalog import BUILT_IN
-from epbuild.catalog.entries import Entry
+from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import Toolchain
 from epbuild.recipe.requirement import read_requirement
@@ -27,7 +27,7 @@ _RUNTIME = "onnxruntime"
 class Wanted:
     """What an environment has to hold beside ONNX Runtime: packages with EPs, and with custom operators, these by their modules."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[EpEntry]
     packages: Sequence[str] = ()
 
     def prepared(self, toolchain: Toolchain, base: Path, home: Path) -> Environment:
@@ -74,8 +74,8 @@ def toolchain_of(document: Mapping[str, Any], wanted: Wanted, where: Path, home:
 
 
 def toolchain_at(
-    interpreter: Path, packagings: Iterable[Sequence[Entry]], packages: Sequence[str], home: Path
-) -> tuple[Environment, tuple[Entry, ...]]:
+    interpreter: Path, packagings: Iterable[Sequence[EpEntry]], packages: Sequence[str], home: Path
+) -> tuple[Environment, tuple[EpEntry, ...]]:
     """The environment of an interpreter, and the entry of each EP that it holds; `packagings` are the possible ones of each EP.
 
     Raises ToolchainError when the interpreter does not run, or holds no packaging of an EP, or not all `packages` of custom operators.
@@ -92,7 +92,7 @@ def toolchain_at(
         raise
 
 
-def entries_of(eps: Iterable[str], distributions: Mapping[str, str]) -> tuple[Entry, ...]:
+def entries_of(eps: Iterable[str], distributions: Mapping[str, str]) -> tuple[EpEntry, ...]:
     """The catalog's entry of each EP, in the packaging that the distributions bring; raises KeyError for an EP that it does not know."""
     return tuple(BUILT_IN.entry(ep, distributions) for ep in eps)
 

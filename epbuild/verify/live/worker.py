@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
-from epbuild.compile.diagnosis import FROM_OUTSIDE, OUT_OF_MEMORY, ended, signal_name, tidy, told_once
+from epbuild.compile.diagnosis import FROM_OUTSIDE, ended, ran_out_of_memory, signal_name, tidy, told_once
 from epbuild.compile.executor import custom_ops_request, ep_request
 from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.plan.custom_ops import CustomOps
@@ -205,7 +205,7 @@ def _failure(ending: Ending, said: Sequence[str], session: Session) -> Failure |
         return Failure(model, known, "EPB640", impossible=True)
     if ending.how == "timed out":
         return Failure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
-    if OUT_OF_MEMORY.search(whole or "\n".join(ending.tail)):
+    if ran_out_of_memory(whole or "\n".join(ending.tail), [ep.entry for ep in session.eps]):
         return Failure(model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644")
     if raised is not None and raised["kind"] in ("unfit", "custom_ops"):
         return Failure(model, f"{reason}.{quote}", "EPB640", impossible=True)

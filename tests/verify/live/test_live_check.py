@@ -17,7 +17,7 @@ from fake_trials import QNN, fake_worker, planned, session
 from onnx import TensorProto, helper
 
 from epbuild.catalog.catalog import entry
-from epbuild.catalog.entries import Limitation
+from epbuild.catalog.facts import Limitation
 from epbuild.catalog.numbers import Thresholds
 from epbuild.verify.artifact import Artifact
 from epbuild.verify.facts import Model
@@ -161,7 +161,7 @@ def test_sharing_models_are_open_at_the_same_time_with_the_option_that_lets_them
 def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
 ) -> None:
-    known = replace(entry(QNN), cannot=(Limitation("load models that share", "it crashes", (), None, "its reason", "measured"),))
+    known = replace(entry(QNN), cannot=(Limitation("load models that share", "it crashes", "measured", symptom="its reason"),))
     monkeypatch.setattr(trials, "session_for", lambda *asked: session(planned(entry=known)))
     behave(folder, "prefill_ctx", open="crash")
     found = tried(folder, Trial(numbers=True, strict=strict, sources=sources(folder)), share=True)

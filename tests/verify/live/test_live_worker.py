@@ -13,7 +13,7 @@ import pytest
 from fake_trials import QNN, fake_worker, planned, session
 
 from epbuild.catalog.catalog import entry
-from epbuild.catalog.entries import Limitation
+from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import EnvironmentFailure
 from epbuild.recipe.model import DeviceChoice
 from epbuild.verify.live import worker as trial_worker
@@ -21,7 +21,7 @@ from epbuild.verify.live.worker import Attempt, Feed, Load, attempt
 
 pytestmark = pytest.mark.slow  # every test starts a process
 
-LIMITATION = Limitation("load models that share weights", "it crashes", (), None, "gives its reason", "measured")
+LIMITATION = Limitation("load models that share weights", "it crashes", "measured", symptom="gives its reason")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ What is measured on samples comes from `.npz` files, one sample each, or from sa
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import runpy
@@ -260,7 +261,7 @@ def check_outputs(samples: Samples) -> None:
     import numpy
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(PREPROCESSED, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(PREPROCESSED, providers=[step.CPU])
     names = [output.name for output in session.get_outputs()]
     for index in range(len(samples)):
         for name, array in zip(names, session.run(None, samples.sample(index))):  # noqa: B905 - older interpreters
@@ -272,7 +273,6 @@ def write(request: dict[str, Any], options: dict[str, Any], samples: Samples) ->
     """Write the preprocessed model with what QNN takes quantised. Raises Refused where no sound ranges come of the samples."""
     from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantType
     from onnxruntime.quantization import quantize as quantize_model
-    from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
 
     CalibrationDataReader.register(type(samples))
     for name in ("activation_type", "weight_type"):
@@ -280,7 +280,8 @@ def write(request: dict[str, Any], options: dict[str, Any], samples: Samples) ->
             options[name] = QuantType[TYPES[options[name]]]
     if "calibrate_method" in options:
         options["calibrate_method"] = CalibrationMethod[options["calibrate_method"]]
-    config = get_qnn_qdq_config(PREPROCESSED, samples, **options)
+    module, _, function = request["settings"]["configuration"].partition(":")
+    config = getattr(importlib.import_module(module), function)(PREPROCESSED, samples, **options)
     config.op_types_to_quantize = sorted(config.op_types_to_quantize)
     result = step.SCRATCH + "/quantized.onnx"
     try:

@@ -3,7 +3,7 @@
     python -I quantize.py request.json      in the staging directory
 
     {"format": 1, "kind": "quantize", "source": "in/det.onnx", "output": "out/det.onnx", "options": {"activation_type": "uint8"},
-     "files": {"calibration": ["in/files/0/a.npz"]}}
+     "files": {"calibration": ["in/files/0/a.npz"]}, "settings": {}}
 
 Pipe, lifeline and endings are those of `compile.py`. A failure is reported with a `hint` beside its message where there is one.
 """
@@ -21,6 +21,7 @@ import tempfile
 from typing import Any
 
 REQUEST_FORMAT = 1
+CPU = "CPUExecutionProvider"
 SEED = "0"
 SCRATCH = "scratch"
 LARGEST_INLINE = 1 << 30  # bytes of weights; from 2 GiB on, one protobuf message cannot hold a model

@@ -1,0 +1,19 @@
+"""Rows of a catalog file as dataclasses: one reader for every class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+_Row = TypeVar("_Row")
+
+
+def read_row(kind: type[_Row], row: Mapping[str, Any], origin: str = "", /, **given: Any) -> _Row:
+    """Make a `kind` of what a row has under the names of its fields, lists as tuples; what the row lacks has the field's default.
+
+    `origin` is that of a row which has none of its own; `given` are fields that are not in the row as they are.
+    """
+    values = {"origin": origin, **row, **given}
+    found = {field.name: values[field.name] for field in fields(kind) if field.name in values}  # type: ignore[arg-type]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})

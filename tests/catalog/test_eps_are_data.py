@@ -1,0 +1,50 @@
+"""What is known of an EP is in its catalog file: no other room's code has an EP's name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import epbuild
+
+PACKAGE = Path(epbuild.__file__).parent
+EP = re.compile(r"qnn|openvino|tensorrt|vitis_?ai|migraphx|core_?ml|web_?gpu|\w+ExecutionProvider", re.IGNORECASE)
+CPU = "CPUExecutionProvider"
+REASONS = {
+    "runtime/plugins.py": "applications have the runtime and onnxruntime alone, and so no catalog",
+    "compile/worker/compile.py": f"the worker runs in the toolchain's interpreter, which has no catalog: {CPU} alone",
+    "compile/worker/preparations/step.py": f"as the worker: {CPU} alone",
+}
+"""The modules that have such a name, and why."""
+
+
+def words(tree: ast.Module) -> Iterator[str]:
+    """Every name and every text of a module, without its docstrings."""
+    bodies = (getattr(node, "body", None) for node in ast.walk(tree))
+    statements = (statement for body in bodies if isinstance(body, list) for statement in body)
+    docstrings = {statement.value for statement in statements if isinstance(statement, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            yield node.value
+        yield from (
+            text
+            for field in ("id", "attr", "arg", "name", "asname", "module")
+            if isinstance(text := getattr(node, field, None), str)
+        )
+
+
+def test_no_other_room_knows_an_ep_by_its_name() -> None:
+    found = {
+        name: {match[0] for text in words(ast.parse(path.read_text(encoding="utf-8"))) for match in EP.finditer(text)}
+        for path in PACKAGE.rglob("*.py")
+        if not (name := path.relative_to(PACKAGE).as_posix()).startswith("catalog/")
+    }
+    named = {name: eps for name, eps in found.items() if eps}
+    assert named.keys() == REASONS.keys()
+    assert [eps for name, eps in named.items() if name.startswith("compile/worker/")] == [{CPU}, {CPU}]
+
+
+def test_no_other_module_is_called_after_an_ep() -> None:
+    assert [path for path in PACKAGE.rglob("*.py") if EP.search(path.stem) and path.parent.name != "catalog"] == []
