@@ -27,8 +27,10 @@ from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
 from epbuild.diff.difference import compare
+from epbuild.engine.action import Runnable
 from epbuild.engine.events import OutputOf, Progress, StepFailed, StepStarted, shown_path
-from epbuild.engine.scheduler import Scheduler, drive
+from epbuild.engine.loop import drive
+from epbuild.engine.scheduler import Scheduler
 from epbuild.engine.tally import Tally
 from epbuild.plan.made import Made
 from epbuild.verify.payload import Payload
@@ -57,22 +59,9 @@ def rebuild_and_compare(
     tally = Tally({ident: [ident] for ident in made}, costs, jobs)
     rebuilding = _Rebuilding(actions, made, workspace, store, progress, tally)
     progress.report(ComparisonStarted(len(made), tally.seconds_left()))
-    scheduler = Scheduler(
-        dict.fromkeys(made, ()),
-        {ident: cost.seconds for ident, cost in costs.items()},
-        {ident: actions.memory(ident) for ident in made},
-        memory,
-    )
-    drive(
-        scheduler,
-        rebuilding.perform,
-        jobs=jobs,
-        keep_going=keep_going,
-        cancelled=actions.cancelled,
-        failed=rebuilding.failed,
-        skipped=rebuilding.skipped,
-        idle=actions.idle,
-    )
+    todo = [Runnable(ident, (), cost, actions.memory(ident)) for ident, cost in costs.items()]
+    scheduler = Scheduler(todo, memory)
+    drive(scheduler, rebuilding, jobs=jobs, keep_going=keep_going, cancelled=actions.cancelled, idle=actions.idle)
     progress.report(rebuilding.finished(time.monotonic() - begin))
     return rebuilding.exit_code
 
@@ -94,7 +83,7 @@ def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDiffe
 
 
 class _Rebuilding:
-    """The comparisons of one run; `perform` may be called from several threads."""
+    """The comparisons of one run; For any thread."""
 
     def __init__(
         self,
@@ -116,7 +105,7 @@ class _Rebuilding:
         self._ending = threading.Lock()  # held while an end is counted and told, so that the counts are told in order
         self._counts = Counter[str]()
 
-    def perform(self, ident: str) -> None:
+    def execute(self, ident: str) -> None:
         """Make one session group again and compare it. Raises EpbuildError when that fails, Cancelled when it is being stopped."""
         begin = time.monotonic()
         self._tally.begin(ident)
@@ -124,7 +113,7 @@ class _Rebuilding:
         kind = kind_of(made.action)
         place = kept_place(self._workspace.directory, ident)
         self._progress.report(StepStarted(ident, kind.doing_again))
-        with self._actions.alone(ident, ident, self._workspace.directory, _lease_name(ident)):
+        with self._actions.leases.hold(ident, ident, self._workspace.directory, _lease_name(ident)):
             with _explained(ident):
                 _remove(place)
             # No member is called by an empty name: the log is nobody's else.
@@ -161,14 +150,14 @@ class _Rebuilding:
         with self._ending:
             self._progress.report(replace(compared, progress=self._tally.end(ident, compiled=True)))
 
-    def failed(self, ident: str, error: EpbuildError) -> bool:
+    def fail(self, ident: str, error: EpbuildError) -> bool:
         """Take note that a session group could not be made again, or not compared; that is never allowed."""
         self._count("failed", error.exit_code)
         with self._ending:
             self._progress.report(StepFailed(ident, error.problems, self._tally.end(ident, compiled=False)))
         return False
 
-    def skipped(self, ident: str) -> None:
+    def skip(self, ident: str) -> None:
         """Take note that a session group was not tried, since another failed."""
         self._count("skipped", 0)
         self._tally.end(ident, compiled=False)

@@ -26,9 +26,11 @@ from epbuild.commands.removal import remove_orphan
 from epbuild.compile.result_shape import action_records
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import EnvironmentFailure, Problem, RecipeError, StoreError
+from epbuild.engine.action import Runnable
 from epbuild.engine.capacity import memory_here
 from epbuild.engine.events import Progress, RunStarted, Serialised, Warned, shown_path
-from epbuild.engine.scheduler import Scheduler, drive
+from epbuild.engine.loop import drive
+from epbuild.engine.scheduler import Scheduler
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.possible import obstacles
 from epbuild.plan.preparing import Preparation
@@ -182,7 +184,7 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        actions = Actions(recipe, found, environments, surveyor, progress, stop, retry=request.retry)
+        actions = Actions(found, environments, surveyor, progress, stop, retry=request.retry)
         steps = sum(step.action in todo for step in plan.steps)
         progress.report(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()
@@ -286,20 +288,14 @@ def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor,
 
 
 def _drive(actions: Actions, found: Survey, request: Request) -> None:
-    scheduler = Scheduler(
-        {action: found.plan.actions[action].needs for action in found.todo},
-        {action: actions.cost(action).seconds for action in found.todo},
-        {action: actions.memory(action) for action in found.todo},
-        request.memory or memory_here(),
-    )
+    todo = [Runnable(ident, found.plan.actions[ident].needs, actions.cost(ident), actions.memory(ident)) for ident in found.todo]
+    scheduler = Scheduler(todo, request.memory or memory_here())
     drive(
         scheduler,
-        actions.perform,
+        actions,
         jobs=request.jobs,
         keep_going=request.keep_going,
         cancelled=actions.cancelled,
-        failed=actions.failed,
-        skipped=actions.skipped,
         idle=actions.idle,
     )
 

@@ -1,4 +1,4 @@
-"""How much memory there is for compiling, and how much a session group is expected to take."""
+"""Memory: how much there is for actions, and how much one is expected to take."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BYTES_PER_BYTE = 2.5
 
 
 def estimated_memory(model_bytes: int) -> int:
-    """The bytes of memory that compiling models of so many bytes is expected to take, as long as nobody has measured it."""
+    """The bytes of memory that compiling models of so many bytes is expected to take, as long as it was not measured."""
     return _BASE_BYTES + int(_BYTES_PER_BYTE * model_bytes)
 
 
 def memory_here() -> int | None:
-    """The bytes of memory that this machine has, or this container may use; None where neither can be told."""
+    """The bytes of memory that this machine has, or this container may use; None where neither is known."""
     known = [size for size in (_physical(), *map(_limit, _LIMITS)) if size]
     return min(known, default=None)
 
@@ -40,5 +40,5 @@ def _physical() -> int | None:
 def _limit(name: str) -> int | None:
     try:
         return int((_CGROUP / name).read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no such limit: version 2 says "max"
+    except (OSError, ValueError):  # no such limit: version 2 has "max"
         return None

@@ -1,4 +1,4 @@
-"""In which order actions run: a state machine with one transition function, and a loop that keeps the workers busy.
+"""The scheduler of actions: a state machine with one transition function.
 
 An action waits until everything that it needs is done. The ready action with the highest cost goes first, since a long one that is started
 last is what a parallel build waits for; among equals, the order in which they were given. One whose memory does not fit beside what runs
@@ -8,17 +8,12 @@ lets smaller ones pass, but not for long; one that fits nowhere runs alone.
 from __future__ import annotations
 
 import heapq
-import queue
-import threading
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterable
 from enum import Enum
 
-from epbuild.core.errors import EpbuildError
+from epbuild.engine.action import Runnable
 
 _PATIENCE = 4  # how many actions may pass one that waits for memory
-_STOP_SECONDS = 1.5  # how long what runs may take to end when the build is being stopped
-_POLL_SECONDS = 0.2  # how long an interrupt may go unnoticed on platforms where waiting holds signals back
 
 
 class State(Enum):
@@ -40,29 +35,19 @@ _TRANSITIONS = {
 
 
 class Scheduler:
-    """The states of a set of actions; `needs` gives for each action those that must be done before it.
+    """The states of a set of actions; `budget` is the bytes of memory that there are for all of them (None: enough)."""
 
-    `memory` gives the bytes that an action takes while it runs (default: none), `budget` the bytes that there are for all (None: enough).
-    """
-
-    def __init__(
-        self,
-        needs: Mapping[str, Collection[str]],
-        cost: Mapping[str, float],
-        memory: Mapping[str, int] | None = None,
-        budget: int | None = None,
-    ) -> None:
-        self.states = dict.fromkeys(needs, State.WAITING)
+    def __init__(self, actions: Iterable[Runnable], budget: int | None = None) -> None:
+        self._actions = {action.id: action for action in actions}
+        self.states = dict.fromkeys(self._actions, State.WAITING)
         # What is not in this build is there already.
-        self._missing = {action: {need for need in before if need in needs} for action, before in needs.items()}
-        self._cost = cost
-        self._memory = memory or {}
+        self._missing = {action.id: {need for need in action.needs if need in self._actions} for action in self._actions.values()}
         self._budget = budget
         self._taken: dict[str, int] = {}
         self._passed = 0
-        self._place = {action: place for place, action in enumerate(needs)}
+        self._place = {action: place for place, action in enumerate(self._actions)}
         self._ready: list[tuple[float, int, str]] = []
-        self._followers: dict[str, list[str]] = {action: [] for action in needs}
+        self._followers: dict[str, list[str]] = {action: [] for action in self._actions}
         for action, before in self._missing.items():
             for need in before:
                 self._followers[need].append(action)
@@ -90,7 +75,7 @@ class Scheduler:
         return found
 
     def _fits(self, action: str) -> bool:
-        wanted = self._memory.get(action, 0)
+        wanted = self._actions[action].memory
         return self._budget is None or not wanted or not self._taken or sum(self._taken.values()) + wanted <= self._budget
 
     def finish(self, action: str) -> None:
@@ -127,108 +112,8 @@ class Scheduler:
             raise ValueError(f"{action} cannot go from {before.value} to {state.value}")
         self.states[action] = state
         if state is State.RUNNING:
-            self._taken[action] = self._memory.get(action, 0)
+            self._taken[action] = self._actions[action].memory
         else:
             self._taken.pop(action, None)
         if state is State.READY:
-            heapq.heappush(self._ready, (-self._cost.get(action, 0.0), self._place[action], action))
-
-
-class Idle:
-    """Those of the running actions that need no place at the moment: they wait, or only read and write files. For any thread."""
-
-    def __init__(self) -> None:
-        self._actions: set[str] = set()
-        self.changed: Callable[[], None] = lambda: None
-        """Called when there is one more of them."""
-
-    def __len__(self) -> int:
-        return len(self._actions)
-
-    def add(self, action: str) -> None:
-        """The action gives up its place."""
-        self._actions.add(action)
-        self.changed()
-
-    def discard(self, action: str) -> None:
-        """The action goes on, or has ended. Whoever has got its place keeps that."""
-        self._actions.discard(action)
-
-
-def drive(
-    scheduler: Scheduler,
-    perform: Callable[[str], None],
-    *,
-    jobs: int,
-    keep_going: bool,
-    cancelled: threading.Event,
-    failed: Callable[[str, EpbuildError], bool],
-    skipped: Callable[[str], None],
-    idle: Idle | None = None,
-) -> None:
-    """Run every action through `perform`, at most `jobs` at once, until all have ended.
-
-    Others may run in the place of those that are `idle`. An EpbuildError fails the action and is given to `failed`, which says
-    whether that is allowed; what depends on it goes to `skipped`. Unless `keep_going`, the first failure that is not allowed also skips
-    what has not started. Anything else that is raised, here or by a
-    callback, and Ctrl-C, sets `cancelled`, waits for what runs, and goes up.
-    """
-    running: dict[str, threading.Thread] = {}
-    try:
-        _work_off(scheduler, perform, running, jobs, Idle() if idle is None else idle, keep_going, failed, skipped)
-    except BaseException:
-        cancelled.set()
-        # Each ends within moments, but for one that reads or writes a large file: that one ends with the process.
-        deadline = time.monotonic() + _STOP_SECONDS
-        for thread in running.values():
-            if thread.is_alive():
-                thread.join(max(0.0, deadline - time.monotonic()))
-        raise
-
-
-def _work_off(
-    scheduler: Scheduler,
-    perform: Callable[[str], None],
-    running: dict[str, threading.Thread],
-    jobs: int,
-    idle: Idle,
-    keep_going: bool,
-    failed: Callable[[str, EpbuildError], bool],
-    skipped: Callable[[str], None],
-) -> None:
-    """What `drive` does as long as nothing is wrong but actions; `running` has the thread of each action that has begun and not ended."""
-    ended: queue.SimpleQueue[tuple[str, BaseException | None] | None] = queue.SimpleQueue()
-    idle.changed = lambda: ended.put(None)
-
-    def work(action: str) -> None:
-        try:
-            perform(action)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the loop below has to know
-            ended.put((action, error))
-        else:
-            ended.put((action, None))
-
-    while True:
-        while len(running) < jobs + len(idle) and (action := scheduler.next()) is not None:
-            running[action] = threading.Thread(target=work, args=(action,), name=action, daemon=True)
-            running[action].start()
-        if not running:
-            return
-        try:
-            end = ended.get(timeout=_POLL_SECONDS)
-        except queue.Empty:
-            continue
-        if end is None:
-            continue  # there is one more place
-        action, error = end
-        running.pop(action).join()
-        if error is None:
-            scheduler.finish(action)
-        elif isinstance(error, EpbuildError):
-            followers = scheduler.fail(action)
-            goes_on = failed(action, error) or keep_going
-            for follower in followers + ([] if goes_on else scheduler.abandon()):
-                skipped(follower)
-        else:
-            scheduler.fail(action)
-            raise error
+            heapq.heappush(self._ready, (-self._actions[action].cost.seconds, self._place[action], action))

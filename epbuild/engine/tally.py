@@ -1,7 +1,7 @@
-"""How far a build is, and how long the rest of it is likely to take: steps counted, and seconds from what actions took before.
+"""The tally of a build: steps counted, and the seconds that the rest is likely to take.
 
 The estimate is that of a build that keeps all its places busy: the sum of what is left, divided by the places, but no less than what the
-longest action still needs. An action that nobody has measured counts with a guess from the size of its models, and guesses are worth
+longest action still needs. An action that was never measured counts with a guess from the size of its models, and guesses are worth
 nothing by themselves: they are scaled by how far off this build's own were, and before one of these has ended there is no estimate.
 """
 
@@ -12,15 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from epbuild.engine.action import Cost
 from epbuild.engine.events import Completion
-
-
-@dataclass(frozen=True)
-class Cost:
-    """The seconds that an action is expected to take, and whether that was measured, or is a guess that can only order the work."""
-
-    seconds: float
-    measured: bool
 
 
 @dataclass

@@ -16,8 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epbuild.core.errors import BuildError, EpbuildError, Problem
+from epbuild.engine import loop
 from epbuild.engine import scheduler as module
-from epbuild.engine.scheduler import Idle, Scheduler, State, drive
+from epbuild.engine.action import Cost, Runnable
+from epbuild.engine.loop import Idle, drive
+from epbuild.engine.scheduler import Scheduler, State
 
 PATIENCE = 10
 """Seconds after which a wait that should have ended fails its test instead of hanging it."""
@@ -30,11 +33,21 @@ def failure(action: str) -> BuildError:
     return BuildError(Problem("EPB401", f"{action} failed"))
 
 
+def scheduled(
+    needs: Needs, cost: Mapping[str, float] | None = None, memory: Mapping[str, int] | None = None, budget: int | None = None
+) -> Scheduler:
+    actions = (
+        Runnable(action, before, Cost((cost or {}).get(action, 0.0), measured=True), (memory or {}).get(action, 0))
+        for action, before in needs.items()
+    )
+    return Scheduler(actions, budget)
+
+
 class Run:
-    """One `drive` with what it was told and what it told."""
+    """The executor of one `drive`, with what it was told and what it did; `allowed` are the actions that may fail."""
 
     def __init__(self, needs: Needs, *, cost: Mapping[str, float] | None = None, jobs: int = 2, keep_going: bool = False) -> None:
-        self.scheduler = Scheduler(needs, cost or {})
+        self.scheduler = scheduled(needs, cost)
         self.jobs = jobs
         self.keep_going = keep_going
         self.cancelled = threading.Event()
@@ -44,26 +57,22 @@ class Run:
         self.after_failure = threading.Event()
         self.allowed: set[str] = set()
 
-    def drive(self, perform: Callable[[str], None] = lambda action: None) -> Run:
-        def logged(action: str) -> None:
-            self.log.append(("start", action))
-            perform(action)
-            self.log.append(("end", action))
+    def execute(self, action: str) -> None:
+        self.log.append(("start", action))
+        self.perform(action)
+        self.log.append(("end", action))
 
-        def failed(action: str, error: EpbuildError) -> bool:
-            self.failed.append(action)
-            self.after_failure.set()
-            return action in self.allowed
+    def fail(self, action: str, error: EpbuildError) -> bool:
+        self.failed.append(action)
+        self.after_failure.set()
+        return action in self.allowed
 
-        drive(
-            self.scheduler,
-            logged,
-            jobs=self.jobs,
-            keep_going=self.keep_going,
-            cancelled=self.cancelled,
-            failed=failed,
-            skipped=self.skipped.append,
-        )
+    def skip(self, action: str) -> None:
+        self.skipped.append(action)
+
+    def drive(self, perform: Callable[[str], None] = lambda action: None, idle: Idle | None = None) -> Run:
+        self.perform = perform
+        drive(self.scheduler, self, jobs=self.jobs, keep_going=self.keep_going, cancelled=self.cancelled, idle=idle)
         return self
 
     @property
@@ -208,14 +217,18 @@ def test_ctrl_c_stops_what_runs_and_waits_for_it() -> None:
     assert ended_cleanly(run)
 
 
+class Unreadable(Run):
+    """One whose reader of events has gone away."""
+
+    def fail(self, action: str, error: EpbuildError) -> bool:
+        raise BrokenPipeError
+
+
 def test_a_reader_of_the_events_that_goes_away_does_not_leave_workers_behind() -> None:
-    run = Run(THREE)
+    run = Unreadable(THREE)
 
     def fail() -> None:
         raise failure("bad")
-
-    def broken(action: str, error: EpbuildError) -> bool:
-        raise BrokenPipeError
 
     perform = running_until_cancelled(run, fail)
     ended: list[str] = []
@@ -225,9 +238,7 @@ def test_a_reader_of_the_events_that_goes_away_does_not_leave_workers_behind() -
         ended.append(action)
 
     with pytest.raises(BrokenPipeError):
-        drive(
-            run.scheduler, recorded, jobs=2, keep_going=False, cancelled=run.cancelled, failed=broken, skipped=lambda action: None
-        )
+        run.drive(recorded)
     assert run.cancelled.is_set()
     assert ended == ["running"]
 
@@ -273,7 +284,7 @@ def _failed(scheduler: Scheduler) -> None:
 def test_an_action_cannot_end_before_it_ran_or_twice(
     before: Callable[[Scheduler], None], change: Callable[[Scheduler], Any], words: str
 ) -> None:
-    scheduler = Scheduler({"a": [], "b": ["a"]}, {})
+    scheduler = scheduled({"a": [], "b": ["a"]})
     before(scheduler)
     with pytest.raises(ValueError, match=words):
         change(scheduler)
@@ -339,7 +350,7 @@ def lines_of_work(needs: Needs, *, fail_first: bool) -> int:
     before = sys.gettrace()
     sys.settrace(call)
     try:
-        scheduler = Scheduler(needs, {})
+        scheduler = scheduled(needs)
         while (action := scheduler.next()) is not None:
             if fail_first:
                 scheduler.fail(action)
@@ -367,14 +378,14 @@ def started(scheduler: Scheduler) -> list[str]:
 
 
 def test_actions_share_the_memory_that_there_is() -> None:
-    scheduler = Scheduler({"a": (), "b": (), "c": ()}, {}, {"a": 6, "b": 4, "c": 4}, budget=10)
+    scheduler = scheduled({"a": (), "b": (), "c": ()}, {}, {"a": 6, "b": 4, "c": 4}, budget=10)
     assert started(scheduler) == ["a", "b"]
     scheduler.finish("a")
     assert started(scheduler) == ["c"]
 
 
 def test_what_needs_more_than_there_is_runs_alone() -> None:
-    scheduler = Scheduler({"huge": (), "small": (), "free": ()}, {"huge": 1.0}, {"huge": 99, "small": 1}, budget=10)
+    scheduler = scheduled({"huge": (), "small": (), "free": ()}, {"huge": 1.0}, {"huge": 99, "small": 1}, budget=10)
     assert started(scheduler) == ["huge", "free"]
     scheduler.finish("huge")
     assert started(scheduler) == ["small"]
@@ -384,7 +395,7 @@ def test_small_actions_do_not_keep_a_big_one_waiting_for_long() -> None:
     small = [f"small-{number}" for number in range(50)]
     needs: Needs = dict.fromkeys(("first", "big", *small), ())
     memory = {"first": 5, "big": 10, **dict.fromkeys(small, 1)}
-    scheduler = Scheduler(needs, {"first": 2.0, "big": 1.0}, memory, budget=10)
+    scheduler = scheduled(needs, {"first": 2.0, "big": 1.0}, memory, budget=10)
     running = [scheduler.next()]
     before = 0
     while "big" not in running:
@@ -405,7 +416,7 @@ def test_small_actions_do_not_keep_a_big_one_waiting_for_long() -> None:
 )
 def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[int], budget: int, order: Any) -> None:
     sizes = {str(number): size for number, size in enumerate(memory)}
-    scheduler = Scheduler(dict.fromkeys(sizes, ()), {action: order.random() for action in sizes}, sizes, budget)
+    scheduler = scheduled(dict.fromkeys(sizes, ()), {action: order.random() for action in sizes}, sizes, budget)
     running: list[str] = []
     while any(state not in ENDS for state in scheduler.states.values()):
         running += started(scheduler)
@@ -416,7 +427,7 @@ def test_every_action_gets_its_turn_and_no_two_exceed_the_budget(memory: list[in
 
 
 def test_a_place_that_an_action_gives_up_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_POLL_SECONDS", 10 * PATIENCE)  # nobody looks by chance
+    monkeypatch.setattr(loop, "_POLL_SECONDS", 10 * PATIENCE)  # nobody looks by chance
     idle = Idle()
     done = threading.Event()
 
@@ -429,18 +440,8 @@ def test_a_place_that_an_action_gives_up_is_taken_at_once(monkeypatch: pytest.Mo
         else:
             done.set()
 
-    scheduler = Scheduler({"waits": (), "goes on": ()}, {"waits": 1.0})
-    drive(
-        scheduler,
-        perform,
-        jobs=1,
-        keep_going=False,
-        cancelled=threading.Event(),
-        failed=lambda action, error: False,
-        skipped=lambda action: None,
-        idle=idle,
-    )
-    assert set(scheduler.states.values()) == {State.DONE}
+    run = Run({"waits": (), "goes on": ()}, cost={"waits": 1.0}, jobs=1).drive(perform, idle)
+    assert set(run.scheduler.states.values()) == {State.DONE}
 
 
 @settings(max_examples=40, deadline=None)
@@ -465,17 +466,7 @@ def test_no_more_actions_than_asked_for_are_at_work_however_many_have_given_up_t
             time.sleep(0.002)
             idle.discard(action)
 
-    scheduler = Scheduler({str(number): () for number in range(len(storing))}, {})
-    drive(
-        scheduler,
-        perform,
-        jobs=jobs,
-        keep_going=False,
-        cancelled=threading.Event(),
-        failed=lambda action, error: False,
-        skipped=lambda action: None,
-        idle=idle,
-    )
+    run = Run({str(number): () for number in range(len(storing))}, jobs=jobs).drive(perform, idle)
     assert most <= jobs
     assert len(idle) == 0
-    assert all(state is State.DONE for state in scheduler.states.values())
+    assert all(state is State.DONE for state in run.scheduler.states.values())

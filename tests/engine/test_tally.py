@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epbuild.engine.action import Cost
 from epbuild.engine.events import Completion
-from epbuild.engine.tally import Cost, Tally
+from epbuild.engine.tally import Tally
 
 
 class Clock:

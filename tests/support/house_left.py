@@ -88,7 +88,6 @@ FIRST_LINES: set[str] = {
     "epbuild.cli.lock",
     "epbuild.cli.usage",
     "epbuild.cli.validate",
-    "epbuild.commands.actions",
     "epbuild.commands.clean",
     "epbuild.commands.coverage",
     "epbuild.commands.explain",

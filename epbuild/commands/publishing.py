@@ -1,0 +1,183 @@
+"""Outputs of one build: published where they are out of date, and remembered."""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from epbuild.archive.artifact import Copy
+from epbuild.cache.errors import DamagedBlob, MissingBlob
+from epbuild.cache.leases import Cancelled
+from epbuild.cache.memory import StepRecord
+from epbuild.commands.removal import remove_output
+from epbuild.core.directory import unfinished
+from epbuild.core.errors import StepId, StoreError
+from epbuild.engine.events import Progress, StepFinished, StepOutput, StepStarted, Warned, shown_path
+from epbuild.engine.leases import Leases
+from epbuild.engine.ledger import Ledger
+from epbuild.output.existing import Written
+from epbuild.plan.key import action_key
+from epbuild.plan.made import Made
+from epbuild.plan.steps import Emission
+from epbuild.publish.action import Output, clear_away
+from epbuild.publish.sizes import compared, last_files
+from epbuild.recipe.image_reference import ImageReference
+from epbuild.survey.orphans import PLACE, RESULTS, lease_name
+from epbuild.survey.status import Survey, Surveyor
+
+if TYPE_CHECKING:
+    from epbuild.archive.oci import Image
+
+_ATTEMPTS = 2
+
+
+class Results(Protocol):
+    """What outputs are made of, and how other builds are kept from making the same."""
+
+    cancelled: threading.Event
+    leases: Leases
+
+    @property
+    def made(self) -> Mapping[str, Made]:
+        """The actions whose results are in the store, by id."""
+
+    def remake(self, ident: str) -> None:
+        """Make an action again whose result the store has lost."""
+
+
+class Publishing:
+    """The outputs of one build. For any thread."""
+
+    def __init__(self, found: Survey, surveyor: Surveyor, actions: Results, progress: Progress, ledger: Ledger) -> None:
+        self._found = found
+        self._surveyor = surveyor
+        self._outputs = surveyor.outputs
+        self._actions = actions
+        self._progress = progress
+        self._ledger = ledger
+
+    def adopt(self) -> None:
+        """Count in the outputs that are in place."""
+        current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in self._found.todo]
+        self._outputs.adopt(self._emitted(emission, self._found.actions[emission.id].document) for emission in current)
+        self._clear_away({emission.path: emission for emission in current})
+        for emission in current:
+            self._ledger.end_all(emission.id, "current")
+
+    def publish(self, emission: Emission) -> None:
+        """Put an output in its place, unless it is there. Raises EpbuildError, and Cancelled when the build is being stopped."""
+        self._progress.report(StepStarted(emission.steps[0], "laying out"))
+        with self._actions.leases.hold(
+            emission.id, emission.id, self._surveyor.workspace.directory, lease_name(self._outputs.place(emission.path))
+        ):
+            begin = time.monotonic()  # to wait for another build is no work
+            there = self._outputs.last(emission.path)  # of this configuration or of another one, perhaps in another form
+            output = self._output(emission)
+            is_same = there is not None and there.action_key == output.key
+            if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
+                # Another build has done it since this one looked, or what was compiled again came out as before.
+                with suppress(OSError):
+                    clear_away(emission, self._surveyor.written(emission))
+                self._outputs.adopt([self._emitted(emission, output.document)])
+                self._ledger.end_all(emission.id, "current")
+                return
+            last = last_files(emission.path, there.files if there is not None else self._moved(emission))
+            written = self._surveyor.written(emission)
+            if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
+                # No rename puts a folder in the place of a file, or a file in that of a folder.
+                remove_output(there, self._outputs.base, self._surveyor.digests, ())
+            output, files = self._write(output, written)
+            self._outputs.record(self._emitted(emission, output.document), files)
+            written.settle()
+        for problem in written.problems(emission):
+            self._progress.report(Warned(problem))
+        size = sum(file["size"] for file in files.values())
+        for part in emission.parts:
+            if part.merging is not None:
+                merged = files.get(posixpath.join(part.folder, part.models[part.merging.name]))
+                note = f"{len(part.merging.members)} models"
+                self._ledger.end(StepFinished(part.merging.step, "built", 0.0, note, merged["size"] if merged else 0))
+        self._progress.report(compared(emission.id, shown_path(emission.path), last, files))
+        note = shown_path(emission.path) + (f", pushed to {emission.push}" if emission.push is not None else "")
+        self._ledger.end(StepFinished(emission.id, "emitted", time.monotonic() - begin, note, size))
+
+    def _emitted(self, emission: Emission, document: Mapping[str, Any]) -> StepRecord:
+        """What is remembered of an emission that is in its place: where that is, and the results that it was made of."""
+        made = [self._actions.made.get(ident) or self._found.actions[ident].made for ident in emission.needs]
+        results = sorted(item.key for item in made if item is not None)
+        result = {PLACE: self._outputs.place(emission.path), RESULTS: results}
+        return step_record(emission.id, action_key(document), document, result)
+
+    def _moved(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
+        """The files that the emission wrote to a place where the recipe wants them no longer, under the names that they have now."""
+        left = next((orphan for orphan in self._found.orphans if orphan.step == emission.id), None)
+        if left is None or not emission.is_file:
+            return left.files if left is not None else {}
+        # An archive, and what is said about it, are called as the output is.
+        return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in left.files.items()}
+
+    def _clear_away(self, current: Mapping[Path, Emission]) -> None:
+        """Remove what killed builds left beside outputs that are in place, and so are not laid out again, unless a build is at it now."""
+        for directory in unfinished(current):
+            emission = current[directory]
+            with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
+                if free:
+                    clear_away(emission, self._surveyor.written(emission))
+
+    def _output(self, emission: Emission) -> Output:
+        return self._surveyor.output(emission, [self._actions.made[ident] for ident in emission.needs])
+
+    def _write(self, output: Output, written: Written) -> tuple[Output, dict[str, Any]]:
+        """Write the files, where those lie that were `written` before; what the store has lost is made again, once.
+
+        Returns the output that was published, which is another one where something was made again, and its files.
+        """
+        emission = output.emission
+
+        def say(text: str) -> None:
+            self._progress.report(StepOutput(emission.steps[0], text))
+
+        def push(image: Image, reference: ImageReference, copy: Copy) -> None:
+            self._push(emission.id, image, reference, copy)
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return output, output.publish(self._surveyor.store, written, self._surveyor.digests, say, push)
+            except (MissingBlob, DamagedBlob) as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                self._progress.report(StepOutput(emission.id, f"{error.problems[0].message} It is made again."))
+                for ident in emission.needs:
+                    self._actions.remake(ident)
+                output = self._output(emission)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _push(self, step: str, image: Image, reference: ImageReference, copy: Copy) -> None:
+        from epbuild.publish.registry.client import push
+        from epbuild.publish.registry.exchange import PushCancelled  # it speaks HTTP, which few builds do
+
+        told = 0.0
+
+        def sent(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= 1 or done == total:
+                told = time.monotonic()
+                self._progress.report(StepOutput(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes"))
+
+        try:
+            pushed = push(image, reference, copy, sent, step=StepId(step), cancelled=self._actions.cancelled)
+        except PushCancelled as error:
+            raise Cancelled(step) from error
+        self._progress.report(
+            StepOutput(step, f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before")
+        )
+
+
+def step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
+    """What is remembered of an action that has just ended."""
+    return StepRecord(step, key, document, result, time.time())

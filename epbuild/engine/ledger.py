@@ -1,0 +1,74 @@
+"""The ledger of a build: what came of each step, counted and reported."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from epbuild.core.errors import EpbuildError
+from epbuild.engine.action import Cost
+from epbuild.engine.events import Outcome, Progress, RunFinished, StepFailed, StepFinished
+from epbuild.engine.tally import Tally
+
+_COUNTED: Sequence[tuple[Outcome, ...]] = (
+    ("built", "emitted"),
+    ("restored",),
+    ("current",),
+    ("failed",),
+    ("skipped",),
+    ("allowed",),
+)
+
+
+class Ledger:
+    """The outcomes of the steps of a build; `steps` has the steps of each action. For any thread."""
+
+    def __init__(self, steps: Mapping[str, Sequence[str]], progress: Progress) -> None:
+        self.outcomes: dict[str, Outcome] = {}
+        self.exit_code = 0
+        self._steps = steps
+        self._progress = progress
+        self._tally = Tally({}, {}, 1)
+        self._ending = threading.Lock()
+        """Held while the end of a step is counted and reported, so that the counts are reported in order."""
+
+    def expect(self, costs: Mapping[str, Cost], jobs: int) -> float | None:
+        """Count from now on the actions of `costs`, `jobs` at once; returns the seconds that they are likely to take, if that is known."""
+        self._tally = Tally({action: self._steps[action] for action in costs}, costs, jobs)
+        return self._tally.seconds_left()
+
+    def begin(self, action: str) -> None:
+        """An action begins."""
+        self._tally.begin(action)
+
+    def end(self, event: StepFinished) -> None:
+        """A step has ended."""
+        with self._ending:
+            self.outcomes[event.step] = event.outcome
+            self._progress.report(replace(event, progress=self._tally.end(event.step, compiled=event.outcome == "built")))
+
+    def end_all(self, action: str, outcome: Outcome, note: str = "") -> None:
+        """All steps of an action have ended, and took no time."""
+        for step in self._steps[action]:
+            self.end(StepFinished(step, outcome, 0.0, note))
+
+    def fail(self, action: str, error: EpbuildError, *, allowed: bool, remembered: bool) -> str:
+        """An action failed: the step at fault is reported and returned, the others of its group count as skipped."""
+        if not allowed:
+            self.exit_code = max(self.exit_code, error.exit_code)
+        steps, at_fault = self._steps[action], {problem.where for problem in error.problems}
+        failed = next((step for step in steps if step in at_fault), steps[-1])
+        with self._ending:
+            self.outcomes[failed] = "allowed" if allowed else "failed"
+            progress = self._tally.end(failed, compiled=False)
+            self._progress.report(StepFailed(failed, error.problems, progress, allowed=allowed, remembered=remembered))
+        for step in steps:
+            if step != failed:
+                self.end(StepFinished(step, "skipped", 0.0))
+        return failed
+
+    def finished(self, seconds: float) -> RunFinished:
+        """The sum of it all."""
+        counts = [sum(outcome in wanted for outcome in self.outcomes.values()) for wanted in _COUNTED]
+        return RunFinished(self.exit_code, seconds, *counts)

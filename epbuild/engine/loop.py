@@ -1,0 +1,118 @@
+"""The loop that keeps as many actions running as there are places."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+from epbuild.core.errors import EpbuildError
+from epbuild.engine.action import Executor
+from epbuild.engine.scheduler import Scheduler
+
+_STOP_SECONDS = 1.5  # how long what runs may take to end when the build is being stopped
+_POLL_SECONDS = 0.2  # how long an interrupt may go unnoticed on platforms where waiting holds signals back
+
+
+_Ended = tuple[str, BaseException | None]
+"""An action that has ended, and what it raised."""
+
+
+class Idle:
+    """Those of the running actions that need no place at the moment: they wait, or only read and write files. For any thread."""
+
+    def __init__(self) -> None:
+        self._actions: set[str] = set()
+        self._ended: queue.SimpleQueue[_Ended | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def wake(self, ended: queue.SimpleQueue[_Ended | None]) -> None:
+        """Have a loop that waits for an action to end go on, with None, when there is one more of them."""
+        self._ended = ended
+
+    def add(self, action: str) -> None:
+        """The action gives up its place."""
+        self._actions.add(action)
+        if self._ended is not None:
+            self._ended.put(None)
+
+    def discard(self, action: str) -> None:
+        """The action goes on, or has ended. The one that has got its place keeps that."""
+        self._actions.discard(action)
+
+
+def drive(
+    scheduler: Scheduler,
+    executor: Executor,
+    *,
+    jobs: int,
+    keep_going: bool,
+    cancelled: threading.Event,
+    idle: Idle | None = None,
+) -> None:
+    """Have every action executed, at most `jobs` at once, until all have ended.
+
+    Others may run in the place of those that are `idle`. What depends on an action that fails is skipped. Unless `keep_going`, the first
+    failure that is not allowed also skips what has not started. Anything else that is raised than EpbuildError, and Ctrl-C, sets
+    `cancelled`, waits for what runs, and goes up.
+    """
+    running: dict[str, threading.Thread] = {}
+    try:
+        _work_off(scheduler, executor, running, jobs, Idle() if idle is None else idle, keep_going=keep_going)
+    except BaseException:
+        cancelled.set()
+        # Each ends within moments, but for one that reads or writes a large file: that one ends with the process.
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in running.values():
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        raise
+
+
+def _work_off(
+    scheduler: Scheduler,
+    executor: Executor,
+    running: dict[str, threading.Thread],
+    jobs: int,
+    idle: Idle,
+    *,
+    keep_going: bool,
+) -> None:
+    """What `drive` does as long as nothing is wrong but actions; `running` has the thread of each action that has begun and not ended."""
+    ended: queue.SimpleQueue[_Ended | None] = queue.SimpleQueue()
+    idle.wake(ended)
+
+    def work(action: str) -> None:
+        try:
+            executor.execute(action)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the loop below has to know
+            ended.put((action, error))
+        else:
+            ended.put((action, None))
+
+    while True:
+        while len(running) < jobs + len(idle) and (action := scheduler.next()) is not None:
+            running[action] = threading.Thread(target=work, args=(action,), name=action, daemon=True)
+            running[action].start()
+        if not running:
+            return
+        try:
+            end = ended.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            continue
+        if end is None:
+            continue  # there is one more place
+        action, error = end
+        running.pop(action).join()
+        if error is None:
+            scheduler.finish(action)
+        elif isinstance(error, EpbuildError):
+            followers = scheduler.fail(action)
+            goes_on = executor.fail(action, error) or keep_going
+            for follower in followers + ([] if goes_on else scheduler.abandon()):
+                executor.skip(follower)
+        else:
+            scheduler.fail(action)
+            raise error
