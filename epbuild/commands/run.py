@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSource, Recipe
 from epbuild.survey.orphans import Outputs
-from epbuild.survey.snapshot import clock, forget, own_files, take
+from epbuild.survey.snapshot import SnapshotInputs, clock, forget, own_files, take
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.environment import Environment, prepare, ready
 
@@ -201,7 +201,9 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         progress.report(ended)
         if began is not None and found.up_to_date:
-            _leave_snapshot(request, recipe, found, environments, surveyor.outputs, variables.seen, began, lock)
+            files = _inputs(recipe, found.plan, environments.values(), surveyor.outputs, lock)
+            inputs = SnapshotInputs(files, variables.seen, () if lock.exists else (lock.path,))
+            _leave_snapshot(request, found.plan, inputs, began, lock)
         return ended.exit_code
 
 
@@ -231,48 +233,34 @@ def workspace_of(recipe: Path) -> Path:
     return recipe.absolute().parent / WORKSPACE
 
 
-def _leave_snapshot(
-    request: Request,
-    recipe: Recipe,
-    found: Survey,
-    environments: Mapping[str, Environment],
-    outputs: Outputs,
-    variables: Mapping[str, str | None],
-    began: tuple[int, int],
-    lock: HeldLock,
-) -> None:
+def _leave_snapshot(request: Request, plan: Plan, inputs: SnapshotInputs, began: tuple[int, int], lock: HeldLock) -> None:
     """Have the next run recognise by stats alone that there is nothing to do; not where a result lives in the store only."""
-    plan = found.plan
     needed = {ident for action in plan.actions.values() for ident in action.needs}
     if any(is_stored(action) and ident not in needed for ident, action in plan.actions.items()):
         return
-    files = [
-        *map(Path, own_files()),
-        *recipe.names,
-        *([lock.path] if lock.exists else ()),
-        *(recipe.directory / catalog.name for catalog in recipe.catalogs),
-        *(path for environment in environments.values() for path in environment.watched()),
-        *(path for action in plan.actions.values() for path in action.files),
-        *(folder for preparation in plan.of(Preparation).values() for folder in preparation.folders),
-        *(
-            emission.root / name
-            for emission in plan.emissions.values()
-            if (output := outputs.last(emission.path)) is not None
-            for name in output.files
-        ),
-    ]
     take(
         request.recipe,
-        request.selection,
-        request.settings,
+        (request.selection, request.settings),
+        inputs,
         steps=len(plan.steps),
-        files=files,
-        environment=variables,
         began=began,
-        absent=() if lock.exists else (lock.path,),
         locked=lock.exists and not lock.warnings,
         warnings=[warning.plain for warning in plan.warnings],
     )
+
+
+def _inputs(recipe: Recipe, plan: Plan, environments: Iterable[Environment], outputs: Outputs, lock: HeldLock) -> Iterator[Path]:
+    """All files and folders that a build with nothing to do came from."""
+    yield from map(Path, own_files())
+    yield from recipe.names
+    yield from (lock.path,) if lock.exists else ()
+    yield from (recipe.directory / catalog.name for catalog in recipe.catalogs)
+    yield from (path for environment in environments for path in environment.watched())
+    yield from (path for action in plan.actions.values() for path in action.files)
+    yield from (folder for preparation in plan.of(Preparation).values() for folder in preparation.folders)
+    for emission in plan.emissions.values():
+        output = outputs.last(emission.path)
+        yield from (emission.root / name for name in output.files) if output is not None else ()
 
 
 def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, progress: Progress) -> int:

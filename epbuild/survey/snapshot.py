@@ -115,32 +115,39 @@ def clock(recipe: Path) -> tuple[int, int] | None:
     return seen.st_mtime_ns, seen.st_dev
 
 
+class SnapshotInputs:
+    """What an answer came from: files and folders, those that would have changed it and are not there, variables that were read."""
+
+    def __init__(
+        self, files: Iterable[Path], environment: Mapping[str, str | None], absent: Iterable[Path] = ()
+    ) -> None:  # no dataclass: its import takes longer than what is done here
+        self.files = files
+        self.environment = environment
+        self.absent = absent
+
+
 def take(
     recipe: Path,
-    selection: Sequence[str],
-    settings: Sequence[str],
+    request: tuple[tuple[str, ...], tuple[str, ...]],
+    inputs: SnapshotInputs,
     *,
     steps: int,
-    files: Iterable[Path],
-    environment: Mapping[str, str | None],
     began: tuple[int, int],
-    absent: Iterable[Path] = (),
     locked: bool = False,
     warnings: Sequence[PlainProblem] = (),
 ) -> None:
-    """Leave a snapshot of a run that began when `clock` said `began`, and found that all of so many `steps` are up to date.
+    """Leave a snapshot of a run that began when `clock` gave `began`, and found that all of so many `steps` are up to date.
 
-    `files` are all files and folders that this came from, `absent` those that would have changed it and are not there; `environment` all
-    variables that the recipe read. If everything was as in a lock (`locked`), this is the answer with `--locked` as well. `warnings` are
-    what the run warned of; as they name files the way the recipe was named, they are for who names it so. Where a file is
+    `request` is the selection and the settings. If everything was as in a lock (`locked`), this is the answer with `--locked` as well.
+    `warnings` are what the run warned of; as they name files the way the recipe was named, they are for who names it so. Where a file is
     too fresh to be trusted, or the snapshot cannot be written, there is none: it only saves time.
     """
     place = _place(str(recipe))
     began_ns, device = began
     # A shorter way to a file is a faster one: names below the recipe's folder are looked up from there.
     below = os.path.join(os.path.dirname(_absolute(str(recipe))), "")  # noqa: PTH118, PTH120
-    paths = dict.fromkeys(_absolute(str(file)) for file in files)
-    missing = [_absolute(str(file)) for file in absent]
+    paths = dict.fromkeys(_absolute(str(file)) for file in inputs.files)
+    missing = [_absolute(str(file)) for file in inputs.absent]
     from pathlib import Path
 
     from epbuild.core.atomic import write_file
@@ -162,8 +169,7 @@ def take(
     if any(map(os.path.lexists, missing)):
         return
     gone = tuple(path.removeprefix(below) for path in missing)
-    read = {name: _digest(value) for name, value in environment.items()} | {name: os.environ.get(name) for name in _PLACES}
-    request = (tuple(selection), tuple(settings))
+    read = {name: _digest(value) for name, value in inputs.environment.items()} | {name: os.environ.get(name) for name in _PLACES}
     parts = [marshal.dumps(entries[start : start + _PART]) for start in range(0, len(entries), _PART)]
     sizes = [len(part) for part in parts]
     told = (_view(str(recipe)), tuple(warnings)) if warnings else None

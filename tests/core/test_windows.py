@@ -329,14 +329,14 @@ def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
 
     began = snapshot.clock(recipe)
     assert began is not None
-    snapshot.take(recipe, (), (), steps=1, files=[recipe, model], environment={}, began=began)
+    snapshot.take(recipe, ((), ()), snapshot.SnapshotInputs([recipe, model], {}), steps=1, began=began)
     model.write_bytes(b"two")
     os.utime(model, ns=(old, old))
     assert answered()  # nothing but the time of change says so
     windows_files.changed[model] += 1
     assert not answered()
     windows_files.changed[model] = EPOCH_TICKS + began[0] // 100  # too fresh to be trusted
-    snapshot.take(recipe, (), (), steps=1, files=[recipe, model], environment={}, began=began)
+    snapshot.take(recipe, ((), ()), snapshot.SnapshotInputs([recipe, model], {}), steps=1, began=began)
     assert not answered()
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from epbuild.cli.app import execute
 from epbuild.commands.run import Request
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
 from epbuild.survey import snapshot
-from epbuild.survey.snapshot import answer, clock, take
+from epbuild.survey.snapshot import SnapshotInputs, answer, clock, take
 from epbuild.survey.status import Survey
 
 MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
@@ -42,9 +42,17 @@ class Folder:
             file.write_bytes(b"as it was")
         time.sleep(MARGIN_SECONDS)
 
-    def take(self, **given: object) -> None:
-        settings = {"steps": 3, "files": self.files, "environment": {}, "began": clock(self.recipe), **given}
-        take(self.recipe, (), (), **settings)  # type: ignore[arg-type]
+    def take(
+        self,
+        files: Iterable[Path] | None = None,
+        absent: Iterable[Path] = (),
+        environment: Mapping[str, str | None] | None = None,
+        began: tuple[int, int] | None = None,
+        *,
+        locked: bool = False,
+    ) -> None:
+        inputs = SnapshotInputs(self.files if files is None else files, environment or {}, absent)
+        take(self.recipe, ((), ()), inputs, steps=3, began=began or clock(self.recipe) or (0, 0), locked=locked)
 
     def answer(self, *arguments: str) -> str | None:
         return answer(["run", *arguments, str(self.recipe)], lambda: 0.25)
@@ -141,7 +149,7 @@ def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path) -> None:
     one = Folder(tmp_path / "one")
     (tmp_path / "link").symlink_to("one")
     behind = tmp_path / "link" / "epbuild.yaml"
-    take(behind, (), (), steps=3, files=one.files, environment={}, began=clock(behind) or (0, 0))
+    take(behind, ((), ()), SnapshotInputs(one.files, {}), steps=3, began=clock(behind) or (0, 0))
     assert one.answer() is not None
     shutil.copytree(one.path, tmp_path / "two", copy_function=os.link)
     (tmp_path / "link").unlink()
@@ -191,7 +199,7 @@ WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5))
 def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.path)
     here = Path("epbuild.yaml")
-    take(here, (), (), steps=3, files=folder.files, environment={}, began=clock(here) or (0, 0), warnings=[WARNING])
+    take(here, ((), ()), SnapshotInputs(folder.files, {}), steps=3, began=clock(here) or (0, 0), warnings=[WARNING])
     given: list[object] = []
     assert answer(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
     assert given == [WARNING]
