@@ -80,7 +80,7 @@ def remove_workspace(recipe: Path, *, dry_run: bool = False) -> Forgotten:
         try:
             shutil.rmtree(directory)
         except OSError as error:
-            message = f"Cannot remove {directory}: {error.strerror or error}."
+            message = f"cannot remove {directory}: {error.strerror or error}"
             raise StoreError(
                 Problem("EPB507", message, hint="Check the permissions there, and that nothing has it open.")
             ) from error
@@ -93,7 +93,7 @@ def check_idle(recipe: Path) -> None:
     directory = workspace_of(recipe)
     with Workspace.open(directory, create=False) as workspace:
         if workspace.busy():
-            message = f"A build is at work in {directory}."
+            message = f"a build is at work in {directory}"
             raise StoreError(Problem("EPB509", message, hint="Wait until it has ended, or stop it."))
 
 

@@ -284,7 +284,7 @@ def _opened(directory: Path) -> Iterator[Workspace]:
     """A workspace whose memory can be relied on: what it does not name, it does not need."""
     with Workspace.open(directory, create=False) as workspace:
         if workspace.unreadable:
-            message = f"It cannot be told what {directory} needs: this user may not read its state.sqlite."
+            message = f"what {directory} needs is not known: this user may not read its state.sqlite"
             hint = "Do this as the user whose workspace it is, or get permission to read it."
             raise StoreError(Problem("EPB508", message, hint=hint))
         yield workspace
