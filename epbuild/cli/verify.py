@@ -143,6 +143,7 @@ def verify(
     def trial_of(artifacts: Sequence[Artifact]) -> Trial | None:
         if not (load or numbers):
             return None
+        from epbuild.compile.sharing import measure_alone
         from epbuild.verify.live.check import Comparison, Made, Sources, Trial, Wishes
 
         names = _model_names(artifacts, interpreter)
@@ -165,6 +166,7 @@ def verify(
                 Thresholds(**_numbers("--metric", metrics, METRICS)),
                 atol,
                 rtol,
+                measure_alone,
             ),
         )
 

@@ -7,16 +7,14 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from epbuild.cache.logs import action_name, log_file
 from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
-from epbuild.commands.kinds import kind_of
+from epbuild.commands.execution import KeyedAction, WatchedExecution, last_written
+from epbuild.commands.makers import maker_of
 from epbuild.commands.publishing import Publishing, step_record
-from epbuild.compile.executor import Execution
-from epbuild.compile.kind import KeyInputs
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.engine.action import Cost
 from epbuild.engine.events import (
@@ -38,11 +36,12 @@ from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.publish.events import SharingSaved
 from epbuild.publish.sizes import savings
+from epbuild.survey.kinds import kind_of
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.execution import Execution
 
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
-_MOST_STORING = 4  # when more than these wait for the disk, further compiles would only pile up
 
 
 class Actions:
@@ -202,7 +201,7 @@ class Actions:
         action, document, needed = self._keyed(asked)
         if needed and self._surveyor.result(action_key(document)) is None and self._restore(needed):
             action, document, needed = self._keyed(asked)
-        key = action_key(document)
+        key, subject, maker = action_key(document), KeyedAction(action, needed, document), maker_of(action)
         self._progress.report(StepStarted(action.steps[0], kind.doing))
         result: Mapping[str, Any] | None
         outcome: Outcome = "restored"
@@ -216,10 +215,10 @@ class Actions:
                     outcome, result = "current", result or here
             if result is None:
                 self._recall(action, key)
-                kind.check(action)
+                maker.check(action)
                 try:
-                    with self.execution(action, needed, document, action.id) as execution:
-                        result, outcome = kind.make(action, execution), "built"
+                    with self.execution(subject, action.id) as execution:
+                        result, outcome = maker.make(action, execution), "built"
                 except EpbuildError as error:
                     with suppress(StoreError):  # what failed is worth more words than that
                         self._known_failures.remember(action.id, key, error)
@@ -229,10 +228,7 @@ class Actions:
             self._results[action.id] = result
             self._check(action, result)  # what fails anyway is not finished
 
-            def work(name: str) -> AbstractContextManager[Execution]:
-                return self.execution(action, needed, document, f"{action.id}/{name}")
-
-            for more in kind.finish(action, result, work):
+            for more in maker.finish(action, result, _Workplace(self, subject)):
                 result = more
                 # At once, since it may have taken as long as the action itself.
                 self._surveyor.records.put(key, {"document": document, "result": result})
@@ -283,47 +279,26 @@ class Actions:
             raise VerifyError(*unmet)
 
     @contextmanager
-    def execution(self, action: Action, needed: Sequence[Made], document: Mapping[str, Any], name: str) -> Iterator[Execution]:
-        """What one run of an action needs, while its files are what `document` says; the log is that of `name`."""
-        inputs, kind = action.files, kind_of(action)
-        environment = self._held_still(action, document)
-        # A blob is what its name says, whatever its times: storing the same content once more touches it.
-        own = set(inputs) - {self._store.place(digest) for made in needed for _, digest, _ in made.artifacts()}
-        written = {path: _written(path) for path in own}
+    def execution(self, subject: KeyedAction, name: str) -> Iterator[Execution]:
+        """One run of an action while its files are what its document holds; the log is that of `name`."""
+        action = subject.action
+        environment = self._held_still(action, subject.document)
+        own = set(action.files) - {self._store.place(digest) for made in subject.needed for _, digest, _ in made.artifacts()}
         log = log_file(self._workspace.directory, name, self._memory.configuration.recipe)
         log.parent.mkdir(exist_ok=True)
-
-        def recheck() -> None:
-            later = environment.now()
-            digests = self._surveyor.digests.of_many(inputs)
-            changes = differences(document, kind.document(action, KeyInputs(digests, kind.identity(action, later), needed)))
-            # What was another for a while and is now what it was may have been read in between.
-            touched = [str(path) for path in inputs if path in own and _written(path) != written[path]] + later.touched_since(
-                environment
-            )
-            if not changes and touched:
-                changes = [f"{shown_path(Path(path))} was touched, and may have been another for a while" for path in touched[:1]]
-            if changes:
-                message = f"an input changed while it was {kind.done}: {'; '.join(changes)}"
-                raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
-
-        def compiled() -> None:
-            # While this one is checked and stored, another may run; where the next process is its own, it keeps its place.
-            if not kind.keeps_its_place(action) and len(self.idle) < _MOST_STORING:
-                self.idle.add(action.id)
-
         with self._workspace.staging(name.replace("/", "-").replace(":", "-")) as staging:
-            yield Execution(
-                environment=environment,
-                staging=staging,
-                log=log,
-                shown_log=shown_path(log),
-                store=self._store,
-                progress=self._progress,
-                cancelled=self.cancelled,
-                recheck=recheck,
-                compiled=compiled,
-                relinking=self._surveyor.digests.relinking,
+            yield WatchedExecution(
+                environment,
+                staging,
+                log,
+                shown_path(log),
+                self._store,
+                self._progress,
+                self.cancelled,
+                subject,
+                self._surveyor,
+                self.idle,
+                {path: last_written(path) for path in action.files if path in own},
             )
 
     def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
@@ -338,10 +313,13 @@ class Actions:
         return environment
 
 
-def _written(path: Path) -> tuple[int, ...]:
-    """What changes when somebody writes to a file, or puts another in its place; not when a link is made to it. Empty if it is gone."""
-    try:
-        seen = path.stat()
-    except OSError:
-        return ()
-    return seen.st_size, seen.st_mtime_ns, seen.st_ino
+class _Workplace:
+    """Further executions for an action of a build, with names below its own."""
+
+    def __init__(self, actions: Actions, subject: KeyedAction) -> None:
+        self._actions = actions
+        self._subject = subject
+
+    def open(self, name: str) -> AbstractContextManager[Execution]:
+        """A `Workplace`'s."""
+        return self._actions.execution(self._subject, f"{self._subject.action.id}/{name}")

@@ -15,11 +15,11 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.kinds import is_stored
 from epbuild.commands.run import ReadVariables, Request, read_plan, workspace_of
 from epbuild.core.errors import Problem, StoreError
 from epbuild.plan.steps import Emission, Plan
 from epbuild.publish.removal import Cleaned, Emitted, Why
+from epbuild.survey.kinds import is_stored
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.snapshot import forget
 

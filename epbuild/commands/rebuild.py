@@ -21,8 +21,8 @@ from epbuild.cache.workspace import Workspace
 from epbuild.catalog.facts import KnownDifference
 from epbuild.commands.actions import Actions
 from epbuild.commands.events import Comparison, ComparisonFinished, ComparisonStarted, StepCompared
-from epbuild.commands.kinds import kind_of
-from epbuild.compile.executor import Execution
+from epbuild.commands.execution import KeyedAction
+from epbuild.commands.makers import maker_of
 from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
@@ -33,6 +33,8 @@ from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Scheduler
 from epbuild.engine.tally import Tally
 from epbuild.plan.made import Made
+from epbuild.survey.kinds import kind_of
+from epbuild.toolchain.execution import Execution
 from epbuild.verify.payload import Payload
 
 _FOLDER = "rebuilt"
@@ -117,7 +119,7 @@ class _Rebuilding:
             with _explained(ident):
                 _remove(place)
             # No member is called by an empty name: the log is nobody's else.
-            with self._actions.execution(made.action, made.needed, made.document, f"{ident}//{_NEW}") as execution:
+            with self._actions.execution(KeyedAction(made.action, made.needed, made.document), f"{ident}//{_NEW}") as execution:
                 files = self._remake(made, execution)
                 with _explained(ident):
                     differences = self._compare(made, files, execution.staging / _FOLDER)
@@ -176,7 +178,7 @@ class _Rebuilding:
         ident = made.action.id
 
         try:
-            return kind_of(made.action).remake(made.action, replace(execution, progress=OutputOf(self._progress, ident)))
+            return maker_of(made.action).remake(made.action, replace(execution, progress=OutputOf(self._progress, ident)))
         except EnvironmentFailure:
             raise
         except EpbuildError as error:

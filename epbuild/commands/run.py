@@ -19,7 +19,6 @@ from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.actions import Actions
 from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
-from epbuild.commands.kinds import is_stored
 from epbuild.commands.locked import HeldLock, check_lock, hold_lock, locked_wheels
 from epbuild.commands.remote import RemoteModels
 from epbuild.commands.removal import remove_orphan
@@ -37,6 +36,7 @@ from epbuild.plan.preparing import Preparation
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.survey.kinds import is_stored
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.snapshot import SnapshotInputs, clock, forget, own_files, take
 from epbuild.survey.status import Survey, Surveyor

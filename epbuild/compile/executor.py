@@ -11,33 +11,31 @@ import os
 import posixpath
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from epbuild.cache.blobs import BlobStore
-from epbuild.cache.leases import Cancelled
-from epbuild.compile.diagnosis import FREE_SPACE, diagnose, last_words, readable, tells_progress
+from epbuild.compile.failure import compile_error
 from epbuild.compile.node_log import MARK, VERBOSE, NodeLog
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.core.safepath import real_path
-from epbuild.engine.events import Progress, StepOutput, StepStarted
+from epbuild.engine.events import StepOutput, StepStarted
 from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
 from epbuild.onnxfile.sizes import fix_sizes, sized_header
 from epbuild.onnxfile.weights import count_weights, read_weights
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.plan.custom_ops import CustomOps
-from epbuild.plan.steps import Member, PlannedEp, SessionGroup
-from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.process import Ending, supervise
+from epbuild.plan.request import custom_ops_request, ep_request
+from epbuild.plan.steps import Member, SessionGroup
+from epbuild.toolchain.diagnosis import FREE_SPACE
+from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
+from epbuild.toolchain.log_lines import last_words
+from epbuild.toolchain.process import Ending, Worth
 from epbuild.toolchain.reports import BadReport
 from epbuild.verify.checks import ExpectedEp
 from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
@@ -60,25 +58,6 @@ ALLOCATION = {
     )
 }
 """Environment variables of a compile, for its speed alone; a target's own come before them."""
-
-
-@dataclass(frozen=True)
-class Execution:
-    """What `execute` needs beside the group: where it works, what it compiles with, and where results and words go."""
-
-    environment: Environment
-    staging: Path
-    log: Path
-    shown_log: str
-    store: BlobStore
-    progress: Progress
-    cancelled: threading.Event
-    recheck: Callable[[], None]
-    """Raises an error if an input of the group is not what its key says any more."""
-    compiled: Callable[[], None]
-    """Called when the worker has ended, and what is left is to read and write files."""
-    relinking: Callable[[Sequence[Path]], AbstractContextManager[None]]
-    """Surrounds what makes or removes a link to files, so that this is not taken for a change of them; the shorter, the better."""
 
 
 def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
@@ -139,10 +118,9 @@ def _make(group: SessionGroup, execution: Execution) -> _Compiled:
     """Leave the group's artifacts, checked, in the staging directory."""
     shared = _stage(group, execution)
     node_log = node_log_of(group)
-    ending = _compile(group, execution, node_log)
-    if ending.how == "cancelled":
-        raise Cancelled(group.id)
-    error = diagnose(group, ending, execution.shown_log, node_log.refused())
+    worker = Worker("worker", _WORKER, group.timeout, {**ALLOCATION, **group.target.environment})
+    ending = execution.run(worker, StepId(group.id), _GroupLog(group, execution, node_log))
+    error = compile_error(group, ending, execution.shown_log, node_log.refused())
     if error is not None:
         raise error
     execution.compiled()
@@ -200,7 +178,7 @@ def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | No
         _stage_sized(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
         request = json.dumps(_request(group), indent=1, sort_keys=True)
-        (execution.staging / "request.json").write_text(request, encoding="utf-8")
+        (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
         message = f"the sources could not be staged: {error.strerror or error}"
         raise EnvironmentFailure(
@@ -284,32 +262,6 @@ def _request(group: SessionGroup) -> dict[str, Any]:
     }
 
 
-def ep_request(ep: PlannedEp) -> dict[str, Any]:
-    return {
-        "name": ep.entry.ep,
-        "kind": ep.entry.kind,
-        "module": ep.entry.module,
-        "library": str(real_path(ep.library)) if ep.library else None,
-        "registration": f"{ep.entry.ep}.virtual" if ep.device.virtual else ep.entry.ep,
-        "device": {
-            "type": ep.device.type,
-            "vendor": ep.device.vendor,
-            "metadata": dict(ep.device.metadata),
-            "virtual": ep.device.virtual,
-            "prefer": list(ep.entry.devices),
-        },
-        "provider_options": dict(ep.provider_options),
-    }
-
-
-def custom_ops_request(custom_ops: Iterable[CustomOps]) -> list[dict[str, Any]]:
-    """Custom operators as the worker is asked to register them."""
-    return [
-        {"name": ops.name, "module": ops.name, "library": str(real_path(ops.library)) if ops.library else None}
-        for ops in custom_ops
-    ]
-
-
 def _member_request(member: Member) -> dict[str, Any]:
     return {
         "name": member.name,
@@ -327,53 +279,26 @@ def _member_request(member: Member) -> dict[str, Any]:
     }
 
 
-def _compile(group: SessionGroup, execution: Execution, node_log: NodeLog) -> Ending:
-    steps = dict(zip((member.name for member in group.members), group.steps, strict=False))
-    current = [group.steps[0]]
+class _GroupLog(StepLog):
+    """Follows the members of a group: each line belongs to the step of the one that is being compiled."""
 
-    def reported(report: Mapping[str, Any]) -> None:
+    def __init__(self, group: SessionGroup, execution: Execution, node_log: NodeLog) -> None:
+        super().__init__(group.steps[0], execution.progress)
+        self._share = group.share
+        self._steps = dict(zip((member.name for member in group.members), group.steps, strict=False))
+        self._node_log = node_log
+
+    def reported(self, report: Mapping[str, Any]) -> None:
         if report["event"] == "member_started":
-            if report["member"] not in steps:
+            if report["member"] not in self._steps:
                 raise BadReport(f"the start of '{printable(report['member'])}'")
-            current[0] = steps[report["member"]]
-            execution.progress.report(StepStarted(current[0], "compiling"))
-        elif report["event"] == "member_finished" and group.share:
-            execution.progress.report(StepOutput(current[0], "compiled; the rest of its group goes on"))
+            self.step = self._steps[report["member"]]
+            self.progress.report(StepStarted(self.step, "compiling"))
+        elif report["event"] == "member_finished" and self._share:
+            self.progress.report(StepOutput(self.step, "compiled; the rest of its group goes on"))
 
-    def said(line: str) -> None:
-        words = readable(line)
-        if words:
-            execution.progress.report(StepOutput(current[0], words, status=tells_progress(line)))
-
-    command = [str(execution.environment.interpreter), "-I", str(_WORKER), "request.json"]
-    with process_failures("worker", StepId(group.id), execution.shown_log):
-        return supervise(
-            command,
-            execution.staging,
-            execution.log,
-            timeout=group.timeout,
-            environment={**ALLOCATION, **group.target.environment},
-            cancelled=execution.cancelled,
-            reported=reported,
-            said=said,
-            worth=node_log.read,
-        )
-
-
-@contextmanager
-def process_failures(process: str, step: StepId, shown_log: str) -> Iterator[None]:
-    """Raises EnvironmentFailure where a supervised process, called `process`, cannot be run, BuildError where it reports what none does."""
-    try:
-        yield
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        message = f"the {process} could not be run: {place}{error.strerror or error}"
-        hint = "Check the toolchain's interpreter, and the space for the log."
-        raise EnvironmentFailure(Problem("EPB413", message, step, hint)) from error
-    except BadReport as error:
-        message = f"the {process} reported what no {process} does, and was stopped: {error}"
-        hint = f"Something in the toolchain writes where the {process} reports. The whole log: {shown_log}."
-        raise BuildError(Problem("EPB311", message, step, hint)) from error
+    def worth(self, line: str) -> Worth:
+        return self._node_log.read(line)
 
 
 def _source_data(group: SessionGroup, member: Member, staging: Path) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Preparations as a kind of action: a program that makes one model of another, whose result is a source of what follows."""
+"""Preparations: programs that make one model of another."""
 
 from __future__ import annotations
 
@@ -10,39 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from epbuild.cache.blobs import BlobStore
-from epbuild.cache.leases import Cancelled
-from epbuild.compile.diagnosis import (
-    CANNOT_WRITE,
-    FREE_SPACE,
-    FROM_OUTSIDE,
-    MORE_MEMORY,
-    ended,
-    last_words,
-    ran_out_of_memory,
-    readable,
-    shortened,
-    signal_name,
-    tells_progress,
-    tidy,
-)
-from epbuild.compile.executor import Execution, process_failures
-from epbuild.compile.kind import KeyInputs, Kind, StepEnd
 from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.safepath import BadReference, check_reference, is_inside, real_path
-from epbuild.engine.events import StepOutput, StepStarted
+from epbuild.engine.events import StepStarted
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.sizes import fix_sizes
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.plan.made import Made
-from epbuild.plan.preparing import PYTHON, Preparation, preparation_document
-from epbuild.plan.steps import ModelFiles
-from epbuild.toolchain.process import Ending, supervise
+from epbuild.plan.preparing import PYTHON, Preparation
+from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, could_not_write, diagnose
+from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker, Workplace
+from epbuild.toolchain.log_lines import last_words, shortened
+from epbuild.toolchain.process import Ending
 
 REQUEST_FORMAT = 1
 _RUN = Path(__file__).parent / "worker" / "run.py"
-_REQUEST = "request.json"
 _QUOTED = 2
 _LONGEST_QUOTE = 400
 _OF_A_SHELL = range(128 + 1, 128 + 65)  # 128 and the signal that ended the last command
@@ -53,23 +35,11 @@ _TRACEBACK = "Traceback (most recent call last)"
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-class Preparing(Kind[Preparation]):
-    """What is done to a model before it is compiled."""
+class PreparationMaker:
+    """Prepares models."""
 
-    doing = "staging"
-    doing_again = "preparing again"
-    done = "prepared"
-
-    def unknown(self, action: Preparation) -> Sequence[str]:
-        if action.after is None and action.source is None:
-            return [f"the model '{action.model.name}' is not fetched yet"]
-        return []
-
-    def resolved(self, action: Preparation, needed: Sequence[Made], store: BlobStore) -> Preparation:
-        return replace(action, source=prepared_files(needed[0], store)) if needed else action
-
-    def document(self, action: Preparation, inputs: KeyInputs) -> dict[str, Any]:
-        return preparation_document(action, inputs.digests, inputs.toolchain)
+    def check(self, action: Preparation) -> None:
+        """Nothing can be known before it is tried."""
 
     def make(self, action: Preparation, execution: Execution) -> dict[str, Any]:
         begin = time.monotonic()
@@ -95,42 +65,12 @@ class Preparing(Kind[Preparation]):
             },
         }
 
+    def finish(self, action: Preparation, result: Mapping[str, Any], work: Workplace) -> Iterator[Mapping[str, Any]]:
+        return iter(())
+
     def remake(self, action: Preparation, execution: Execution) -> Mapping[str, Path]:
         header, _ = _prepare(action, execution)
         return {name: execution.staging / "out" / name for name in (_name(action), *header.external_locations)}
-
-    def memory(self, action: Preparation, measured: int | None) -> int:
-        return action.memory or super().memory(action, measured)
-
-    def ends(self, action: Preparation, result: Mapping[str, Any]) -> Iterator[StepEnd]:
-        yield StepEnd(action.id, None, "", sum(blob["size"] for blob in result["artifacts"].values()))
-
-
-def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
-    """The files of the model that a preparation made, in the store; they may be gone from there."""
-    model, artifacts = made.result["model"], made.result["artifacts"]
-    places = {name: store.place(artifacts[name]["digest"]) for name in (model["file"], *model["external"])}
-    external = {location: places[location] for location in model["external"]}
-    return ModelFiles(places[model["file"]], external, frozenset(model["subgraph_data"]))
-
-
-def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
-    """What manifests say of preparations, in their order: what they began with, and what each did, which is the same for the same work."""
-    if not made:
-        return {}
-    begins: Mapping[str, Any]
-    [begins] = made[0].document["source"].values()
-    sizes = {"sizes": begins["inputs"]} if "inputs" in begins else {}
-    return {
-        "prepared": {
-            "from": {"sha256": begins["graph"], "external_data": begins["external"], **sizes},
-            "by": [_told(item.document["prepare"]) for item in made],
-        }
-    }
-
-
-def _told(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: document[name] for name in ("kind", "command", "options") if name in document}
 
 
 def _name(preparation: Preparation) -> str:
@@ -141,10 +81,12 @@ def _prepare(preparation: Preparation, execution: Execution) -> tuple[ModelHeade
     """Leave the prepared model, checked, in the staging directory; returns its header."""
     _check_packages(preparation, execution)
     _stage(preparation, execution)
-    ending = _run(preparation, execution)
-    if ending.how == "cancelled":
-        raise Cancelled(preparation.id)
-    error = _diagnosed(preparation, ending, execution.shown_log)
+    step = StepId(preparation.id)
+    execution.progress.report(StepStarted(step, "preparing"))
+    environment = {**_ENVIRONMENT, **preparation.environment}
+    worker = Worker("preparation", preparation.script or _RUN, preparation.timeout, environment)
+    ending = execution.run(worker, step, StepLog(step, execution.progress))
+    error = _error(preparation, ending, execution.shown_log)
     if error is not None:
         raise error
     execution.compiled()
@@ -188,7 +130,7 @@ def _stage(preparation: Preparation, execution: Execution) -> None:
             else:
                 copy_file(real_path(path), staged)
                 staged.chmod(0o644 | (path.stat().st_mode & 0o111))
-        (staging / _REQUEST).write_text(json.dumps(_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8")
+        (staging / REQUEST).write_text(json.dumps(_request(preparation, execution), indent=1, sort_keys=True), encoding="utf-8")
     except MalformedModel as error:
         message = f"the inputs of the model '{preparation.model.name}' cannot be given their sizes: {error}"
         raise BuildError(Problem("EPB265", message, StepId(preparation.id), "Export the model again.")) from error
@@ -225,71 +167,48 @@ def _program(preparation: Preparation, execution: Execution) -> str:
     return found
 
 
-def _run(preparation: Preparation, execution: Execution) -> Ending:
-    step = preparation.id
-    execution.progress.report(StepStarted(step, "preparing"))
-
-    def said(line: str) -> None:
-        words = readable(line)
-        if words:
-            execution.progress.report(StepOutput(step, words, status=tells_progress(line)))
-
-    script = preparation.script or _RUN
-    with process_failures("preparation", StepId(step), execution.shown_log):
-        return supervise(
-            [str(execution.environment.interpreter), "-I", str(script), _REQUEST],
-            execution.staging,
-            execution.log,
-            timeout=preparation.timeout,
-            environment={**_ENVIRONMENT, **preparation.environment},
-            cancelled=execution.cancelled,
-            reported=lambda report: None,
-            said=said,
-        )
-
-
-def _diagnosed(preparation: Preparation, ending: Ending, log: str) -> EpbuildError | None:
-    """The error that an ending amounts to; None when it ended well."""
-    last = ending.reports[-1] if ending.reports else {}
-    if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
+def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError | None:
+    """The error that an ending amounts to; None when it succeeded."""
+    found = diagnose(ending)
+    if found is None:
         return None
     step, hint, printed = StepId(preparation.id), f"The whole log: {log}.", _printed(ending.tail)
-    if ending.how == "timed out":
-        message = f"'{preparation.title}' did not end within {preparation.timeout:g} s and was stopped.{printed}"
-        return BuildError(Problem("EPB453", message, step, f"Give it more time with 'timeout'. {hint}"))
-    if last.get("event") != "failed":
-        if -ending.status in FROM_OUTSIDE:
-            by_whom = "by the kernel for lack of memory" if ending.out_of_memory else "from outside"
-            message = f"'{preparation.title}' was ended {by_whom} ({signal_name(-ending.status)}).{printed}"
+    report = found.report
+    if report and report["kind"] == "error" and preparation.script is None:
+        # The exit status of a program of the user's.
+        return _program_error(preparation, replace(ending, how="exited", status=int(report["message"]), reports=()), log)
+    title, advice = f"'{preparation.title}'", f"{report.get('hint') or ''} {hint}".strip()
+    why = shortened(found.raised or "", _LONGEST_QUOTE)
+    match found.cause:
+        case "timed out":
+            message = f"{title} did not end within {preparation.timeout:g} s and was stopped.{printed}"
+            return BuildError(Problem("EPB453", message, step, f"Give it more time with 'timeout'. {hint}"))
+        case "out of memory":
+            message = f"{title} ran out of memory: {why}." if report else f"{title} ran out of memory.{printed}"
             return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
-        # It said nothing of why: a crash, or something in it that ended the process.
-        return BuildError(Problem("EPB458", f"'{preparation.title}' {ended(ending.status)}.{printed}", step, hint))
-    why = str(last["message"])
-    if last["kind"] == "unfit":
-        return EnvironmentFailure(Problem("EPB456", f"{tidy(why)}.", step, f"{last.get('hint') or ''} {hint}".strip()))
-    if preparation.script is None:
-        return _of_a_program(preparation, int(why), ending, printed, hint)
-    if ran_out_of_memory(f"{last['type']}: {why}"):
-        message = f"'{preparation.title}' ran out of memory: {shortened(tidy(why), _LONGEST_QUOTE)}."
+        case "ended":
+            return EnvironmentFailure(Problem("EPB454", f"{title} {found.end}.{printed}", step, f"{MORE_MEMORY} {hint}"))
+        case "crashed":  # or something in it ended the process
+            return BuildError(Problem("EPB458", f"{title} {found.end}.{printed}", step, hint))
+        case "unfit":
+            return EnvironmentFailure(Problem("EPB456", f"{found.raised}.", step, advice))
+        case "cannot write":
+            return EnvironmentFailure(Problem("EPB459", f"{title} failed: {why}.", step, f"{FREE_SPACE} {hint}"))
+    return BuildError(Problem("EPB455", f"{title} failed: {why}.", step, advice))
+
+
+def _program_error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError:
+    """The error that the ending of a program of the user's amounts to."""
+    last = ending.tail[-_QUOTED:]
+    found, status = diagnose(replace(ending, tail=last)), ending.status
+    step, hint, printed = StepId(preparation.id), f"The whole log: {log}.", _printed(ending.tail)
+    end = found.end if found is not None else ""
+    if found is not None and found.cause in ("out of memory", "ended"):
+        end = end if found.cause == "ended" else "ran out of memory"
+        message = f"'{preparation.title}' {end}.{printed}"
         return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
-    message = f"'{preparation.title}' failed: {shortened(tidy(why), _LONGEST_QUOTE)}."
-    if CANNOT_WRITE.search(why):
-        return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
-    return BuildError(Problem("EPB455", message, step, f"{last.get('hint') or ''} {hint}".strip()))
-
-
-def _of_a_program(preparation: Preparation, status: int, ending: Ending, printed: str, hint: str) -> EpbuildError:
-    """The error that the status of a program of the user's amounts to."""
-    step = StepId(preparation.id)
-    memory = ran_out_of_memory("\n".join(ending.tail[-_QUOTED:]))
-    if memory or -status in FROM_OUTSIDE:
-        what = "ran out of memory" if memory else f"was ended from outside ({signal_name(-status)})"
-        if ending.out_of_memory:
-            what = f"was ended by the kernel for lack of memory ({signal_name(-status)})"
-        more = f"{MORE_MEMORY} {hint}"
-        return EnvironmentFailure(Problem("EPB454", f"'{preparation.title}' {what}.{printed}", step, more))
-    message = f"'{preparation.title}' {ended(status)}.{printed}"
-    if CANNOT_WRITE.search("\n".join(ending.tail[-_QUOTED:])):
+    message = f"'{preparation.title}' {end}.{printed}"
+    if could_not_write(last):
         return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
     return BuildError(Problem("EPB458" if _is_crash(status) else "EPB455", message, step, hint))
 

@@ -6,36 +6,14 @@ with the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from epbuild.compile.executor import Execution, measure
+from epbuild.compile.executor import measure
 from epbuild.core.errors import EpbuildError, StepId
 from epbuild.engine.events import OutputOf, StepOutput
 from epbuild.plan.steps import Member, SessionGroup
 from epbuild.recipe.model import Expectation
-from epbuild.verify.compiled import SharedBytes
-
-_ALONE = "alone"  # where a result holds the bytes of each member compiled alone, by the member's name
-
-
-def unmeasured(group: SessionGroup, result: Mapping[str, Any]) -> tuple[Member, ...]:
-    """The members whose size alone the group's `expect` needs, and a result lacks."""
-    if group.min_shared_ratio is None:
-        return ()
-    return tuple(member for member in group.members if member.name not in result.get(_ALONE, {}))
-
-
-def with_alone(result: Mapping[str, Any], member: Member, size: int) -> dict[str, Any]:
-    """A result that also says what a member comes to alone."""
-    return {**result, _ALONE: {**result.get(_ALONE, {}), member.name: size}}
-
-
-def shared_bytes(result: Mapping[str, Any]) -> SharedBytes:
-    """What sharing comes to, by a result in which every member is measured."""
-    names = {name for model in result["models"] for name in (*model["binaries"], *model["data"])}
-    return SharedBytes(sum(result["artifacts"][name]["size"] for name in names), sum(result[_ALONE].values()))
+from epbuild.toolchain.execution import Execution
 
 
 def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:

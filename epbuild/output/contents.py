@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobStore
-from epbuild.compile.preparing import prepared_by
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.onnxfile.relink import relink
 from epbuild.output.jsonfile import JsonFile
 from epbuild.output.layout import Placed, Stored, StoredModel, arrange
 from epbuild.output.manifest import ManifestModel, render
 from epbuild.output.merging import MergedModel, draft_names, merge, merged_key
-from epbuild.plan.made import Made
+from epbuild.plan.made import Made, prepared_by
 from epbuild.plan.outputs import MANIFEST
 from epbuild.plan.steps import Emission, Merging, Part, PlannedEp, PlannedTarget
 

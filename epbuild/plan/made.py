@@ -1,12 +1,13 @@
-"""A result that is known, with all that it was made of."""
+"""Results that are known, with all that they were made of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from epbuild.plan.steps import Action, SessionGroup
+from epbuild.cache.blobs import BlobStore
+from epbuild.plan.steps import Action, ModelFiles, SessionGroup
 
 
 @dataclass(frozen=True)
@@ -42,3 +43,30 @@ class Made:
         """The name, the digest and the size in bytes of each of its files."""
         for name, blob in self.result["artifacts"].items():
             yield name, blob["digest"], blob["size"]
+
+
+def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
+    """The files of the model that a preparation made, in the store; they may be gone from there."""
+    model, artifacts = made.result["model"], made.result["artifacts"]
+    places = {name: store.place(artifacts[name]["digest"]) for name in (model["file"], *model["external"])}
+    external = {location: places[location] for location in model["external"]}
+    return ModelFiles(places[model["file"]], external, frozenset(model["subgraph_data"]))
+
+
+def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
+    """What manifests say of preparations, in their order: what they began with, and what each did, which is the same for the same work."""
+    if not made:
+        return {}
+    begins: Mapping[str, Any]
+    [begins] = made[0].document["source"].values()
+    sizes = {"sizes": begins["inputs"]} if "inputs" in begins else {}
+    return {
+        "prepared": {
+            "from": {"sha256": begins["graph"], "external_data": begins["external"], **sizes},
+            "by": [_told(item.document["prepare"]) for item in made],
+        }
+    }
+
+
+def _told(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: document[name] for name in ("kind", "command", "options") if name in document}

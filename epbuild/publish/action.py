@@ -26,7 +26,7 @@ from epbuild.plan.outputs import BOM, MANIFEST, PROVENANCE
 from epbuild.plan.steps import Emission, Part
 from epbuild.publish.publishing import Destination, Files, Publisher, Push
 from epbuild.recipe.model import Recipe
-from epbuild.verify.live.action import numbers_of
+from epbuild.verify.live.judging import numbers_of
 
 if TYPE_CHECKING:
     from epbuild.output.emitted import EmittedModel

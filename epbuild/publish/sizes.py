@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from epbuild.compile.sharing import shared_bytes, unmeasured
 from epbuild.output.owned import listed_files
 from epbuild.plan.outputs import MANIFEST
 from epbuild.plan.steps import STATEMENT, SessionGroup
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
+from epbuild.verify.expectations import shared_bytes, unmeasured
 
 Files = Mapping[str, Mapping[str, Any]]
 """The `digest` and the `size` in bytes of each file of an output, by its POSIX path there."""

@@ -23,8 +23,6 @@ from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.memory import UNKNOWN, Configuration
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.kinds import is_stored, kind_of
-from epbuild.compile.kind import KeyInputs
 from epbuild.core.errors import BuildError, PlanError, Problem
 from epbuild.output.existing import Written
 from epbuild.plan.key import action_key, differences
@@ -32,6 +30,8 @@ from epbuild.plan.made import Made
 from epbuild.plan.steps import Action, Emission, ModelFiles, Plan, SessionGroup, Step
 from epbuild.publish.action import Inputs, Output
 from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.survey.kind import KeyInputs
+from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.remembered import Failures
 from epbuild.toolchain.environment import Environment

@@ -14,8 +14,10 @@ from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
 from epbuild.plan.steps import Member, PlannedTarget, SessionGroup
+from epbuild.verify.compiled import SharedBytes
 from epbuild.verify.fallback import Outside
 
+_ALONE = "alone"  # where a result holds the bytes of each member compiled alone, by the member's name
 _MOST_HINTS = 2
 _FEW = 0.1
 """A hint that concerns no more than this part of the nodes outside is left out: these often go when the others do."""
@@ -58,3 +60,21 @@ def _unmet(group: SessionGroup, member: Member, model: Mapping[str, Any]) -> Ite
         yield Problem("EPB655", message, step, hint)
     else:
         yield Problem("EPB609", f"{message}. The recipe expects {most} at most", step, hint)
+
+
+def unmeasured(group: SessionGroup, result: Mapping[str, Any]) -> tuple[Member, ...]:
+    """The members whose size alone the group's `expect` needs, and a result lacks."""
+    if group.min_shared_ratio is None:
+        return ()
+    return tuple(member for member in group.members if member.name not in result.get(_ALONE, {}))
+
+
+def with_alone(result: Mapping[str, Any], member: Member, size: int) -> dict[str, Any]:
+    """A result that also says what a member comes to alone."""
+    return {**result, _ALONE: {**result.get(_ALONE, {}), member.name: size}}
+
+
+def shared_bytes(result: Mapping[str, Any]) -> SharedBytes:
+    """What sharing comes to, by a result in which every member is measured."""
+    names = {name for model in result["models"] for name in (*model["binaries"], *model["data"])}
+    return SharedBytes(sum(result["artifacts"][name]["size"] for name in names), sum(result[_ALONE].values()))

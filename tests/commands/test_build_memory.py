@@ -14,10 +14,10 @@ from small_builds import CLASSIFIER, EMIT_CLASSIFIER, SHARE, Workshop
 from epbuild.cache.leases import lease
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.run import run
-from epbuild.compile import executor
 from epbuild.engine.capacity import estimated_memory
 from epbuild.engine.events import EventList, StepFinished
 from epbuild.survey.orphans import lease_name
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 PATIENCE = 5
@@ -32,7 +32,7 @@ class Together:
         self._barrier = threading.Barrier(2)
         self._patience = patience
         self._worker = workshop.worker
-        monkeypatch.setattr(executor, "supervise", self._supervise)
+        monkeypatch.setattr(execution, "supervise", self._supervise)
 
     def _supervise(self, *arguments: Any, **options: Any) -> Ending:
         try:

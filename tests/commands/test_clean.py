@@ -13,11 +13,11 @@ from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SH
 from epbuild.cache.leases import lease
 from epbuild.cache.roots import Roots
 from epbuild.commands.clean import check_idle, clean, remove_workspace
-from epbuild.compile import executor
 from epbuild.core.directory import swap_in
 from epbuild.core.errors import PlanError, StoreError
 from epbuild.publish import removal
 from epbuild.publish.removal import Cleaned
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 GONE = dict.fromkeys(STEPS, "restorable") | {EMIT_DECODER: "new", EMIT_CLASSIFIER: "new"}
@@ -218,7 +218,7 @@ def test_a_workspace_in_which_a_build_is_at_work_stays(built: Workshop, monkeypa
         refused.append(failure.value.problems[0].code)
         return built.worker(*arguments, **options)
 
-    monkeypatch.setattr(executor, "supervise", worker)
+    monkeypatch.setattr(execution, "supervise", worker)
     assert built.build().exit_code == 0
     assert refused == ["EPB509"]
     check_idle(built.request.recipe)

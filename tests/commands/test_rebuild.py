@@ -18,9 +18,9 @@ from epbuild.catalog.facts import KnownDifference
 from epbuild.commands.events import ComparisonFinished, ComparisonStarted, StepCompared
 from epbuild.commands.rebuild import kept_place, verdict_on
 from epbuild.commands.run import run
-from epbuild.compile import executor
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
 from epbuild.engine.events import EventList, RunFinished, StepFailed
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 Change = Callable[[Path], None]
@@ -38,7 +38,7 @@ class Fickle:
         self.first: dict[str, Change] = {}
         self.again: dict[str, Change] = {}
         self.seen: list[str] = []
-        monkeypatch.setattr(executor, "supervise", self._supervise)
+        monkeypatch.setattr(execution, "supervise", self._supervise)
 
     def compare(self, *selection: str, **more: Any) -> RunFinished:
         """Build, make everything again and compare; the events are in `workshop.events`."""

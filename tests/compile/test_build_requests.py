@@ -13,8 +13,8 @@ import onnx
 import pytest
 from small_builds import QNN, Workshop
 
-from epbuild.compile import executor
 from epbuild.compile.executor import ALLOCATION
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 OPENVINO = "OpenVINOExecutionProvider"
@@ -28,7 +28,7 @@ class Heard:
         self.environments: dict[str, Mapping[str, str]] = {}
         self.files: dict[str, dict[str, bytes]] = {}
         self._worker = workshop.worker
-        monkeypatch.setattr(executor, "supervise", self._supervise)
+        monkeypatch.setattr(execution, "supervise", self._supervise)
 
     def _supervise(self, command: Any, folder: Path, log: Path, *, environment: Mapping[str, str], **options: Any) -> Ending:
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def test_a_full_disk_after_the_compile_is_told_as_that(workshop: Workshop, monke
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(executor, "prefix_nodes", full)
+    monkeypatch.setattr("epbuild.compile.executor.prefix_nodes", full)
     assert workshop.build("compile:classifier/plain/classifier").exit_code == 3
     assert workshop.failures == ["EPB405"]
 

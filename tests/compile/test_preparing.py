@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -25,9 +26,9 @@ from epbuild.commands.explain import explain
 from epbuild.commands.gc import needs
 from epbuild.commands.rebuild import kept_place
 from epbuild.commands.run import run
-from epbuild.compile import preparing
 from epbuild.core.errors import PlanError
 from epbuild.engine.events import EventList, NoProgress, StepFailed, StepFinished
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 PREPARED = """\
@@ -61,7 +62,6 @@ class Preparer(Workshop):
         self.seen: list[list[str]] = []
         """What each preparation could see, as paths in its folder."""
         self.leave: Leaves = leave_a_model
-        monkeypatch.setattr(preparing, "supervise", self.preparer)
 
     def write(self, name: str, text: str) -> None:
         (self.folder / name).parent.mkdir(exist_ok=True)
@@ -71,6 +71,11 @@ class Preparer(Workshop):
         text = (self.folder / "epbuild.yaml").read_text(encoding="utf-8")
         assert old in text
         (self.folder / "epbuild.yaml").write_text(text.replace(old, new), encoding="utf-8")
+
+    def worker(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
+        request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+        work = self.preparer if "command" in request else super().worker
+        return work(command, folder, log, **options)
 
     def preparer(self, command: object, folder: Path, log: Path, **options: object) -> Ending:
         """What stands in for the process of a preparation: comments in scripts mean nothing to it."""
@@ -494,7 +499,7 @@ def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
         @rule()
         def build(self) -> None:
             monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.workshop.cache))
-            monkeypatch.setattr(preparing, "supervise", self.workshop.preparer)
+            monkeypatch.setattr(execution, "supervise", self.workshop.worker)
             self.workshop.build_all()
             assert self.workshop.build_all() == ([], [])
             self.count += 1
@@ -507,6 +512,6 @@ def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
             assert self.workshop.contents() == fresh.contents()
             assert self.workshop.contents("classifier") == fresh.contents("classifier")
             monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.workshop.cache))
-            monkeypatch.setattr(preparing, "supervise", self.workshop.preparer)
+            monkeypatch.setattr(execution, "supervise", self.workshop.worker)
 
     run_state_machine_as_test(Edits, settings=settings(max_examples=5, stateful_step_count=8, deadline=None))

@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from small_builds import EMIT_DECODER, SHARE, Workshop
 
-from epbuild.compile import executor
 from epbuild.engine.events import StepFinished
 from epbuild.onnxfile.headers import read_header
 from epbuild.plan.outputs import MANIFEST
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 ON = ("share_weights: true", "share_weights: true\n    share_initializers: true")
@@ -56,7 +56,7 @@ def watch(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, look: Callable[[d
         look(json.loads((folder / "request.json").read_text(encoding="utf-8")), folder)
         return workshop.worker(command, folder, log, **options)
 
-    monkeypatch.setattr(executor, "supervise", supervise)
+    monkeypatch.setattr(execution, "supervise", supervise)
 
 
 def note(workshop: Workshop) -> str:

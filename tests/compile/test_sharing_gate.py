@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from small_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_model
 
-from epbuild.compile import executor
 from epbuild.engine.events import StepFailed, StepFinished, StepOutput, StepStarted
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
@@ -44,7 +44,7 @@ def meddle_with(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, meddle: Med
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         return meddle(request, folder) or workshop.worker(command, folder, log, **options)
 
-    monkeypatch.setattr(executor, "supervise", supervise)
+    monkeypatch.setattr(execution, "supervise", supervise)
 
 
 def told(workshop: Workshop) -> StepFinished:
@@ -105,7 +105,7 @@ def test_measuring_is_told_as_progress_of_the_share_step_with_what_the_ep_says_o
         options["said"]("working hard")
         return workshop.worker(command, folder, log)
 
-    monkeypatch.setattr(executor, "supervise", supervise)
+    monkeypatch.setattr(execution, "supervise", supervise)
     workshop.write_recipe(gate(0.3))
     workshop.build()
     said = [event.text for event in workshop.events if isinstance(event, StepOutput) and event.step == SHARE]

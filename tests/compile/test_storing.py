@@ -16,9 +16,9 @@ from small_builds import SHARE, Workshop
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.commands.run import run
-from epbuild.compile import executor
 from epbuild.core.content import Blob
 from epbuild.engine.events import NoProgress
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows lets few users make links")
@@ -50,7 +50,7 @@ class Overlap:
             self.let_go.wait(self.held)
             return take(store, path)
 
-        monkeypatch.setattr(executor, "supervise", self._supervise)
+        monkeypatch.setattr(execution, "supervise", self._supervise)
         monkeypatch.setattr(BlobStore, "take", held_up)
 
     def workers(self, count: int, patience: float = PATIENCE) -> bool:
@@ -191,7 +191,7 @@ def and_then(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, change: Callab
         change(folder / "out")
         return ending
 
-    monkeypatch.setattr(executor, "supervise", supervise)
+    monkeypatch.setattr(execution, "supervise", supervise)
 
 
 def artifacts(workshop: Workshop) -> Mapping[str, bytes]:

@@ -120,7 +120,7 @@ def test_a_hang_ends_at_its_timeout_with_all_that_the_worker_started(misbehave: 
 def test_a_worker_that_is_killed_from_outside_is_told_as_that(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("import signal; os.kill(os.getpid(), signal.SIGKILL)"), 3, "EPB404")
     assert "the worker was ended from outside (SIGKILL) while compiling 'left' for bad." in told
-    assert "If nobody did that, it was likely for lack of memory." in told
+    assert "If that was not deliberate, it was likely for lack of memory." in told
 
 
 def test_python_that_runs_out_of_memory_is_told_as_that(misbehave: Callable[..., Project]) -> None:

@@ -29,7 +29,7 @@ from epbuild.catalog.numbers import METRICS
 from epbuild.commands import run as session
 from epbuild.commands.run import survey
 from epbuild.compile import action as compiling
-from epbuild.compile import executor, preparing
+from epbuild.compile import executor
 from epbuild.core.schemas import schema
 from epbuild.publish.registry.client import Pushed
 from epbuild.recipe.model import Toolchain
@@ -448,7 +448,6 @@ class Checkout(Workshop):
         # The EPs are faked, so that this machine can compile for all of them.
         monkeypatch.setattr(session, "obstacles", lambda groups, platform: [])
         monkeypatch.setattr(compiling, "obstacle", lambda target, platform: None)
-        monkeypatch.setattr(preparing, "supervise", self.worker)
         monkeypatch.setattr(
             "epbuild.publish.registry.client.push",
             lambda image, reference, *rest, **options: Pushed(reference, image.digest, 1, 0, 0),

@@ -24,12 +24,12 @@ from epbuild.cache.workspace import Workspace
 from epbuild.catalog.catalog import entry
 from epbuild.commands import run as session
 from epbuild.commands.run import Request, run, survey
-from epbuild.compile import executor
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import EventList, RunFinished, StepFailed
 from epbuild.plan.steps import Member, PlannedEp, PlannedTarget, SessionGroup
 from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain
 from epbuild.survey.status import Survey
+from epbuild.toolchain import execution
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.process import Ending
@@ -140,7 +140,7 @@ class Workshop:
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(cache))
         monkeypatch.setattr(session, "ready", lambda *arguments: self.toolchain_is_there)
         monkeypatch.setattr(session, "prepare", self._prepare)
-        monkeypatch.setattr(executor, "supervise", self.worker)
+        monkeypatch.setattr(execution, "supervise", self.worker)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
         text = RECIPE

@@ -11,8 +11,8 @@ import pytest
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop
 
 from epbuild.commands.run import run
-from epbuild.compile import executor
 from epbuild.engine.events import RunFinished, StepFailed, StepFinished, Warned
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
 ALLOWED = ("    models: [classifier]\n", "    models: [classifier]\n    allow_failure: true\n")
@@ -36,7 +36,7 @@ class Broken:
         self.tried = 0
         self._worker, self._model, self._status = workshop.worker, model, status
         self._how: Any = "exited"
-        monkeypatch.setattr(executor, "supervise", self._supervise)
+        monkeypatch.setattr(execution, "supervise", self._supervise)
 
     def ends(self, how: str, status: int) -> None:
         self._how, self._status = how, status

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_builds import Workshop
 
-from epbuild.compile import executor
+from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending, supervise
 from epbuild.toolchain.reports import BadReport, read_report
 
@@ -108,7 +108,7 @@ def test_a_build_tells_of_it_in_a_sentence(tmp_path: Path, monkeypatch: pytest.M
         options["reported"]({"event": "member_started", "member": wrong})
         raise AssertionError("it is refused")
 
-    monkeypatch.setattr(executor, "supervise", worker)
+    monkeypatch.setattr(execution, "supervise", worker)
     assert workshop.build().exit_code == 1
     assert workshop.failures
     assert set(workshop.failures) == {"EPB311"}

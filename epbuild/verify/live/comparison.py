@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
 from epbuild.catalog.numbers import Numbers, Thresholds
-from epbuild.compile.executor import Execution
-from epbuild.compile.sharing import measure_alone
 from epbuild.core.errors import BuildError, EpbuildError, Problem
 from epbuild.core.units import counted
 from epbuild.engine.events import NoProgress
@@ -21,7 +18,9 @@ from epbuild.onnxfile.headers import ValueInfo, read_header
 from epbuild.plan.shapes import sized
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember
+from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Outcome
+from epbuild.verify.live.action import Alone
 from epbuild.verify.live.inputs import BadInputs, Made, NoInputs, Sample, made_samples, read_samples
 from epbuild.verify.live.metrics import DifferentOutput, Figures
 from epbuild.verify.live.model import Source
@@ -65,6 +64,8 @@ class Comparison:
     atol: float | None = None
     rtol: float | None = None
     """What each element may be off by, where that is asked: absolute, and of an output's largest expected magnitude."""
+    alone: Alone | None = None
+    """Compiles un-shared what cannot be loaded shared; None: that is skipped."""
 
     def judge(
         self,
@@ -78,7 +79,7 @@ class Comparison:
     ) -> Iterator[Judged]:
         """Compare the models of one process; `failed` is how loading them failed. Each model is judged, whatever becomes of the others."""
         group = sources.group(document, loads[0].name) if failed is not None and failed.impossible else None
-        alone = failed is not None and failed.impossible and group is not None and group.share
+        alone = self.alone is not None and group is not None and group.share
         if failed is not None and not alone:
             yield from (self._unloaded(load, failed, group, sources) for load in loads)
             return
@@ -179,6 +180,8 @@ class Comparison:
         asked: Mapping[str, Thresholds],
     ) -> Iterator[Judged]:
         """The numbers of each model compiled un-shared, where the group cannot be loaded."""
+        if self.alone is None:
+            return
         for number, (name, reference) in enumerate(references.items()):
             if not _as_compiled(group, document):
                 yield Judged(
@@ -188,7 +191,7 @@ class Comparison:
             place = scratch / f"alone-{number}"
             place.mkdir()
             try:
-                model = _compile_alone(group, name, reference[0], session, place)
+                model = _compile_alone(self.alone, group, name, reference[0], session, place)
             except EpbuildError as error:
                 yield Judged(name, "failed", " ".join(problem.message for problem in error.problems), "EPB649")
                 continue
@@ -282,7 +285,7 @@ def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> boo
     return eps == here and target["session_options"] == dict(group.target.session_options)
 
 
-def _compile_alone(group: SessionGroup, name: str, source: Source, session: Session, staging: Path) -> Path:
+def _compile_alone(alone: Alone, group: SessionGroup, name: str, source: Source, session: Session, staging: Path) -> Path:
     """Compile a member of a sharing group by itself, as the recipe has it; returns its EPContext model. Raises what a compile does.
 
     Of a member that is prepared, `source` knows what is compiled.
@@ -302,9 +305,6 @@ def _compile_alone(group: SessionGroup, name: str, source: Source, session: Sess
         store=BlobStore(cache_directory()),
         progress=NoProgress(),
         cancelled=threading.Event(),
-        recheck=lambda: None,
-        compiled=lambda: None,
-        relinking=lambda paths: nullcontext(),
     )
-    measure_alone(group, member, execution)
+    alone(group, member, execution)
     return staging / member.output

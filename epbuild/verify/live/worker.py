@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
-from epbuild.compile.diagnosis import FROM_OUTSIDE, ended, ran_out_of_memory, signal_name, tidy, told_once
-from epbuild.compile.executor import custom_ops_request, ep_request
 from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.request import custom_ops_request, ep_request
 from epbuild.plan.steps import PlannedEp
+from epbuild.toolchain.diagnosis import diagnose
 from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.log_lines import told_once
 from epbuild.toolchain.process import Ending, supervise
 from epbuild.toolchain.reports import BadReport
 
@@ -167,21 +168,10 @@ def _model_request(load: Load) -> dict[str, Any]:
     }
 
 
-def _ended_well(ending: Ending) -> bool:
-    return (
-        ending.how == "exited" and ending.status == 0 and bool(ending.reports) and ending.reports[-1].get("event") == "finished"
-    )
-
-
 def _crashed(ending: Ending) -> bool:
-    """Whether the process ended by its own mistake, without a word."""
-    return ending.how == "exited" and not _ended_well(ending) and not _raised(ending) and -ending.status not in FROM_OUTSIDE
-
-
-def _raised(ending: Ending) -> Mapping[str, Any] | None:
-    """The report of an exception, where there was one."""
-    last = ending.reports[-1] if ending.reports else {}
-    return last if last.get("event") == "failed" else None
+    """Whether the process ended by its own mistake, and reported nothing of it."""
+    found = diagnose(ending)
+    return found is not None and not found.report and found.cause in ("crashed", "out of memory") and not found.from_outside
 
 
 def _last_model(ending: Ending) -> tuple[str, str] | None:
@@ -192,29 +182,30 @@ def _last_model(ending: Ending) -> tuple[str, str] | None:
 
 def _failure(ending: Ending, said: Sequence[str], session: Session) -> Failure | None:
     """What an ending amounts to, with what was `said`, at the end of it or when it was asked for; None when it ended well."""
-    if _ended_well(ending):
+    found = diagnose(ending, [ep.entry for ep in session.eps])
+    if found is None:
         return None
-    doing, raised = _last_model(ending), _raised(ending)
+    doing = _last_model(ending)
     model = doing[1] if doing else None
     act, moment = _DOING[doing[0]] if doing else _BEFORE
-    whole = (tidy(str(raised["message"])) or str(raised["type"])) if raised else ""
-    told, quote = told_once(whole or None, said)
+    told, quote = told_once(found.raised, said)
     reason = told or ""
-    known = _limitation((*said, whole), session.eps)
+    known = _limitation((*said, found.raised or ""), session.eps)
     if known is not None:
         return Failure(model, known, "EPB640", impossible=True)
-    if ending.how == "timed out":
-        return Failure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
-    if ran_out_of_memory(whole or "\n".join(ending.tail), [ep.entry for ep in session.eps]):
-        return Failure(model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644")
-    if raised is not None and raised["kind"] in ("unfit", "custom_ops"):
-        return Failure(model, f"{reason}.{quote}", "EPB640", impossible=True)
-    if raised is not None:
-        return Failure(model, f"{act} failed: {reason}.{quote}", "EPB641")
-    if -ending.status in FROM_OUTSIDE:
-        cause = "by the kernel for lack of memory" if ending.out_of_memory else "from outside, if not for lack of memory"
-        return Failure(model, f"the process was ended {cause} ({signal_name(-ending.status)}) {moment}.{quote}", "EPB644")
-    return Failure(model, f"the process {ended(ending.status)} {moment}.{quote}", "EPB642")
+    match found.cause:
+        case "timed out":
+            return Failure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
+        case "out of memory":
+            return Failure(model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644")
+        case "unfit" | "custom operators":
+            return Failure(model, f"{reason}.{quote}", "EPB640", impossible=True)
+        case "ended":
+            doubt = "" if ending.out_of_memory else ", if not for lack of memory,"
+            return Failure(model, f"the process {found.end}{doubt} {moment}.{quote}", "EPB644")
+        case "crashed":
+            return Failure(model, f"the process {found.end} {moment}.{quote}", "EPB642")
+    return Failure(model, f"{act} failed: {reason}.{quote}", "EPB641")
 
 
 def _limitation(said: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:

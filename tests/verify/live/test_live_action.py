@@ -21,9 +21,9 @@ from epbuild.plan.made import Made
 from epbuild.plan.steps import ModelFiles
 from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
+from epbuild.survey.verifications import Verifications
 from epbuild.toolchain.process import Ending
 from epbuild.verify.live import worker as trial_worker
-from epbuild.verify.live.action import Verifying
 
 VERIFY = "verify:classifier/plain"
 EMIT = "emit:classifier/plain/directory"
@@ -260,7 +260,7 @@ def test_a_prepared_model_is_compared_with_its_source_unless_that_has_other_outp
     choice = VerifyChoice(HERE, reference=asked)
     planned = Verification("decoder", group.target, (CheckedMember("prefill", group.id, choice),))
     planned = with_inputs(planned, {group.id: group}, {}, tmp_path, [])
-    found = Verifying().resolved(planned, [Made(group, "k", document, result)], BlobStore(tmp_path / "store"))
+    found = Verifications().resolved(planned, [Made(group, "k", document, result)], BlobStore(tmp_path / "store"))
     assert found.members[0].reference == reference
     assert found.files == ((files.graph,) if reference == "source" else ())
     digests = {files.graph: "a" * 64}

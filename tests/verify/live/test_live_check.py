@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
 from epbuild.catalog.numbers import Thresholds
+from epbuild.compile.sharing import measure_alone
 from epbuild.verify.artifact import Artifact
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding
@@ -88,7 +89,7 @@ def tried(folder: Path, trial: Trial | None = None, *, share: bool = False) -> d
 
 
 def compared(folder: Path, **comparison: Any) -> Finding:
-    trial = Trial(numbers=True, sources=sources(folder), comparison=Comparison(**comparison))
+    trial = Trial(numbers=True, sources=sources(folder), comparison=Comparison(**comparison, alone=measure_alone))
     return tried(folder, trial)["numbers", "decode"]
 
 

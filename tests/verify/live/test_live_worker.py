@@ -101,7 +101,7 @@ def test_a_load_that_is_killed_from_outside_is_not_taken_for_a_crash_and_not_tri
     assert tried.failure is not None
     if sys.platform != "win32":
         assert tried.failure.code == "EPB644"
-        assert "from outside, if not for lack of memory (SIGKILL) while it was opened." in words(tried)
+        assert "from outside (SIGKILL), if not for lack of memory, while it was opened." in words(tried)
     assert json.loads((scratch / "request.json").read_text(encoding="utf-8"))["verbose"] is False
 
 

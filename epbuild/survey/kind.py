@@ -1,16 +1,12 @@
-"""What a survey and a build ask of one kind of action whose result the store keeps: how it is keyed, judged, made, and told of.
-
-The engine knows no kind but through this. A new one is a class of `Action`, a subclass of `Kind` for it, and an entry in `build.kinds`.
-"""
+"""`Kind`: what a survey asks of one kind of action, less how it is made."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
@@ -20,13 +16,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.steps import Action
 from epbuild.toolchain.environment import Environment
 
-if TYPE_CHECKING:
-    from epbuild.compile.executor import Execution
-
 A = TypeVar("A", bound=Action)
-
-Work = Callable[[str], AbstractContextManager["Execution"]]
-"""Opens a staging directory and a log of that name, in which more can be run for an action."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +39,7 @@ class StepEnd:
 
 
 class Kind(ABC, Generic[A]):
-    """One kind of action, with what is said of it: when it begins, when it begins again, and when an input of it changed meanwhile."""
+    """One kind of action, and the words for its work: when it begins, when it begins again, and when it is done."""
 
     doing: str
     doing_again: str
@@ -76,27 +66,12 @@ class Kind(ABC, Generic[A]):
         return ()
 
     def unfinished(self, action: A, result: Mapping[str, Any]) -> Sequence[str]:
-        """What `finish` has to add to a result, as reasons for work."""
+        """What a result still lacks that its maker adds to it, as reasons for work."""
         return ()
-
-    def check(self, action: A) -> None:
-        """Raises EpbuildError where it cannot be made, which nobody could know before it was resolved, or before it was this machine."""
-
-    @abstractmethod
-    def make(self, action: A, execution: Execution) -> dict[str, Any]:
-        """Do it; returns its result as JSON, with `artifacts`, `log` and `measured`. Raises EpbuildError, and Cancelled."""
-
-    def finish(self, action: A, result: Mapping[str, Any], work: Work) -> Iterator[Mapping[str, Any]]:
-        """The result with one more of what was unfinished each time. Raises what `make` does."""
-        return iter(())
 
     def compares(self, action: A) -> bool:
         """Whether it leaves files that can be compared with those of another time."""
         return True
-
-    @abstractmethod
-    def remake(self, action: A, execution: Execution) -> Mapping[str, Path]:
-        """Do it again and store nothing; returns its artifacts in the staging directory, by name. Raises what `make` does."""
 
     def known_differences(self, action: A) -> Sequence[KnownDifference]:
         """In what it is known to come out different when it is done again."""

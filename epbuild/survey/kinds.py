@@ -1,22 +1,22 @@
-"""Every kind of action whose result the store keeps; emissions, whose results are in their places, are the other kind."""
+"""Kinds of action whose results the store keeps; emissions are another kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from epbuild.compile.action import Compiling
-from epbuild.compile.kind import Kind
-from epbuild.compile.preparing import Preparing
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.steps import Action, SessionGroup
 from epbuild.plan.verification import Verification
-from epbuild.verify.live.action import Verifying
+from epbuild.survey.kind import Kind
+from epbuild.survey.preparations import Preparations
+from epbuild.survey.session_groups import SessionGroups
+from epbuild.survey.verifications import Verifications
 
 KINDS: Mapping[type, Kind[Any]] = {
-    Preparation: Preparing(),
-    SessionGroup: Compiling(),
-    Verification: Verifying(),
+    Preparation: Preparations(),
+    SessionGroup: SessionGroups(),
+    Verification: Verifications(),
 }
 
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from small_builds import COMPILES, sharing_group
 
 from epbuild.catalog.facts import Limitation
-from epbuild.compile.diagnosis import diagnose, last_words, tells_progress, told_once
+from epbuild.compile.failure import compile_error
 from epbuild.core.errors import BuildError, EnvironmentFailure
 from epbuild.plan.steps import SessionGroup
+from epbuild.toolchain.log_lines import last_words, tells_progress, told_once
 from epbuild.toolchain.process import Ending, plain
 from epbuild.verify.fallback import LeftNode
 
@@ -216,7 +217,7 @@ CASES = {
         EnvironmentFailure,
         (
             "the worker was ended from outside (SIGKILL) while compiling 'decode' for npu.",
-            "If nobody did that, it was likely for lack",
+            "If that was not deliberate, it was likely for lack",
         ),
     ),
     "an allocation that QNN reports": Case(
@@ -307,7 +308,7 @@ def test_a_failure_is_told_as_what_it_is(name: str) -> None:
     tail = tuple(text for line in (*NOISE, *case.said, NOISE[0]) if (text := plain(line)))
     ep = replace(GROUP.target.eps[0], provider_options=case.options)
     group = replace(GROUP, target=replace(GROUP.target, eps=(ep,)))
-    error = diagnose(group, Ending(case.how, case.status, case.reports, tail), LOG)
+    error = compile_error(group, Ending(case.how, case.status, case.reports, tail), LOG)
     assert type(error) is case.kind
     [problem] = error.problems
     assert problem.code == case.code
@@ -325,7 +326,7 @@ def test_where_no_node_was_taken_the_reasons_for_single_nodes_are_told_in_place_
     raised = "[ONNXRuntimeError] : 1 : FAIL : Unable to compile any nodes. Check that the session EPs support compilation"
     ending = Ending("exited", 1, (*AT_DECODE, failed(raised)), ())
     refused = [LeftNode(f"conv{number}", "Conv", "Cannot get shape") for number in range(3)]
-    error = diagnose(GROUP, ending, LOG, refused)
+    error = compile_error(GROUP, ending, LOG, refused)
     assert error is not None
     [problem] = error.problems
     assert (problem.code, problem.hint) == (
@@ -342,7 +343,7 @@ def test_a_model_that_onnxruntime_itself_refuses_is_told_so_in_its_own_words_wit
     where = "/onnxruntime_src/onnxruntime/core/graph/graph.cc:1421 onnxruntime::Graph::Graph(const onnxruntime::Model&, bool)"
     why = "Initializer 'If_0' references an ORT in-memory address marker, which is not allowed in a model protobuf."
     raised = f"Exception during initialization: {where} !utils::HasExternalDataInMemory(tensor) was false. {why}"
-    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, failed(raised)), ()), LOG)
+    error = compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, failed(raised)), ()), LOG)
     assert error is not None
     [problem] = error.problems
     assert problem.code == "EPB401"
@@ -382,7 +383,7 @@ SHOWN: dict[str, tuple[tuple[Mapping[str, Any], ...], int, tuple[str, ...]]] = {
 @pytest.mark.parametrize("shown", SHOWN)
 def test_a_limitation_that_is_known_is_told_as_one_sentence_instead_of_the_eps_riddle(shown: str, ep: int) -> None:
     reports, status, said = SHOWN[shown]
-    error = diagnose(group_of(LIMITATION, ep=ep), Ending("exited", status, reports, said), LOG)
+    error = compile_error(group_of(LIMITATION, ep=ep), Ending("exited", status, reports, said), LOG)
     assert isinstance(error, EnvironmentFailure)
     assert error.exit_code == 3
     [problem] = error.problems
@@ -394,7 +395,7 @@ def test_a_limitation_that_is_known_is_told_as_one_sentence_instead_of_the_eps_r
 
 def test_a_limitation_of_this_platform_is_told_on_it() -> None:
     here = replace(LIMITATION, platforms=("another", sys.platform))
-    error = diagnose(group_of(here), Ending("exited", 1, AT_DECODE, (LOADER,)), LOG)
+    error = compile_error(group_of(here), Ending("exited", 1, AT_DECODE, (LOADER,)), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB416"]
 
@@ -409,7 +410,7 @@ def test_a_limitation_of_this_platform_is_told_on_it() -> None:
     ids=["it does not show", "it is another platform's", "nothing would show it"],
 )
 def test_a_failure_is_not_blamed_on_a_limitation_that_it_does_not_show(limitation: Limitation, said: str) -> None:
-    error = diagnose(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
+    error = compile_error(group_of(limitation), Ending("exited", 1, (*AT_DECODE, failed(NOT_COMPILED)), (said,)), LOG)
     assert isinstance(error, BuildError)
     assert [problem.code for problem in error.problems] == ["EPB401"]
 
@@ -417,24 +418,24 @@ def test_a_failure_is_not_blamed_on_a_limitation_that_it_does_not_show(limitatio
 def test_a_limitation_of_other_options_or_of_loading_is_no_reason_for_a_compile_to_fail() -> None:
     said = (STARTED, failed("no CUDA-capable device"))
     for limitation in (replace(LIMITATION, when={"device": "^GPU"}), replace(LIMITATION, during="load")):
-        error = diagnose(group_of(limitation), Ending("exited", 1, said, ()), LOG)
+        error = compile_error(group_of(limitation), Ending("exited", 1, said, ()), LOG)
         assert error is not None
         assert error.problems[0].code == "EPB401"
 
 
 def test_a_worker_that_succeeded_has_no_limitation_whatever_the_ep_said() -> None:
-    assert diagnose(group_of(LIMITATION), Ending("exited", 0, (*AT_DECODE, FINISHED), (LOADER,)), LOG) is None
+    assert compile_error(group_of(LIMITATION), Ending("exited", 0, (*AT_DECODE, FINISHED), (LOADER,)), LOG) is None
 
 
 def test_a_worker_that_hung_is_told_as_one_whatever_the_ep_said() -> None:
-    error = diagnose(group_of(LIMITATION), Ending("timed out", -9, AT_DECODE, (LOADER,)), LOG)
+    error = compile_error(group_of(LIMITATION), Ending("timed out", -9, AT_DECODE, (LOADER,)), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB403"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 def test_a_worker_that_the_kernel_ended_for_lack_of_memory_is_told_as_that() -> None:
-    error = diagnose(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
+    error = compile_error(GROUP, Ending("exited", -9, AT_DECODE, (), out_of_memory=True), LOG)
     assert isinstance(error, EnvironmentFailure)
     assert (
         "the worker was ended by the kernel for lack of memory (SIGKILL) while compiling 'decode' for npu. Give it more"
@@ -443,7 +444,7 @@ def test_a_worker_that_the_kernel_ended_for_lack_of_memory_is_told_as_that() -> 
 
 
 def test_another_programs_lack_of_memory_does_not_explain_a_crash() -> None:
-    error = diagnose(GROUP, Ending("exited", -11, AT_DECODE, (), out_of_memory=True), LOG)
+    error = compile_error(GROUP, Ending("exited", -11, AT_DECODE, (), out_of_memory=True), LOG)
     assert error is not None
     assert [problem.code for problem in error.problems] == ["EPB402"]
 
@@ -451,7 +452,7 @@ def test_another_programs_lack_of_memory_does_not_explain_a_crash() -> None:
 @pytest.mark.parametrize(("mapped", "code"), [(590_000_000, "EPB404"), (300_000_000, "EPB401")])
 def test_a_failure_close_to_a_limit_of_memory_is_not_blamed_on_the_model(mapped: int, code: str) -> None:
     report = {**failed(NOT_COMPILED), "mapped": mapped, "mappable": 600_000_000}
-    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, report), ()), LOG)
+    error = compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, report), ()), LOG)
     assert error is not None
     [problem] = error.problems
     assert problem.code == code
@@ -462,19 +463,19 @@ def test_a_failure_close_to_a_limit_of_memory_is_not_blamed_on_the_model(mapped:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGILL])
 def test_a_crash_is_told_with_the_name_of_its_signal(number: signal.Signals) -> None:
-    error = diagnose(GROUP, Ending("exited", -number, AT_DECODE, ()), LOG)
+    error = compile_error(GROUP, Ending("exited", -number, AT_DECODE, ()), LOG)
     assert error is not None
     assert f"the worker crashed ({number.name}) while compiling 'decode' for npu" in str(error)
     assert error.exit_code == 1
 
 
 def test_a_signal_without_a_name_is_told_by_its_number() -> None:
-    assert "crashed (signal 200)" in str(diagnose(GROUP, Ending("exited", -200, AT_DECODE, ()), LOG))
+    assert "crashed (signal 200)" in str(compile_error(GROUP, Ending("exited", -200, AT_DECODE, ()), LOG))
 
 
 def test_a_worker_that_succeeded_is_no_failure_whatever_the_ep_said() -> None:
     said = (f"{STAMP} [E:onnxruntime:, x.cc:1 f] an error that did not matter",)
-    assert diagnose(GROUP, Ending("exited", 0, (*AT_DECODE, FINISHED), said), LOG) is None
+    assert compile_error(GROUP, Ending("exited", 0, (*AT_DECODE, FINISHED), said), LOG) is None
 
 
 @pytest.mark.parametrize(
@@ -551,7 +552,7 @@ def test_one_reason_is_told_once_however_often_it_was_said(
 
 def test_a_reason_as_long_as_a_model_is_told_by_its_beginning_and_its_end() -> None:
     message = f"[ONNXRuntimeError] : 1 : FAIL : Load failed: {'weights ' * 50_000}: the reason at the end"
-    error = diagnose(GROUP, Ending("exited", 1, (*AT_DECODE, failed(message)), ("error: " + "x" * 100_000,)), LOG)
+    error = compile_error(GROUP, Ending("exited", 1, (*AT_DECODE, failed(message)), ("error: " + "x" * 100_000,)), LOG)
     assert error is not None
     [problem] = error.problems
     assert len(problem.text) < 1_000

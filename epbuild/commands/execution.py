@@ -1,0 +1,75 @@
+"""Executions of a build's actions, whose inputs are watched for changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.engine.events import shown_path
+from epbuild.engine.loop import Idle
+from epbuild.plan.key import differences
+from epbuild.plan.made import Made
+from epbuild.plan.steps import Action
+from epbuild.survey.kind import KeyInputs
+from epbuild.survey.kinds import kind_of
+from epbuild.survey.status import Surveyor
+from epbuild.toolchain.execution import Execution
+
+_MOST_STORING = 4  # when more than these wait for the disk, further compiles would only pile up
+
+
+@dataclass(frozen=True)
+class KeyedAction:
+    """An action with all its files, what it is made of, and the document of its key."""
+
+    action: Action
+    needed: Sequence[Made]
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class WatchedExecution(Execution):
+    """One run of an action, whose result counts only if none of its inputs changed meanwhile."""
+
+    subject: KeyedAction
+    surveyor: Surveyor
+    idle: Idle
+    written: Mapping[Path, tuple[int, ...]]
+    """What changes when users or other processes write to a file of theirs; blobs are what their names say, whatever their times."""
+
+    def recheck(self) -> None:
+        """Raises BuildError if an input of the action is no longer what its key holds, or may have been another for a while."""
+        action, needed, document = self.subject.action, self.subject.needed, self.subject.document
+        kind, environment = kind_of(action), self.environment.now()
+        digests = self.surveyor.digests.of_many(action.files)
+        changes = differences(document, kind.document(action, KeyInputs(digests, kind.identity(action, environment), needed)))
+        # What was another for a while and is now what it was may have been read in between.
+        touched = [str(path) for path, before in self.written.items() if last_written(path) != before]
+        touched += environment.touched_since(self.environment)
+        if not changes and touched:
+            changes = [f"{shown_path(Path(touched[0]))} was touched, and may have been another for a while"]
+        if changes:
+            message = f"an input changed while it was {kind.done}: {'; '.join(changes)}"
+            raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
+
+    def compiled(self) -> None:
+        """While this one is checked and stored, another may run; where the next process is its own, it keeps its place."""
+        action = self.subject.action
+        if not kind_of(action).keeps_its_place(action) and len(self.idle) < _MOST_STORING:
+            self.idle.add(action.id)
+
+    def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
+        return self.surveyor.digests.relinking(paths)
+
+
+def last_written(path: Path) -> tuple[int, ...]:
+    """What changes when a process writes to a file, or puts another in its place; not when a link is made to it. Empty if it is gone."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return ()
+    return seen.st_size, seen.st_mtime_ns, seen.st_ino

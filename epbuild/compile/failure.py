@@ -1,0 +1,125 @@
+"""Errors of a session group, by the diagnosis of its worker."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from epbuild.catalog.facts import Limitation
+from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
+from epbuild.core.units import counted
+from epbuild.plan.steps import SessionGroup
+from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose
+from epbuild.toolchain.log_lines import told_once
+from epbuild.toolchain.process import Ending
+from epbuild.verify.expectations import most_concerned
+from epbuild.verify.fallback import LeftNode, Outside
+
+# Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and logged for one that it could validate no node.
+_NEARLY = 0.75
+_NO_OPERATOR = re.compile(r"(\S+:\S+?)\(-?\d+\) is not a registered function/op")
+_TWO_LIBRARIES = "Domain already set in registry"
+_NOTHING = "Unable to compile any nodes"
+_BY_SOMEBODY = f"If that was not deliberate, it was likely for lack of memory. {MORE_MEMORY}"
+
+
+def compile_error(group: SessionGroup, ending: Ending, log: str, refused: Sequence[LeftNode] = ()) -> EpbuildError | None:
+    """The error that a session group's `ending` amounts to; None when it succeeded. `log` is the file that the error names.
+
+    `refused` are the nodes of the model at fault that an EP reported as not supported.
+    """
+    found = diagnose(ending, [ep.entry for ep in group.target.eps])
+    if found is None:
+        return None
+    last = ending.reports[-1] if ending.reports else {}
+    step = StepId(_step_at_fault(group, ending.reports))
+    subject = _subject(group, step)
+    hint = f"The whole log: {log}."
+    whole = found.raised
+    raised, quote = told_once(whole, ending.tail)
+    finished = f"at its exit, after it had compiled every model for {group.target.name}"
+    moment = finished if last.get("event") == "finished" else f"while {subject}"
+    if found.cause == "timed out":
+        allowed = f"within {group.timeout:g} s" if group.timeout else "within its limit"
+        message = f"{subject} did not end {allowed} and was stopped.{quote}"
+        return BuildError(Problem("EPB403", message, step, hint, f"it did not end {allowed}.{quote}"))
+    if raised is not None and last.get("mapped", 0) > _NEARLY * last.get("mappable", math.inf):
+        share = f"at {last['mapped'] / 1e6:.0f} of the {last['mappable'] / 1e6:.0f} MB that a process may map here (`ulimit -v`)"
+        cure = f"Raise that limit: an EP that meets it may blame the model. {hint}"
+        why = f"{share}: {raised}.{quote}"
+        return EnvironmentFailure(Problem("EPB404", f"{subject} failed {why}", step, cure, f"it failed {why}"))
+    known_limits = _limitations(group, ending, refused)
+    hint = "".join(f"{text} " for text in dict.fromkeys(known.hint for _, known in known_limits if known.hint)) + hint
+    limitation = next((found for found in known_limits if found[1].of != "model"), None)
+    if limitation is not None and limitation[1].of == "target" and (raised or not found.from_outside):
+        # Before anything that this machine would be blamed for, such as its memory.
+        ep, known = limitation
+        why = f"{f': {raised}' if raised else ''}. {ep} cannot {known.what}: {known.why}.{quote}"
+        return BuildError(Problem("EPB401", f"{subject} failed{why}", step, hint, f"it failed{why}"))
+    if found.cause == "out of memory":
+        why = f"{'' if raised is None else f': {raised}'}.{quote}"
+        what = "the worker ran out of memory"
+        return EnvironmentFailure(Problem("EPB404", f"{what} {moment}{why}", step, f"{MORE_MEMORY} {hint}", f"{what}{why}"))
+    if found.cause == "ended":
+        what, cure = f"the worker {found.end}", MORE_MEMORY if ending.out_of_memory else _BY_SOMEBODY
+        return EnvironmentFailure(Problem("EPB404", f"{what} {moment}.{quote}", step, f"{cure} {hint}", f"{what}.{quote}"))
+    if limitation is not None:
+        message = f"{limitation[0]} cannot {limitation[1].what} here: {limitation[1].why}.{quote}"
+        return EnvironmentFailure(Problem("EPB416", message, step, hint))
+    if raised is None or whole is None:
+        what = f"the worker {found.end}"
+        return BuildError(Problem("EPB402", f"{what} {moment}.{quote}", step, hint, f"{what}.{quote}"))
+    why = f"{raised}.{_why_nothing(refused) if _NOTHING in whole else ''}{quote}"
+    if found.cause == "unfit":
+        return EnvironmentFailure(Problem("EPB411", why, step, hint))
+    if found.cause == "custom operators":
+        return EnvironmentFailure(Problem("EPB444", why, step, f"It must be built for this machine and ONNX Runtime. {hint}"))
+    hint = f"{_about_custom_ops(whole)}{hint}"
+    if found.cause == "cannot write":
+        room = f"{FREE_SPACE} {hint}"
+        return EnvironmentFailure(Problem("EPB405", f"{subject} failed: {why}", step, room, why))
+    return BuildError(Problem("EPB401", f"{subject} failed: {why}", step, hint, why))
+
+
+def _about_custom_ops(raised: str) -> str:
+    """What to do about custom operators, as a sentence with a space behind it; empty where they are not to blame."""
+    unknown = _NO_OPERATOR.search(raised)
+    if unknown is not None:
+        return f"If {unknown[1]} is a custom operator, name its library or package in 'custom_ops'. "
+    if _TWO_LIBRARIES in raised:
+        return "Two of the 'custom_ops' have operators of one domain: name one of them. "
+    return ""
+
+
+def _limitations(group: SessionGroup, ending: Ending, refused: Sequence[LeftNode]) -> list[tuple[str, Limitation]]:
+    """The limitations that the catalog knows, and that show in what was said; with whose they are.
+
+    What was said of single nodes counts where none was taken. Then it is known why, so that a guess is left out.
+    """
+    said = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
+    found = list(group.target.limitations(said, "compile"))
+    if _NOTHING not in said:
+        return found
+    of_nodes = most_concerned(group.target, Outside("", len(refused), tuple(refused)))
+    return [item for item in found if item[1].of != "model"] + of_nodes if of_nodes else found
+
+
+def _why_nothing(refused: Sequence[LeftNode]) -> str:
+    """Why an EP took no node at all, as sentences with a space before them; empty where it did not say."""
+    outside = Outside("", len(refused), tuple(refused))
+    return f" It took none of {counted(outside.count, 'node')}, and said: {outside.why}." if outside.reasons else ""
+
+
+def _step_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> str:
+    """The compile step of the member that was being worked on, else the group's first step."""
+    started = [report["member"] for report in reports if report.get("event") == "member_started"]
+    if not started:
+        return group.steps[0]
+    return group.steps[[member.name for member in group.members].index(started[-1])]
+
+
+def _subject(group: SessionGroup, step: str) -> str:
+    name = step.rsplit("/", 1)[-1]
+    return f"compiling '{name}' for {group.target.name}"

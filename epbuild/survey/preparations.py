@@ -1,0 +1,37 @@
+"""Preparations as a survey knows them: key document, files, memory, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.plan.made import Made, prepared_files
+from epbuild.plan.preparing import Preparation, preparation_document
+from epbuild.survey.kind import KeyInputs, Kind, StepEnd
+
+
+class Preparations(Kind[Preparation]):
+    """What is done to a model before it is compiled."""
+
+    doing = "staging"
+    doing_again = "preparing again"
+    done = "prepared"
+
+    def unknown(self, action: Preparation) -> Sequence[str]:
+        if action.after is None and action.source is None:
+            return [f"the model '{action.model.name}' is not fetched yet"]
+        return []
+
+    def resolved(self, action: Preparation, needed: Sequence[Made], store: BlobStore) -> Preparation:
+        return replace(action, source=prepared_files(needed[0], store)) if needed else action
+
+    def document(self, action: Preparation, inputs: KeyInputs) -> dict[str, Any]:
+        return preparation_document(action, inputs.digests, inputs.toolchain)
+
+    def memory(self, action: Preparation, measured: int | None) -> int:
+        return action.memory or super().memory(action, measured)
+
+    def ends(self, action: Preparation, result: Mapping[str, Any]) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, "", sum(blob["size"] for blob in result["artifacts"].values()))

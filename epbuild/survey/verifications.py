@@ -1,0 +1,73 @@
+"""Checks of numbers as a survey knows them: key document, judgement, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.core.errors import Problem
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.made import Made
+from epbuild.plan.verification import CheckedMember, Compiled, Verification, verification_document
+from epbuild.survey.kind import KeyInputs, Kind, StepEnd
+from epbuild.toolchain.environment import Environment
+from epbuild.verify.live.judging import note, unmet_numbers
+from epbuild.verify.live.model import other_values
+
+
+class Verifications(Kind[Verification]):
+    """What runs compiled models and compares their outputs with those of their sources."""
+
+    doing = "checking numbers"
+    doing_again = "checking numbers again"
+    done = "checked"
+
+    def resolved(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
+        action = replace(action, compiled=tuple(map(_compiled, needed)))
+        return replace(action, members=tuple(_with_reference(action, checked) for checked in action.members))
+
+    def document(self, action: Verification, inputs: KeyInputs) -> dict[str, Any]:
+        return verification_document(action, inputs.digests, inputs.toolchain)
+
+    def identity(self, action: Verification, environment: Environment) -> dict[str, Any]:
+        return environment.identity((ep.entry for ep in action.target.eps), (ops.name for ops in action.custom_op_packages))
+
+    def unmet(self, action: Verification, result: Mapping[str, Any]) -> Sequence[Problem]:
+        return [problem for checked in action.members for problem in unmet_numbers(action, checked, result)]
+
+    def compares(self, action: Verification) -> bool:
+        return False  # it leaves figures, and no files
+
+    def memory(self, action: Verification, measured: int | None) -> int:
+        return action.memory_asked or super().memory(action, measured)
+
+    def ends(self, action: Verification, result: Mapping[str, Any]) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, note(result))
+
+
+def _compiled(made: Made) -> Compiled:
+    """What a session group came to, as a check of its numbers needs it."""
+    models = made.result["models"]
+    return Compiled(
+        group=made.group,
+        models={model["member"]: model["file"] for model in models},
+        artifacts={name: digest for name, digest, _ in made.artifacts()},
+        signatures={model["member"]: model["source"] for model in models},
+        document=made.document,
+    )
+
+
+def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMember:
+    """A member that knows what it is compared with: its source, unless what is prepared has other inputs or outputs."""
+    member = checked.member
+    if member is None or member.prepared is None or member.original is None or checked.choice.reference is not None:
+        return checked
+    try:
+        header = read_header(member.original.graph)
+    except (OSError, MalformedModel):  # which the check itself tells
+        return checked
+    alike = not other_values(header, action.compiled_of(checked).signatures[checked.name])
+    return checked if alike else replace(checked, reference="prepared")

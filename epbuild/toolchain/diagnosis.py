@@ -1,0 +1,96 @@
+"""Diagnosis of a worker's end, by its exit status, reports and log."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from epbuild.catalog.entries import EpEntry
+from epbuild.toolchain.log_lines import tidy
+from epbuild.toolchain.process import Ending
+
+Cause = Literal["timed out", "out of memory", "ended", "crashed", "unfit", "custom operators", "cannot write", "raised"]
+"""What ended a worker that did not succeed. It was `ended` by a signal from outside; `unfit` is its machine or toolchain; `raised` is an
+exception about the model or the EP."""
+
+MORE_MEMORY = "Give it more memory, or run fewer at once (-j)."
+FREE_SPACE = "Check the free space of .epbuild/tmp, and the limit on the size of a file (`ulimit -f`)."
+_OUT_OF_MEMORY = re.compile(
+    r"bad_alloc|MemoryError|[Oo]ut of memory|[Cc]annot allocate memory|OpenBLAS error: Memory allocation"
+    r"|can't start new thread"
+)
+_CANNOT_WRITE = re.compile(r"No space left on device|File too large|[Qq]uota exceeded|[Ff]ailed to write")
+# SIGHUP, SIGINT, SIGKILL and SIGTERM: no program sends them to itself by mistake. Not all are in Python's signal module on Windows.
+_FROM_OUTSIDE = frozenset({1, 2, 9, 15})
+_WINDOWS_CRASHES = {0xC0000005: "an access violation", 0xC0000409: "an abort", 0xC00000FD: "a stack overflow"}
+_UNFIT: Mapping[str, Cause] = {"unfit": "unfit", "custom_ops": "custom operators"}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a worker did not succeed."""
+
+    cause: Cause
+    ending: Ending
+    report: Mapping[str, Any]
+    """What it reported of the exception that it raised; empty where it reported none."""
+
+    @property
+    def raised(self) -> str | None:
+        """The message of the exception, on one line; None where it reported none."""
+        return (tidy(str(self.report["message"])) or str(self.report["type"])) if self.report else None
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether a signal ended it that no program sends to itself."""
+        return -self.ending.status in _FROM_OUTSIDE
+
+    @property
+    def end(self) -> str:
+        """How it ended, as a clause without its subject."""
+        status = self.ending.status
+        if self.cause == "ended":
+            by = "by the kernel for lack of memory" if self.ending.out_of_memory else "from outside"
+            return f"was ended {by} ({signal_name(-status)})"
+        if status < 0:
+            return f"crashed ({signal_name(-status)})"
+        return f"crashed ({_WINDOWS_CRASHES[status]})" if status in _WINDOWS_CRASHES else f"ended with status {status}"
+
+
+def diagnose(ending: Ending, entries: Iterable[EpEntry] = ()) -> Diagnosis | None:
+    """Why a worker did not succeed, which ran EPs with these catalog entries; None where it did."""
+    last = ending.reports[-1] if ending.reports else {}
+    if ending.how == "exited" and ending.status == 0 and last.get("event") == "finished":
+        return None
+    report = last if last.get("event") == "failed" else {}
+    return Diagnosis(_cause(ending, report, entries), ending, report)
+
+
+def _cause(ending: Ending, report: Mapping[str, Any], entries: Iterable[EpEntry]) -> Cause:
+    if ending.how == "timed out" and not report:
+        return "timed out"
+    text = f"{report['type']}: {report['message']}" if report else "\n".join(ending.tail)
+    patterns = (entry.out_of_memory for entry in entries if entry.out_of_memory is not None)
+    if _OUT_OF_MEMORY.search(text) or any(re.search(pattern, text) for pattern in patterns):
+        return "out of memory"
+    if not report:
+        return "ended" if -ending.status in _FROM_OUTSIDE else "crashed"
+    if report["kind"] in _UNFIT:
+        return _UNFIT[report["kind"]]
+    return "cannot write" if _CANNOT_WRITE.search(text) else "raised"
+
+
+def could_not_write(lines: Sequence[str]) -> bool:
+    """Whether a log reports that there was no room for a file."""
+    return _CANNOT_WRITE.search("\n".join(lines)) is not None
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

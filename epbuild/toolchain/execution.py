@@ -1,0 +1,126 @@
+"""`Execution`: one run of an action, with its toolchain, folder, log and worker."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled
+from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.engine.events import Progress, StepOutput
+from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.log_lines import readable, tells_progress
+from epbuild.toolchain.process import Ending, Worth, supervise
+from epbuild.toolchain.reports import BadReport
+
+REQUEST = "request.json"
+"""The file in the staging directory that a worker reads."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A script for the toolchain's Python, what errors call its process, and what it runs under."""
+
+    title: str
+    script: Path
+    timeout: float | None = None
+    """Seconds; None: no limit."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class StepLog:
+    """Emits the lines of a worker's log as output of a step. What it reports is ignored here."""
+
+    def __init__(self, step: str, progress: Progress) -> None:
+        self.step = step
+        self.progress = progress
+
+    def reported(self, report: Mapping[str, Any]) -> None:
+        """Take note of a report."""
+
+    def logged(self, line: str) -> None:
+        """Emit a line."""
+        words = readable(line)
+        if words:
+            self.progress.report(StepOutput(self.step, words, status=tells_progress(line)))
+
+    def worth(self, line: str) -> Worth:
+        """What becomes of a line."""
+        return "said"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where an action runs, what with, and where its results and events go. This one watches no inputs and holds no place in a build."""
+
+    environment: Environment
+    staging: Path
+    log: Path
+    shown_log: str
+    """The log's name in messages."""
+    store: BlobStore
+    progress: Progress
+    cancelled: threading.Event
+
+    def recheck(self) -> None:
+        """Raises an error if an input of the action is no longer what its key holds."""
+
+    def compiled(self) -> None:
+        """Take note that the worker has ended, and what is left is to read and write files."""
+
+    def relinking(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
+        """Surrounds what makes or removes a link to files, so that this does not count as a change of them; the shorter, the better."""
+        return nullcontext()
+
+    def apart(self, staging: Path) -> Execution:
+        """An execution in another directory, with its log beside that, which watches nothing."""
+        log = staging.with_suffix(".log")
+        return Execution(self.environment, staging, log, self.shown_log, self.store, self.progress, self.cancelled)
+
+    def run(self, worker: Worker, step: StepId, log: StepLog) -> Ending:
+        """Run a worker on `REQUEST` in the staging directory, which belongs to a step, until it ends.
+
+        Raises EnvironmentFailure where it cannot be started, BuildError where it reports what no worker does, and Cancelled.
+        """
+        with _process_failures(worker.title, step, self.shown_log):
+            ending = supervise(
+                [str(self.environment.interpreter), "-I", str(worker.script), REQUEST],
+                self.staging,
+                self.log,
+                timeout=worker.timeout,
+                environment=worker.environment,
+                cancelled=self.cancelled,
+                reported=log.reported,
+                said=log.logged,
+                worth=log.worth,
+            )
+        if ending.how == "cancelled":
+            raise Cancelled(step)
+        return ending
+
+
+class Workplace(Protocol):
+    """Opens further executions for an action."""
+
+    def open(self, name: str) -> AbstractContextManager[Execution]:
+        """An execution with a staging directory and a log of that name."""
+
+
+@contextmanager
+def _process_failures(process: str, step: StepId, shown_log: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        message = f"the {process} could not be run: {place}{error.strerror or error}"
+        hint = "Check the toolchain's interpreter, and the space for the log."
+        raise EnvironmentFailure(Problem("EPB413", message, step, hint)) from error
+    except BadReport as error:
+        message = f"the {process} reported what no {process} does, and was stopped: {error}"
+        hint = f"Something in the toolchain writes where the {process} reports. The whole log: {shown_log}."
+        raise BuildError(Problem("EPB311", message, step, hint)) from error
