@@ -7,7 +7,6 @@ aim at, not what they promise (their issue 4099).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -20,16 +19,15 @@ from epbuild.archive import tar, zstd
 from epbuild.archive import zip as zipped
 from epbuild.archive.artifact import Artifact, Copy, Write, wrong_size
 from epbuild.archive.members import MANIFEST, Members
-from epbuild.archive.stage import Stage
+from epbuild.core.clone import write_pieces
+from epbuild.core.digest import Reading
 from epbuild.core.errors import StepId
+from epbuild.core.ring import Ring
 from epbuild.recipe.model import CompressionMethod
 
 ArchiveName = Literal["zip", "tar.zst"]
 
 _MOST_MANIFEST_BYTES = zipped.GATHERED_BYTES
-
-# Linux keeps what comes in one write in one piece of memory; see epbuild/core/content.py.
-_WRITE_BYTES = 1 << 16
 
 
 class ArchiveFormat(Protocol):
@@ -93,9 +91,9 @@ def write_archive(
     written until then is of no use.
     """
     seal = _Seal(destination)
-    with Stage(seal.write, "archive") as sink:
+    with Ring(seal.write, "archive") as sink:
         FORMATS[name].write(sorted(artifacts, key=_order), _measured(copy, step), sink.put, level, step)
-    return Archive(seal.digest.hexdigest(), seal.size)
+    return Archive(seal.reading.blob.digest, seal.reading.size)
 
 
 def compressor(method: CompressionMethod, step: StepId | None = None) -> str:
@@ -133,14 +131,11 @@ class _Seal:
 
     def __init__(self, destination: ByteSink) -> None:
         self._destination = destination
-        self.digest = hashlib.sha256()
-        self.size = 0
+        self.reading = Reading()
 
     def write(self, data: memoryview) -> None:
-        self.digest.update(data)
-        for start in range(0, len(data), _WRITE_BYTES):
-            self._destination.write(data[start : start + _WRITE_BYTES])
-        self.size += len(data)
+        self.reading.update(data)
+        write_pieces(self._destination.write, data)
 
 
 def _order(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:

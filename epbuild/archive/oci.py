@@ -6,7 +6,6 @@ whose layers are files, as epbuild and ORAS make it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from epbuild.archive.oci_layout import (
 from epbuild.archive.refusal import damaged, nothing, quoted
 from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
+from epbuild.core.digest import Reading, digest_of
 from epbuild.recipe.image_reference import DEFAULT_TAG
 
 _EMPTY = b"{}"
@@ -60,7 +60,7 @@ class Document:
     @property
     def sha256(self) -> str:
         """In hex."""
-        return hashlib.sha256(self.data).hexdigest()
+        return digest_of(self.data)
 
     @property
     def size(self) -> int:
@@ -103,7 +103,7 @@ def image(
     """
     if not artifacts:
         raise ValueError("an image needs a file")
-    config = Document(blob_path(hashlib.sha256(_EMPTY).hexdigest()), _EMPTY)
+    config = Document(blob_path(digest_of(_EMPTY)), _EMPTY)
     files = sorted(artifacts, key=lambda artifact: _packed(artifact).path)
     manifest = _generated(
         {
@@ -221,18 +221,17 @@ def _layer(descriptor: Mapping[str, Any]) -> _Layer:
 def _decompressed(pieces: Iterator[bytes], artifact: ImageBlob, what: str, title: str) -> Iterator[bytes]:
     """What compressed pieces come to, which is that content. Raises UnsoundArchive, EnvironmentFailure without the package for zstd."""
     package = zstd.package()
-    digest, size = hashlib.sha256(), 0
+    reading = Reading()
     reader = package.ZstdDecompressor().stream_reader(_PieceReader(pieces), read_size=_PIECE_BYTES)
     try:
         while piece := reader.read(_PIECE_BYTES):
-            digest.update(piece)
-            size += len(piece)
+            reading.update(piece)
             yield piece
     except package.ZstdError as error:
         raise damaged(title, f"{what} cannot be decompressed: {str(error).rpartition(': ')[2]}") from error
     for _ in pieces:  # what follows counts too: the blob is checked at its end
         pass
-    if (digest.hexdigest(), size) != artifact:
+    if (reading.digest, reading.size) != artifact:
         raise damaged(title, f"{what} is not, decompressed, what the image says: it has another size or SHA-256")
 
 
@@ -273,12 +272,12 @@ def _pieces(file: Path, blob: ImageBlob, title: str, checked: set[ImageBlob]) ->
     found = file.stat().st_size
     if found != blob.size:
         raise damaged(title, f"{blob} has {found:,} bytes; the image says {blob.size:,}")
-    digest = hashlib.sha256()
+    reading = Reading()
     with file.open("rb") as opened:
         while piece := opened.read(_PIECE_BYTES):
-            digest.update(piece)
+            reading.update(piece)
             yield piece
-    if digest.hexdigest() != blob.sha256:
+    if reading.digest != blob.sha256:
         raise damaged(title, f"{blob} was changed: it has another SHA-256 than its name")
     checked.add(blob)
 
@@ -299,4 +298,4 @@ def _described(layer: Artifact | Compressed) -> dict[str, Any]:
 
 def _generated(document: Mapping[str, Any], path: str | None = None) -> Document:
     data = canonical_json(document).encode()
-    return Document(path or blob_path(hashlib.sha256(data).hexdigest()), data)
+    return Document(path or blob_path(digest_of(data)), data)

@@ -5,7 +5,6 @@ By the OCI image specification 1.1 ("Image Layout", "Image Manifest", "Guideline
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from epbuild.archive.artifact import Role
+from epbuild.core.digest import digest_of
 from epbuild.core.safepath import real_path
 
 LAYOUT, INDEX = "oci-layout", "index.json"
@@ -133,14 +133,14 @@ def listed(folder: Path) -> Mapping[str, str]:
             return {}
         manifest = blob_of(named)
         data = read_document(folder, manifest.path)
-        if hashlib.sha256(data).hexdigest() != manifest.sha256:
+        if digest_of(data) != manifest.sha256:
             return {}
         described = json.loads(data)
         blobs = [blob_of(part) for part in (described["config"], *described["layers"])]
     except (OSError, *MALFORMED):
         return {}
     return {
-        INDEX: hashlib.sha256(index).hexdigest(),
-        LAYOUT: hashlib.sha256(layout).hexdigest(),
+        INDEX: digest_of(index),
+        LAYOUT: digest_of(layout),
         **{blob.path: blob.sha256 for blob in (manifest, *blobs)},
     }

@@ -16,8 +16,8 @@ from epbuild.archive import zstd
 from epbuild.archive.artifact import Artifact, Copy, Write
 from epbuild.archive.members import Members
 from epbuild.archive.refusal import damaged, harmful, quoted
-from epbuild.archive.stage import Stage
 from epbuild.core.errors import StepId
+from epbuild.core.ring import Ring
 
 MARKS: tuple[bytes, ...] = (zstd.MARK,)
 """What such an archive begins with."""
@@ -52,7 +52,7 @@ def write(artifacts: Sequence[Artifact], copy: Copy, put: Write, level: int | No
     Raises what `copy` and `put` raise, and EnvironmentFailure when the package for zstd is missing.
     """
     compressor = zstd.compressor(level, step).compressobj()
-    with Stage(lambda piece: put(compressor.compress(piece)), "zstd") as stage:
+    with Ring(lambda piece: put(compressor.compress(piece)), "zstd") as stage:
         write_tar(artifacts, copy, stage.put)
     put(compressor.flush())
 

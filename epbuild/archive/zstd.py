@@ -6,11 +6,11 @@ from one time to the next (measured with libzstd 1.5.7).
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from epbuild.archive.artifact import Artifact, Copy, Role, wrong_size
+from epbuild.core.digest import Reading
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 
 MARK = b"\x28\xb5\x2f\xfd"
@@ -72,14 +72,12 @@ def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: Ste
     """
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / artifact.sha256
-    digest, size = hashlib.sha256(), 0
+    reading = Reading()
     packer = compressor(level, step).compressobj(size=artifact.size)
     with place.open("wb") as file:
 
         def write(piece: bytes) -> None:
-            nonlocal size
-            digest.update(piece)
-            size += len(piece)
+            reading.update(piece)
             file.write(piece)
 
         try:
@@ -87,4 +85,4 @@ def compress(artifact: Artifact, copy: Copy, level: int, folder: Path, step: Ste
             write(packer.flush())
         except package(step).ZstdError as error:  # which was given the size
             raise wrong_size(artifact, step) from error
-    return compressed(artifact, digest.hexdigest(), size, place)
+    return compressed(artifact, reading.blob.digest, reading.size, place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -16,7 +15,8 @@ from epbuild.cache.drafts import Draft, Drafts, discard, touch
 from epbuild.cache.entries import Thing, files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, explained
 from epbuild.core.atomic import rename
-from epbuild.core.content import LARGE_BYTES, Blob, Copier, Reading, Write, read
+from epbuild.core.clone import Copier
+from epbuild.core.digest import LARGE_BYTES, Blob, Reading, Write, digest_of, read
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -126,7 +126,7 @@ class BlobStore:
             with explained(f"read {digest} in the store {self.root}"):
                 data = source.read()
             identity = os.fstat(source.fileno())
-        if hashlib.sha256(data).hexdigest() != digest:
+        if digest_of(data) != digest:
             raise self._damaged_blob(digest, identity)
         return data
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from epbuild.cache.drafts import Drafts, discard
-from epbuild.core.content import LARGE_BYTES, Reading
+from epbuild.core.digest import LARGE_BYTES, Reading
 
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 

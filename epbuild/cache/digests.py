@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from epbuild.cache.errors import explained
 from epbuild.core.changetime import changed_ns
-from epbuild.core.content import LARGE_BYTES, hash_stream
+from epbuild.core.digest import LARGE_BYTES, hash_stream
 from epbuild.core.errors import Problem, StoreError
 
 # More threads than this would wait for the disk, and each holds a buffer.

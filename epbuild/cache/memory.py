@@ -9,7 +9,6 @@ there what it would have written itself. Only when none of them asks for it any 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.database import Database, rows, sealed
 from epbuild.core.canonical import canonical_json
+from epbuild.core.digest import digest_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,7 +52,7 @@ class Configuration:
         """
         last = dict(setting.partition("=")[::2] for setting in settings)
         document = json.dumps([recipe.name, last, dict(variables)], sort_keys=True)
-        return cls(recipe.name, hashlib.sha256(document.encode("ascii")).hexdigest())
+        return cls(recipe.name, digest_of(document.encode("ascii")))
 
 
 UNKNOWN = Configuration("", "")

@@ -7,7 +7,6 @@ says whether they are what was written, so they count as absent, and go when the
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from epbuild.cache.entries import Thing, files_below
 from epbuild.cache.errors import NewerRecord, explained
 from epbuild.core.atomic import rename
 from epbuild.core.canonical import canonical_json
+from epbuild.core.digest import document_digest
 
 RECORD_FORMAT = 2
 """The number in every record file that changes when a reader must."""
@@ -152,7 +152,7 @@ def address_records(root: Path) -> ActionRecords:
 
 
 def _digest(envelope: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(envelope).encode()).hexdigest()
+    return document_digest(envelope)
 
 
 def _is_whole(envelope: Mapping[str, Any], data: bytes) -> bool:

@@ -5,7 +5,6 @@ A workspace that is gone from the disk is forgotten when somebody asks; nobody h
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from epbuild.cache.drafts import Drafts
 from epbuild.cache.errors import explained
 from epbuild.core.canonical import canonical_json
+from epbuild.core.digest import digest_of
 
 _FORMAT = 1
 
@@ -66,7 +66,7 @@ class Roots:
                         yield Path(workspace)
 
     def _place(self, workspace: Path) -> Path:
-        return self._roots / f"{hashlib.sha256(_encoded(str(workspace))).hexdigest()}.json"
+        return self._roots / f"{digest_of(_encoded(str(workspace)))}.json"
 
 
 # A path that is no text, as Python holds it: bytes of POSIX stand as lone surrogates (PEP 383), and so do those that Windows allows.

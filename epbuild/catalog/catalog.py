@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from epbuild.catalog.facts import ContextChanges
 from epbuild.catalog.normalize import UnknownName
 from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import BadCatalog, load_catalog
-from epbuild.core.canonical import canonical_json
+from epbuild.core.digest import document_digest
 from epbuild.core.errors import nearest
 
 CPU_EP = "CPUExecutionProvider"
@@ -166,4 +165,4 @@ def _digest(entry: EpEntry) -> str:
         "output_depends_on_host": entry.output_depends_on_host,
         "sharing": {key: value for key, value in asdict(entry.sharing).items() if key in {"possible", "binaries", "weights"}},
     }
-    return hashlib.sha256(canonical_json(document).encode()).hexdigest()
+    return document_digest(document)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.events import Fetched, Fetching
-from epbuild.core.canonical import canonical_json
+from epbuild.core.digest import document_digest
 from epbuild.core.errors import PlanError, StoreError
 from epbuild.engine.events import Progress
 from epbuild.recipe.address import PackageAddress
@@ -90,4 +89,4 @@ def _placed(error: PlanError | StoreError, model: ModelSource) -> PlanError | St
 def _fact(model: ModelSource) -> str:
     """What a model's place is remembered under: a digest, since the query of an address may hold a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
-    return f"remote {hashlib.sha256(canonical_json(asked).encode()).hexdigest()}"
+    return f"remote {document_digest(asked)}"

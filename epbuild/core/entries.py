@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-import hashlib
 import itertools
 import os
 import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+from epbuild.core.digest import digest_of
 
 _MARK = ".epbuild-"
 _LONGEST_NAME_BYTES = 255
@@ -123,5 +124,5 @@ def _shortened(name: str, room: int) -> str:
     data = os.fsencode(name)
     if len(data) + room <= _LONGEST_NAME_BYTES:
         return name
-    digest = hashlib.sha256(data).hexdigest()[:12]
+    digest = digest_of(data)[:12]
     return f"{data[: _LONGEST_NAME_BYTES - room - len(digest) - 1].decode(errors='ignore')}~{digest}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 import time
@@ -13,7 +12,7 @@ from contextlib import closing
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
-from epbuild.core.content import Blob
+from epbuild.core.digest import Blob, digest_of
 from epbuild.fetch.failures import missing_package, unreachable, wrong_content
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource
@@ -58,7 +57,7 @@ def download(
     address: Address, source: Source, pin: str | None, store: BlobStore, *, progress: Progress, cancelled: threading.Event
 ) -> Blob:
     """What `fetch` does, from any source."""
-    name = hashlib.sha256(address.text.encode()).hexdigest()
+    name = digest_of(address.text)
     # What an address without a pin led to is remembered: the address is such that it leads there for ever.
     memory = address_records(store.root)
     if known := _known(pin, name, store, memory):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 import urllib.request
@@ -15,8 +14,7 @@ from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.garbage import discard_all
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
-from epbuild.core.canonical import canonical_json
-from epbuild.core.content import Blob
+from epbuild.core.digest import Blob, document_digest
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwritable
@@ -84,7 +82,7 @@ class _Fetching:
     def model(self) -> RemoteModel:
         graph = self._fetch(self.address, self.sha256)
         identity = {"address": self.address.text, "graph": graph.digest, "pins": self.pins}
-        key = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+        key = document_digest(identity)
         folder = self.store.root / "remote" / key
         with lease(self.store.root, f"remote-{key}", cancelled=self.cancelled):
             place = folder / file_name(self.address)

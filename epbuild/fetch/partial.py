@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from epbuild.core.content import Blob
+from epbuild.core.digest import Blob, Reading
 from epbuild.fetch.failures import unwritable
 
 _BUFFER_BYTES = 1 << 20
@@ -21,10 +20,9 @@ class Partial:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.size = 0
         self.validator: str | None = None
         self._note = path.with_name(f"{path.name}.json")
-        self._hash = hashlib.sha256()
+        self._reading = Reading()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
@@ -42,13 +40,18 @@ class Partial:
             self.discard()
 
     @property
+    def size(self) -> int:
+        """How many bytes have arrived."""
+        return self._reading.size
+
+    @property
     def blob(self) -> Blob:
         """What has arrived, as a content."""
-        return Blob(self._hash.hexdigest(), self.size)
+        return self._reading.blob
 
     def restart(self, validator: str | None) -> None:
         """Drop what has arrived, for the bytes of the version that `validator` names."""
-        self._hash, self.size, self.validator = hashlib.sha256(), 0, validator
+        self._reading, self.validator = Reading(), validator
         try:
             # In this order a kill in between leaves no bytes under the name of another version.
             self._file.truncate(0)
@@ -62,8 +65,7 @@ class Partial:
             self._file.write(chunk)
         except OSError as error:
             raise unwritable(self.path, error) from error
-        self._hash.update(chunk)
-        self.size += len(chunk)
+        self._reading.update(chunk)
 
     def close(self) -> None:
         """Hand everything to the disk; nothing can be added any more."""
@@ -93,5 +95,4 @@ class Partial:
                     self.validator = validator
         self._file.seek(0)
         while chunk := self._file.read(_BUFFER_BYTES):
-            self._hash.update(chunk)
-            self.size += len(chunk)
+            self._reading.update(chunk)

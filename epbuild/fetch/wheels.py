@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 import sys
 import sysconfig
@@ -16,10 +15,10 @@ from epbuild.cache.entries import files_below
 from epbuild.cache.garbage import discard_all
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
-from epbuild.core.canonical import canonical_json
+from epbuild.core.digest import document_digest
+from epbuild.core.installer import is_network, run_uv, said
 from epbuild.fetch.failures import no_digests, no_wheel, not_in_wheel, other_wheel, several_in_wheel, unwritable
 from epbuild.recipe.address import PackageAddress
-from epbuild.toolchain.installer import is_network, run_uv, said
 
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
@@ -62,7 +61,7 @@ def _folder(address: PackageAddress, root: Path, digests: Sequence[str]) -> Path
     identity: dict[str, object] = {"wheel": address.requirement, "platform": sysconfig.get_platform()}
     if digests:
         identity["sha256"] = sorted(digests)
-    return root / "remote" / hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+    return root / "remote" / document_digest(identity)
 
 
 def wheel_digests(address: PackageAddress) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from epbuild.core.digest import digest_of
 from epbuild.core.safepath import BadReference, MissingReference, locate, shortened
 from epbuild.onnxfile.wire import Field, WireReader, integer
 
@@ -99,7 +99,7 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         elif text is not None and (attribute in _SCHEMA_TEXTS or text.size <= _LONGEST_OTHER):
             texts[attribute] = wire.text(text)
         elif attribute != _CONTEXT:
-            head = hashlib.sha256(wire.head(part, _LONGEST_OTHER)).hexdigest()
+            head = digest_of(wire.head(part, _LONGEST_OTHER))
             unread[attribute] = f"{_TYPES.get(kind, f'type {kind}')} of {part.size} bytes, {head[:12]}"
 
     embed_mode = integers.get("embed_mode", 1)

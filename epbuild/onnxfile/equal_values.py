@@ -7,10 +7,10 @@ are equal included (measured with 1.31.1, at every level of optimisation but non
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from epbuild.core.digest import digest_of
 from epbuild.onnxfile.naming import is_context
 
 _PASSED_ON = frozenset({"Identity", "Dropout"})
@@ -48,19 +48,15 @@ def _computed(node: Any, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield node.output[0], inputs[0]
         return
     attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
-    made = _digest(repr((node.domain, node.op_type, inputs, attributes)).encode())
+    made = digest_of(repr((node.domain, node.op_type, inputs, attributes)).encode())
     yield from ((name, f"{made}.{place}") for place, name in enumerate(node.output) if name)
 
 
 def _content(tensor: Any) -> str:
     if tensor.raw_data:
-        return _digest(repr((tensor.data_type, list(tensor.dims))).encode() + b"\0" + tensor.raw_data)
+        return digest_of(repr((tensor.data_type, list(tensor.dims))).encode() + b"\0" + tensor.raw_data)
     copy = type(tensor)()
     copy.CopyFrom(tensor)
     copy.ClearField("name")
     copy.ClearField("doc_string")
-    return _digest(copy.SerializeToString(deterministic=True))
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return digest_of(copy.SerializeToString(deterministic=True))

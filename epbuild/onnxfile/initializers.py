@@ -98,7 +98,7 @@ class _Weights:
     def __init__(self, file: BinaryIO) -> None:
         self.total = 0
         self._file = file
-        self._offsets: dict[bytes, int] = {}
+        self._offsets: dict[str, int] = {}
 
     def place(self, source: BinaryIO, start: int, size: int) -> int:
         """The offset of the content that `source` has there; it is written if it is new."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from epbuild.core.digest import part_digest
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, locate, real_path
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT, embed, extract
@@ -301,10 +301,5 @@ def _stage_data(drafted: Sequence[_Draft], folder: Path, drafts_folder: Path) ->
 
 
 def _digest(path: Path, start: int, size: int) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        file.seek(start)
-        while size > 0 and (chunk := file.read(min(_CHUNK, size))):
-            digest.update(chunk)
-            size -= len(chunk)
-    return digest.hexdigest()
+        return part_digest(file, start, size).digest

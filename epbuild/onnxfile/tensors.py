@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from epbuild.core.digest import part_digest
 from epbuild.onnxfile.headers import ExternalData, Initializer
 from epbuild.onnxfile.wire import Field, MalformedModel, WireReader
 
@@ -92,14 +92,9 @@ def extent(found: Initializer, external: ExternalData, file: BinaryIO, tensor: F
     return external.offset, size
 
 
-def digest(file: BinaryIO, start: int, size: int) -> bytes:
+def digest(file: BinaryIO, start: int, size: int) -> str:
     """The SHA-256 of so many bytes of a file, read in pieces; raises MalformedModel where they are not all there."""
-    content = hashlib.sha256()
-    file.seek(start)
-    while size > 0:
-        chunk = file.read(min(_CHUNK, size))
-        if not chunk:
-            raise MalformedModel("the file became shorter while it was read", start)
-        content.update(chunk)
-        size -= len(chunk)
-    return content.digest()
+    found = part_digest(file, start, size)
+    if found.size < size:
+        raise MalformedModel("the file became shorter while it was read", start)
+    return found.digest

@@ -104,7 +104,7 @@ def most_in_common(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[in
     }
 
 
-def _digest(file: BinaryIO, weight: Weight) -> bytes:
+def _digest(file: BinaryIO, weight: Weight) -> str:
     """The SHA-256 of a weight's content in its opened file."""
     return digest(file, weight.start, weight.size)
 
@@ -119,8 +119,8 @@ def _sample(file: BinaryIO, weight: Weight) -> bytes:
 
 
 def _told_apart(
-    alike: Mapping[Weight, Hashable], read: Callable[[BinaryIO, Weight], bytes]
-) -> dict[Weight, tuple[Hashable, int, bytes]]:
+    alike: Mapping[Weight, Hashable], read: Callable[[BinaryIO, Weight], Hashable]
+) -> dict[Weight, tuple[Hashable, int, Hashable]]:
     """A mark for each weight, by what was alike so far: two have the same one where what is read of them is equal, and their sizes are.
 
     What no other is alike is not read.
@@ -128,7 +128,7 @@ def _told_apart(
     classes = defaultdict[tuple[Hashable, int], list[Weight]](list)
     for weight, mark in alike.items():
         classes[mark, weight.size].append(weight)
-    marks: dict[Weight, tuple[Hashable, int, bytes]] = {}
+    marks: dict[Weight, tuple[Hashable, int, Hashable]] = {}
     to_read = defaultdict[Path, list[tuple[Weight, Hashable]]](list)
     for (mark, size), members in classes.items():
         if len(members) == 1:

@@ -6,7 +6,6 @@ binary, comes from a bench: one makes it, in a folder to work in; another only n
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobStore
+from epbuild.core.digest import digest_of, file_digest
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.onnxfile.relink import relink
 from epbuild.output.jsonfile import JsonFile
@@ -102,7 +102,7 @@ class Workbench:
         file = self.folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
-        return Artifact(path, role, len(data), hashlib.sha256(data).hexdigest(), file)
+        return Artifact(path, role, len(data), digest_of(data), file)
 
     def shipped(self, path: str, role: Role, file: Path, sha256: str) -> Artifact:
         return Artifact(path, role, file.stat().st_size, sha256, file)
@@ -135,9 +135,7 @@ class Workbench:
     def _made(self, path: str, role: Role) -> Artifact:
         """A file that lies here already."""
         file = self.folder / path
-        with file.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return Artifact(path, role, file.stat().st_size, digest, file)
+        return Artifact(path, role, file.stat().st_size, file_digest(file), file)
 
 
 def lay_out(emission: Emission, part: Part, made: Sequence[Made], bench: Bench, say: Callable[[str], None]) -> LaidOut:

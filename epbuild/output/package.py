@@ -6,7 +6,6 @@ A component is what an application opens one session for, and a variant is it co
 
 from __future__ import annotations
 
-import hashlib
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from epbuild.archive.artifact import Artifact
 from epbuild.catalog.catalog import CPU_EP
+from epbuild.core.digest import digest_of
 from epbuild.output.jsonfile import JsonFile
 from epbuild.output.manifest import FORMAT
 
@@ -156,7 +156,7 @@ def check_package(artifacts: Sequence[Artifact], variants: Sequence[Variant]) ->
 def asset_uri(files: Mapping[str, str]) -> str:
     """What ONNX Runtime calls a shared asset with these files: their SHA-256 by their POSIX path in it."""
     lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
-    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+    return f"sha256:{digest_of(lines)}"
 
 
 def resolve(folder: str, reference: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.archive.artifact import Artifact
+from epbuild.core.digest import digest_of
 from epbuild.core.errors import BuildError, PlanError, Problem, StepId
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.contents import Bench, LaidOut, inference_of
@@ -64,7 +64,7 @@ def _written(
 ) -> list[Artifact]:
     try:
         content = _read(genai.config)
-        if hashlib.sha256(content).hexdigest() != digests[genai.config]:
+        if digest_of(content) != digests[genai.config]:
             message = f"the file {genai.config.name} changed while it was emitted"
             raise BuildError(Problem("EPB415", message, StepId(emission.id), "Nothing was kept; run the build again."))
         config = genai_config(_parsed(genai.config, content), stages)

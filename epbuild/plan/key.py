@@ -6,15 +6,14 @@ never holds an absolute path, a time, a host name, or the order of the recipe's 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from epbuild.catalog.catalog import session_keys
-from epbuild.core.canonical import canonical_json
 from epbuild.core.differences import Kind, Place, changed_facts, facts, shown
+from epbuild.core.digest import document_digest
 from epbuild.plan.steps import Member, PlannedEp, SessionGroup
 
 FORMAT = 2
@@ -136,7 +135,7 @@ def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
 
 def action_key(document: Mapping[str, Any]) -> str:
     """The SHA-256 of the document's canonical form, in hexadecimal."""
-    return hashlib.sha256(canonical_json(document).encode()).hexdigest()
+    return document_digest(document)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

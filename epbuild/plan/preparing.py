@@ -8,7 +8,6 @@ A preparation sees the files that are staged for it, and nothing else: the model
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import posixpath
@@ -19,6 +18,7 @@ from typing import Any
 
 from epbuild.catalog.preparations import preparation as built_in
 from epbuild.core.defaults import WORKSPACE
+from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem
 from epbuild.onnxfile.headers import Dimension
 from epbuild.onnxfile.sizes import fit_sizes
@@ -313,7 +313,7 @@ def _staged_name(path: str) -> str:
     """The staged name of a file at a path relative to the recipe; what is outside of its folder goes by what leads there."""
     clean = posixpath.normpath(path.replace(os.sep, "/"))
     if PurePosixPath(clean).is_absolute() or ":" in clean:
-        digest = hashlib.sha256(posixpath.dirname(clean).encode()).hexdigest()[:8]
+        digest = digest_of(posixpath.dirname(clean))[:8]
         clean = f"elsewhere-{digest}/{posixpath.basename(clean)}"
     return f"{FILES}/{clean.replace('../', 'above/')}"
 
@@ -354,7 +354,5 @@ def preparation_document(preparation: Preparation, digests: Mapping[Path, str], 
 
 def _scripts_digest(script: Path) -> str:
     """One digest of a script that epbuild ships and of all that it may import beside it."""
-    total = hashlib.sha256()
-    for file in (script, script.with_name("step.py")):  # all that they have in common
-        total.update(file.read_bytes())
-    return total.hexdigest()
+    files = (script, script.with_name("step.py"))  # all that they have in common
+    return digest_of(b"".join(file.read_bytes() for file in files))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,8 @@ from epbuild.archive.artifact import Artifact, Copy, Write
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file
-from epbuild.core.content import Copier, Reading, read
+from epbuild.core.clone import Copier
+from epbuild.core.digest import Reading, digest_of, read
 from epbuild.core.directory import swap_in
 from epbuild.core.entries import free_name
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
@@ -118,7 +118,7 @@ class Publisher:
             self._refuse_foreign(neighbour, ours=name in self._written.recorded or is_statement_about(neighbour, path.name))
         for name, data in neighbours.items():
             (draft / name).write_bytes(data)
-            files[name] = {"digest": hashlib.sha256(data).hexdigest(), "size": len(data)}
+            files[name] = {"digest": digest_of(data), "size": len(data)}
         self._written.announce(files)
         as_written = self._written.archive_as_written(path)
         # The archive last: what is said about it is there before it is.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
+from epbuild.core.digest import digest_of
 from epbuild.core.errors import RecipeError
 from epbuild.core.schemas import schema_text
 from epbuild.recipe.assemble import assemble
@@ -79,8 +80,4 @@ def _uncollected() -> Iterator[None]:
 
 def _digest(*contents: bytes) -> str:
     """The SHA-256, in hex, of the recipe schema and the bytes of a recipe's files: what the schema's verdict depends on."""
-    digest = hashlib.sha256(schema_text("recipe").encode())
-    for content in contents:
-        digest.update(b"\0")
-        digest.update(hashlib.sha256(content).digest())
-    return digest.hexdigest()
+    return digest_of(schema_text("recipe").encode() + b"".join(b"\0" + sha256(content).digest() for content in contents))

@@ -7,7 +7,6 @@ other's outputs alone. What was changed since stays.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 from epbuild.cache.leases import lease, lease_if_free
 from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord
 from epbuild.cache.workspace import Workspace
+from epbuild.core.digest import digest_of
 
 PLACE, RESULTS = "place", "results"
 """What the record of an emission's step holds as its result: where its output is, and the keys of the results that are in it."""
@@ -151,4 +151,4 @@ def lease_name(place: str) -> str:
     """The lease of the workspace under which the output at a place is touched, whichever recipe writes it."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", ".", place)[-60:]
     # Where names differ by their case, one output may be meant all the same.
-    return f"output.{readable}.{hashlib.sha256(os.path.normcase(place).encode(errors='surrogateescape')).hexdigest()[:16]}"
+    return f"output.{readable}.{digest_of(os.path.normcase(place).encode(errors='surrogateescape'))[:16]}"

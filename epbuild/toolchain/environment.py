@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from epbuild.catalog.entries import EpEntry
+from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import Toolchain
 from epbuild.recipe.requirement import Requirement
@@ -116,7 +116,7 @@ def prepare(
             why = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be looked at ({error.strerror})"
             message = f"toolchain '{toolchain.name}' names an interpreter that {why}: {toolchain.interpreter}"
             raise ToolchainError(Problem("EPB304", message, toolchain.where, "Give the path of a python executable.")) from error
-        memory = home / "interpreters" / f"{hashlib.sha256(os.fsencode(interpreter)).hexdigest()[:20]}.json"
+        memory = home / "interpreters" / f"{digest_of(os.fsencode(interpreter))[:20]}.json"
     else:
         requirements = _requirements(toolchain, locked)
         interpreter = provision(requirements, home, name=toolchain.name, where=toolchain.where)

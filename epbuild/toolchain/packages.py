@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from epbuild.core.changetime import changed_ns
+from epbuild.core.digest import digest_of, file_digest
 
 REPAIRED = ".libs"
 _LIBRARY_SUFFIXES = (".so", ".dll", ".pyd", ".dylib")
@@ -88,14 +88,9 @@ def digests_of(paths: Iterable[str]) -> list[str]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        return list(pool.map(_digest, paths))
+        return list(pool.map(file_digest, paths))
 
 
 def digest_of_all(files: Mapping[str, str]) -> str:
     """One digest for files of these names and digests."""
-    return hashlib.sha256("".join(f"{files[name]}  {name}\n" for name in sorted(files)).encode()).hexdigest()
-
-
-def _digest(path: str) -> str:
-    with open(path, "rb") as file:  # noqa: PTH123
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_of("".join(f"{files[name]}  {name}\n" for name in sorted(files)))

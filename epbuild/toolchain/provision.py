@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -14,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.core.installer import is_network, run_uv, said
 from epbuild.recipe.requirement import read_requirement
-from epbuild.toolchain.installer import is_network, run_uv, said
 from epbuild.toolchain.packages import digests_of, package_tree
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Requirements:
             document["format"] = _LOCKED_FORMAT
             document["locked"] = [[package.name, package.version, *package.files] for package in self.locked.packages]
             document["python"] = self.python or self.locked.python
-        name = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:20]
+        name = digest_of(json.dumps(document, sort_keys=True))[:20]
         return name if self.locked is None else f"{LOCKED}{name}"
 
 

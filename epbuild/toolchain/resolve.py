@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.errors import Problem, ToolchainError
+from epbuild.core.installer import is_network, run_uv, said
 from epbuild.core.units import counted
 from epbuild.recipe.model import Toolchain
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import probe
-from epbuild.toolchain.installer import is_network, run_uv, said
 from epbuild.toolchain.lock_facts import LockedEnvironment, Package, plain_name
 from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, platform_name
 from epbuild.toolchain.provision import running_python

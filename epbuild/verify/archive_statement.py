@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
+from epbuild.core.digest import file_digest
 from epbuild.verify.findings import Finding
 from epbuild.verify.statement import read_subjects
 
@@ -26,8 +26,7 @@ def check_statement(archive: Path) -> Finding | None:
         subjects = None
     if subjects is None:
         return Finding("provenance", place.name, "failed", "It is no in-toto statement that can be read.", "EPB637", _AGAIN)
-    with archive.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = file_digest(archive)
     if digest not in subjects.values():
         message = f"It is not about this archive, which has the SHA-256 {digest[:12]}…."
         return Finding("provenance", place.name, "failed", message, "EPB637", _AGAIN)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from epbuild.core.digest import part_digest
 
 _CHUNK = 1 << 20
 _LONGEST_MATCH = 4096
@@ -31,10 +32,8 @@ class Payload:
 
     def sha256(self) -> str:
         """The digest of the bytes."""
-        digest = hashlib.sha256()
-        for chunk in self._chunks():
-            digest.update(chunk)
-        return digest.hexdigest()
+        with self.path.open("rb") as file:
+            return part_digest(file, self.start, self.size).digest
 
     def begins_with(self, magic: bytes) -> bool:
         """Whether the bytes begin with these."""

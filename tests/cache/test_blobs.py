@@ -24,7 +24,7 @@ import pytest
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
-from epbuild.core.content import Blob
+from epbuild.core.digest import Blob
 from epbuild.core.errors import StoreError
 
 if TYPE_CHECKING:

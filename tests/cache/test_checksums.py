@@ -12,7 +12,7 @@ from xxhash import xxh3_128_hexdigest
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob
-from epbuild.core.content import LARGE_BYTES, Blob
+from epbuild.core.digest import LARGE_BYTES, Blob
 from epbuild.core.errors import StoreError
 
 DATA = os.urandom(LARGE_BYTES + 100_003)
@@ -87,7 +87,7 @@ def test_a_large_blob_leaves_the_store_without_another_sha256(
     def refuse() -> None:
         raise AssertionError("a SHA-256 was found")
 
-    monkeypatch.setattr("epbuild.core.content.hashlib.sha256", refuse)
+    monkeypatch.setattr("epbuild.core.digest.hashlib.sha256", refuse)
     assert read(store, tmp_path) == DATA
 
 

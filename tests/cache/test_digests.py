@@ -12,7 +12,7 @@ import pytest
 
 from epbuild.cache import digests
 from epbuild.cache.digests import Digests, StatKey, unchanged
-from epbuild.core import content
+from epbuild.core import digest
 from epbuild.core.errors import StoreError
 
 
@@ -37,10 +37,10 @@ class Readings:
         self.ahead: list[bool] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def hash_stream(self, source: content.Readable, *, ahead: bool) -> content.Blob:
+    def hash_stream(self, source: digest.Readable, *, ahead: bool) -> digest.Blob:
         self.count += 1
         self.ahead.append(ahead)
-        blob = content.hash_stream(source, ahead=ahead)
+        blob = digest.hash_stream(source, ahead=ahead)
         self.meanwhile()
         return blob
 
@@ -78,7 +78,7 @@ def test_every_file_gets_the_digest_that_sha256sum_would_print(tmp_path: Path, m
 
 
 def test_large_files_among_small_ones_get_their_own_digests_in_the_order_asked_for(tmp_path: Path, memory: DictMemory) -> None:
-    sizes = [1, content.LARGE_BYTES + 1, 0, 2 * content.LARGE_BYTES, 5000, content.LARGE_BYTES]
+    sizes = [1, digest.LARGE_BYTES + 1, 0, 2 * digest.LARGE_BYTES, 5000, digest.LARGE_BYTES]
     paths = [write(tmp_path / str(number), bytes([number]) * size) for number, size in enumerate(sizes)]
     found = Digests(memory).of_many(paths)
     assert list(found.items()) == [(path, sha256(path.read_bytes())) for path in paths]
@@ -96,7 +96,7 @@ def test_a_large_file_is_read_ahead_only_while_a_core_is_left_over(
     tmp_path: Path, memory: DictMemory, readings: Readings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digests, "_THREADS", 2)
-    first, second = (write(tmp_path / str(number), bytes([number]) * content.LARGE_BYTES) for number in range(2))
+    first, second = (write(tmp_path / str(number), bytes([number]) * digest.LARGE_BYTES) for number in range(2))
     small = write(tmp_path / "small", b"small")
     Digests(memory).of_many([first, small])
     Digests(DictMemory()).of_many([first, second])

@@ -16,7 +16,7 @@ from small_builds import SHARE, Workshop
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.commands.run import run
-from epbuild.core.content import Blob
+from epbuild.core.digest import Blob
 from epbuild.engine.events import NoProgress
 from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending

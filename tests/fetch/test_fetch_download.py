@@ -15,7 +15,7 @@ from file_server import File, FileServer, opener_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
-from epbuild.core.content import Blob
+from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError, StoreError
 from epbuild.fetch import download
 from epbuild.fetch.download import fetch

@@ -13,7 +13,7 @@ from typing import Any
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.collect import Collected, Limits, Needs, collect
 from epbuild.cache.records import ActionRecords
-from epbuild.core.content import Blob
+from epbuild.core.digest import Blob
 
 DAY = 86400.0
 MONTH = Limits(30 * DAY)

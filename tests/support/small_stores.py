@@ -11,7 +11,7 @@ from epbuild.cache.memory import Configuration, StepRecord
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
-from epbuild.core.content import Blob
+from epbuild.core.digest import Blob
 
 STEP = "compile:main/phone/relu"
 KEY = "ab" * 32

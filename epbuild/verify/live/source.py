@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
 from epbuild.cache.location import cache_directory
 from epbuild.commands.run import Request, read_plan
+from epbuild.core.digest import file_digest
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
@@ -86,8 +86,8 @@ class Sources:
                 check_reference(location)
             known = files.external if files is not None and own is None else {}
             external = {location: known.get(location, graph.parent / location) for location in header.external_locations}
-            digests = {location: _digest(path) for location, path in external.items()}
-            digest = _digest(graph)
+            digests = {location: file_digest(path) for location, path in external.items()}
+            digest = file_digest(graph)
         except BadReference as error:
             raise NoSource(f"the source model {graph} cannot be used: {error}", wrong=True) from error
         except MalformedModel as error:
@@ -152,8 +152,3 @@ def _listed(name: str, document: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """What a manifest says of a model; nothing without one."""
     models = document["models"] if document is not None else ()
     return next((model for model in models if model["name"] == name), {})
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

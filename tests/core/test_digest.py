@@ -15,8 +15,9 @@ import pytest
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob
-from epbuild.core import content
-from epbuild.core.content import Blob
+from epbuild.core import digest
+from epbuild.core.clone import Copier
+from epbuild.core.digest import Blob
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -51,7 +52,7 @@ class Dribble(io.RawIOBase):
 class FullDisk(io.BufferedRandom):
     """A file that has room for no more than `room` bytes."""
 
-    room = content.LARGE_BYTES + MIB
+    room = digest.LARGE_BYTES + MIB
 
     def write(self, data: ReadableBuffer, /) -> int:
         if self.tell() + memoryview(data).nbytes > self.room:
@@ -61,16 +62,16 @@ class FullDisk(io.BufferedRandom):
 
 @around_a_buffer
 def test_a_large_file_gets_its_digest_wherever_it_ends(tmp_path: Path, beyond: int) -> None:
-    data = os.urandom(content.LARGE_BYTES + beyond)
+    data = os.urandom(digest.LARGE_BYTES + beyond)
     (tmp_path / "weights").write_bytes(data)
     for ahead in (True, False):
         with (tmp_path / "weights").open("rb", buffering=0) as file:
-            assert content.hash_stream(file, ahead=ahead) == blob_of(data)
+            assert digest.hash_stream(file, ahead=ahead) == blob_of(data)
 
 
 @around_a_buffer
 def test_a_large_file_is_stored_and_comes_back_byte_for_byte(tmp_path: Path, beyond: int) -> None:
-    data = os.urandom(content.LARGE_BYTES + beyond)
+    data = os.urandom(digest.LARGE_BYTES + beyond)
     (tmp_path / "model.bin").write_bytes(data)
     store = BlobStore(tmp_path / "cache")
     blob = store.add(tmp_path / "model.bin")
@@ -80,12 +81,12 @@ def test_a_large_file_is_stored_and_comes_back_byte_for_byte(tmp_path: Path, bey
 
 
 def test_a_source_that_gives_less_than_was_asked_for_is_hashed_to_its_end() -> None:
-    data = os.urandom(content.LARGE_BYTES + 2 * MIB + 5)
-    assert content.hash_stream(Dribble(data)) == blob_of(data)
+    data = os.urandom(digest.LARGE_BYTES + 2 * MIB + 5)
+    assert digest.hash_stream(Dribble(data)) == blob_of(data)
 
 
 def test_a_bit_that_flipped_near_the_end_of_a_large_blob_is_noticed_while_it_is_copied(tmp_path: Path) -> None:
-    data = bytearray(os.urandom(content.LARGE_BYTES + 4 * MIB))
+    data = bytearray(os.urandom(digest.LARGE_BYTES + 4 * MIB))
     (tmp_path / "model.bin").write_bytes(data)
     store = BlobStore(tmp_path / "cache")
     blob = store.add(tmp_path / "model.bin")
@@ -105,11 +106,11 @@ def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(tmp_path: 
     with (tmp_path / "weights").open("rb", buffering=0) as source, (tmp_path / "copy").open("x+b") as copy:
         tracemalloc.start()
         try:
-            reading = content.Reading(checksum=True)
+            reading = digest.Reading(checksum=True)
             if copies:
-                content.Copier().copy(source, copy, reading)
+                Copier().copy(source, copy, reading)
             else:
-                content.read(source, reading)
+                digest.read(source, reading)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -120,20 +121,20 @@ def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(tmp_path: 
 def test_a_disk_that_cannot_be_read_in_the_middle_of_a_large_file_is_an_error_and_leaves_no_thread_behind() -> None:
     before = threading.active_count()
     with pytest.raises(OSError, match="Input/output"):
-        content.hash_stream(Dribble(bytes(content.LARGE_BYTES + 2 * MIB), OSError(errno.EIO, "Input/output error")))
+        digest.hash_stream(Dribble(bytes(digest.LARGE_BYTES + 2 * MIB), OSError(errno.EIO, "Input/output error")))
     assert threading.active_count() == before
 
 
 def test_a_disk_that_fills_up_under_a_large_copy_is_an_error_and_leaves_no_thread_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content.Copier, "_clone", lambda *files: False)  # which would write nothing
-    (tmp_path / "model.bin").write_bytes(bytes(content.LARGE_BYTES + 4 * MIB))
+    monkeypatch.setattr(Copier, "_clone", lambda *files: False)  # which would write nothing
+    (tmp_path / "model.bin").write_bytes(bytes(digest.LARGE_BYTES + 4 * MIB))
     before = threading.active_count()
     with (
         (tmp_path / "model.bin").open("rb", buffering=0) as source,
         FullDisk(io.FileIO(tmp_path / "copy.bin", "x+")) as copy,
         pytest.raises(OSError, match=os.strerror(errno.ENOSPC)),
     ):
-        content.Copier().copy(source, copy, content.Reading())
+        Copier().copy(source, copy, digest.Reading())
     assert threading.active_count() == before

@@ -1,27 +1,20 @@
-"""Bytes and their names: what is found of a stream while it is read, and copies that are hashed as they are made."""
+"""Digests: the SHA-256 of text, documents, files and streams, in hex."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from epbuild.core.clone import CannotClone, clone
+from epbuild.core.canonical import canonical_json
 
 if TYPE_CHECKING:
     from xxhash import xxh3_128
 
-# Large enough that handing a buffer to another thread costs nothing beside hashing it: smaller ones were slower.
 _BUFFER_BYTES = 1 << 20
-_BUFFERS = 3
-
-# Linux keeps what comes in one write in one piece of memory. In virtual machines large pieces often have to be fetched from the host
-# first: writes of 1 MiB took twice as long as these.
-_WRITE_BYTES = 64 * 1024
 
 LARGE_BYTES = 8 << 20
 """From this size on, a second thread saves more than it costs."""
@@ -56,7 +49,7 @@ class Reading:
         """Whether this takes so much longer than reading that a thread beside it is worth its while."""
         return self._sha256 is not None
 
-    def update(self, data: memoryview) -> None:
+    def update(self, data: bytes | memoryview) -> None:
         """Take the next bytes."""
         self.size += len(data)
         if self._sha256 is not None:
@@ -82,6 +75,31 @@ class Reading:
         return Blob(self._sha256.hexdigest(), self.size)
 
 
+def digest_of(data: str | bytes | memoryview) -> str:
+    """The digest of bytes, or of text as UTF-8."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """The digest of a JSON document in its canonical form."""
+    return digest_of(canonical_json(document))
+
+
+def file_digest(path: str | Path) -> str:
+    """The digest of a whole file. Raises OSError."""
+    with open(path, "rb") as file:  # noqa: PTH123 - a path as text takes less time
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def part_digest(file: BinaryIO, start: int, size: int) -> Blob:
+    """The digest of so many bytes of an open file, or of those that it has of them. Raises OSError."""
+    reading = Reading()
+    file.seek(start)
+    while reading.size < size and (chunk := file.read(min(_BUFFER_BYTES, size - reading.size))):
+        reading.update(chunk)
+    return reading.blob
+
+
 def hash_stream(source: Readable, *, ahead: bool = True) -> Blob:
     """Read `source` to its end and name what was read; `ahead`: hash in a thread beside the one that reads. Raises OSError."""
     reading = Reading()
@@ -104,30 +122,6 @@ def read(source: Readable, reading: Reading, write: Write | None = None, *, ahea
             break
 
 
-class Copier:
-    """Copies open files and names what arrived; shares the bytes on disk (reflink) wherever the file system can."""
-
-    def __init__(self) -> None:
-        self._cannot_clone: set[tuple[int, int]] = set()
-
-    def copy(self, source: io.FileIO, destination: io.BufferedRandom, reading: Reading) -> None:
-        """Fill the new, empty `destination` from `source`; what is found describes the destination. Raises OSError."""
-        if self._clone(source, destination):
-            read(destination, reading)
-        else:
-            read(source, reading, partial(_write, destination))
-
-    def _clone(self, source: io.FileIO, destination: io.BufferedRandom) -> bool:
-        devices = (os.fstat(source.fileno()).st_dev, os.fstat(destination.fileno()).st_dev)
-        if devices in self._cannot_clone:
-            return False
-        try:
-            return clone(source.fileno(), destination.fileno())
-        except CannotClone:
-            self._cannot_clone.add(devices)
-            return False
-
-
 def _xxh3() -> xxh3_128:
     from xxhash import xxh3_128
 
@@ -136,36 +130,10 @@ def _xxh3() -> xxh3_128:
 
 def _read_ahead(source: Readable, reading: Reading, write: Write | None) -> None:
     """Go on to the end, and hash each buffer while it and the next ones are written and read."""
-    from queue import SimpleQueue
-    from threading import Thread
+    from epbuild.core.ring import Ring
 
-    empty: SimpleQueue[memoryview] = SimpleQueue()
-    full: SimpleQueue[tuple[memoryview, int]] = SimpleQueue()
-    for _ in range(_BUFFERS):
-        empty.put(memoryview(bytearray(_BUFFER_BYTES)))
-
-    def hash_in_turn() -> None:
-        while True:
-            buffer, count = full.get()
-            if not count:
-                return
-            reading.update(buffer[:count])
-            empty.put(buffer)
-
-    thread = Thread(target=hash_in_turn, name="sha256", daemon=True)
-    thread.start()
-    buffer = empty.get()
-    try:
-        while count := source.readinto(buffer):
-            full.put((buffer, count))
+    with Ring(reading.update, "sha256") as ring:
+        while count := source.readinto(buffer := ring.buffer()):
+            ring.send(count)
             if write is not None:
                 write(buffer[:count])
-            buffer = empty.get()
-    finally:
-        full.put((buffer, 0))
-        thread.join()
-
-
-def _write(destination: io.BufferedRandom, data: memoryview) -> None:
-    for start in range(0, len(data), _WRITE_BYTES):
-        destination.write(data[start : start + _WRITE_BYTES])
