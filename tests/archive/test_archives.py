@@ -128,14 +128,12 @@ def run(*command: str | Path, folder: Path) -> None:
 @every_form
 @given(files=trees)
 @example(files={"a" * 100: b"", "b" * 101: b"", "c/" + "d" * 100: b"", "e" * 155 + "/" + "f" * 100: b"", "g" * 156 + "/h": b""})
-@settings(max_examples=60, deadline=None)
 def test_whatever_the_names_and_sizes_are_every_file_comes_back(form: Form, files: dict[str, bytes]) -> None:
     assert read_back(form, archived(form, files)) == files
 
 
 @every_form
 @given(files=trees, seed=st.randoms(use_true_random=False), piece_bytes=st.integers(1, 700))
-@settings(max_examples=40, deadline=None)
 def test_neither_the_order_of_the_files_nor_how_they_are_read_changes_a_byte(
     form: Form, files: dict[str, bytes], seed: random.Random, piece_bytes: int
 ) -> None:
@@ -479,7 +477,7 @@ def test_a_place_without_an_archive_has_none(tmp_path: Path) -> None:
 
 @every_form
 @given(changes=st.lists(st.tuples(st.integers(0, 700), st.integers(1, 255)), min_size=1, max_size=6))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_mangled_archive_is_refused_or_read_but_never_trips_a_build(
     form: Form, changes: list[tuple[int, int]], tmp_path: Path
 ) -> None:

@@ -77,7 +77,7 @@ def test_all_that_is_in_it_is_there_while_it_is_open(form: str, tmp_path: Path) 
 @given(files=st.dictionaries(names | plain, st.binary(max_size=600), max_size=5))
 @example(files={"a": b"1", "A": b"2"})
 @example(files={"nul.txt": b""})
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_the_names_are_every_file_comes_back_or_one_sentence_says_why_not(
     form: ArchiveName, files: dict[str, bytes]
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.cache.records import RECORD_FORMAT, ActionRecords
@@ -41,7 +41,6 @@ def place(root: Path, key: str = KEY) -> Path:
     return root / "actions" / key[:2] / f"{key}.json"
 
 
-@settings(max_examples=50, deadline=None)
 @given(document=st.dictionaries(st.text(), json_values, max_size=5))
 def test_any_json_document_comes_back_as_it_was_put(document: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as root:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_builds import CLASSIFIER, COMPILES, SHARE, Workshop
 
@@ -69,7 +69,6 @@ def test_a_log_that_is_no_text_can_still_be_read(built: Workshop, monkeypatch: p
         assert "".join(read_log(plan, CLASSIFIER, workspace, MAIN)) == "größe\ufffd→"
 
 
-@settings(deadline=None)
 @given(groups=st.tuples(names, names), targets=st.tuples(names, names))
 def test_no_two_groups_write_into_one_log(groups: tuple[str, str], targets: tuple[str, str]) -> None:
     one, other = (f"share:{group}/{target}" for group, target in zip(groups, targets, strict=True))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_builds import COMPILES, sharing_group
 
@@ -501,7 +501,6 @@ def test_an_ep_that_talks_much_is_quoted_in_part() -> None:
     assert len(last_words([f"error {'x' * 10_000}", f"error {'y' * 10_000}"])) < 1000
 
 
-@settings(deadline=None)
 @given(lines=st.lists(st.text()))
 def test_a_quote_is_one_line_whatever_the_ep_writes(lines: list[str]) -> None:
     assert len(last_words(lines).splitlines()) <= 1

@@ -470,7 +470,7 @@ def test_a_preparation_that_makes_other_bytes_twice_is_told(workshop: Preparer) 
 
 
 def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, exhaustive: bool
 ) -> None:
     class Edits(RuleBasedStateMachine):
         """Files and commands change and change back; some changes mean nothing."""
@@ -514,4 +514,4 @@ def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
             monkeypatch.setenv("EPBUILD_CACHE_DIR", str(self.workshop.cache))
             monkeypatch.setattr(execution, "supervise", self.workshop.worker)
 
-    run_state_machine_as_test(Edits, settings=settings(max_examples=5, stateful_step_count=8, deadline=None))
+    run_state_machine_as_test(Edits, settings=settings(max_examples=200 if exhaustive else 3, stateful_step_count=8))

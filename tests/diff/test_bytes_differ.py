@@ -13,7 +13,7 @@ import numpy
 import onnx
 import pytest
 from compiled_models import context_node, save
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.diff import bytes_differ
@@ -58,7 +58,6 @@ def tile(*unset: int) -> bytes:
     return slots.tobytes()
 
 
-@settings(deadline=None)
 @given(content=st.binary(max_size=300))
 def test_equal_files_do_not_differ(content: bytes, folder: Path) -> None:
     assert differ(folder, content, content) is None
@@ -68,7 +67,6 @@ small_alphabet = st.integers(0, 2).map(lambda number: bytes([number]))
 contents = st.lists(small_alphabet, max_size=200).map(b"".join)
 
 
-@settings(deadline=None)
 @given(old=contents, new=contents, chunk=st.sampled_from([1, 7, 64, 1 << 20]))
 def test_the_first_byte_and_the_number_of_those_that_differ_are_what_a_loop_over_them_says(
     old: bytes, new: bytes, chunk: int, folder: Path
@@ -87,7 +85,6 @@ def test_the_first_byte_and_the_number_of_those_that_differ_are_what_a_loop_over
         assert min(item.offset for item in told.found) == places[0]
 
 
-@settings(deadline=None)
 @given(before=st.binary(max_size=120), after=st.binary(max_size=120), chunk=st.sampled_from([8, 61, 1 << 20]))
 def test_a_time_of_day_is_recognised_wherever_it_is(before: bytes, after: bytes, chunk: int, folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -4,8 +4,8 @@ Edits of every kind, two recipes in one folder, settings, tampering with outputs
 at random. After each build: what it owns is what a build in a new folder with a new store makes of the same inputs; what others own,
 and what the user has there, is as it was; `--check` finds nothing to do; and `plan` had said what the build would do.
 
-It goes on for as long as the option --any-order-seconds says (the gate: 60; nightly: 600), from the seed --any-order-seed on. A failure
-prints the seed that it began with and the steps that led to it.
+It goes on for as long as the option --any-order-seconds says (10, or 600 with `-m exhaustive`), from the seed --any-order-seed on.
+A failure prints the seed that it began with and the steps that led to it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from projects import Project
 from quick_builds import PATIENCE, no_worker_stays, start, write_model
 from test_kills import KILLED_BEFORE_A_CHANGE
 
@@ -358,8 +358,11 @@ class Projects(RuleBasedStateMachine):
         return self.references[key]
 
 
-def test_whatever_is_done_the_next_build_is_as_one_from_nothing(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    seconds, first = pytestconfig.getoption("any_order_seconds", None) or 60, pytestconfig.getoption("any_order_seed", None) or 0
+def test_whatever_is_done_the_next_build_is_as_one_from_nothing(
+    tmp_path: Path, pytestconfig: pytest.Config, exhaustive: bool
+) -> None:
+    seconds = pytestconfig.getoption("any_order_seconds") or (600 if exhaustive else 10)
+    first = pytestconfig.getoption("any_order_seed") or 0
     begin = time.monotonic()
     machine = type("Projects", (Projects,), {"root": tmp_path, "references": {}})
     bounds = settings(

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy
 import onnx
 import pytest
-from conftest import Project
 from onnx import TensorProto, helper
+from projects import Project
 
 RECIPE = """\
 epbuild: 1

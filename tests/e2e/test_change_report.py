@@ -14,8 +14,8 @@ import cmarkgfm
 import onnx
 import pytest
 from cmarkgfm.cmark import Options
-from conftest import Project
 from onnx import numpy_helper
+from projects import Project
 from quick_builds import write_model
 from rich.filesize import decimal
 

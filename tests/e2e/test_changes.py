@@ -23,8 +23,8 @@ from typing import Any
 import numpy
 import onnx
 import pytest
-from conftest import Project
 from onnx import TensorProto, helper
+from projects import Project
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.toolchain.provision import Requirements, provision

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from conftest import Project
+from projects import Project
 
 DIST = "dist/quickstart"
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy
 import onnx
 import pytest
-from conftest import RECIPES, Project, compiled, emitted
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from projects import RECIPES, Project, compiled, emitted
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.recipe.load import load

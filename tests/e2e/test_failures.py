@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy
 import onnx
 import pytest
-from conftest import Project, compiled
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project, compiled
 
 RECIPE = """
 epbuild: 1

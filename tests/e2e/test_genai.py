@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, copy_of_quickstart
 from genai_runs import ask, genai_python
 from ort_package import CPU, QNN, open_package
+from projects import Project, copy_of_quickstart
 
 from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
 

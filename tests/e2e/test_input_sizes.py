@@ -9,8 +9,8 @@ from typing import Any
 import numpy
 import onnx
 import pytest
-from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project
 
 from epbuild.onnxfile.headers import read_header
 

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Project
+from projects import Project
 from quick_builds import PATIENCE, write_project
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals as a terminal does")
 INTERRUPTED = "epbuild: interrupted; what was finished is kept"
 SEED = 20_260_401
-MOMENTS = 14
+MOMENTS, SAMPLE = 50, 4
 
 # Runs `main` and sends itself the signal at the Nth call of a Python function; says at its end how many there were.
 AT_CALL = """
@@ -61,11 +61,12 @@ def run_until(project: Project, moment: int, *arguments: str) -> subprocess.Comp
     )
 
 
-def check_moments(project: Project, draw: random.Random, *arguments: str) -> None:
+def check_moments(project: Project, moments: int, *arguments: str) -> None:
     """Interrupt the command at calls that are drawn, more of them at its beginning, where imports are."""
+    draw = random.Random(SEED)
     whole = run_until(project, 0, *arguments)
     calls = int(whole.stderr.rpartition("calls: ")[2])
-    for _ in range(MOMENTS):
+    for _ in range(moments):
         moment = max(1, int(calls ** draw.random()) if draw.random() < 0.5 else draw.randrange(calls))
         done = run_until(project, moment, *arguments)
         assert done.returncode in (130, whole.returncode), (moment, done)
@@ -82,16 +83,18 @@ def built(project: Project) -> Project:
 
 
 @pytest.mark.parametrize("arguments", [("plan",), ("run", "--check"), ("validate", "nosuch.yaml")], ids=" ".join)
-def test_a_command_that_is_interrupted_at_any_call_says_so_and_nothing_else(built: Project, arguments: tuple[str, ...]) -> None:
-    check_moments(built, random.Random(SEED), *arguments)
+def test_a_command_that_is_interrupted_at_any_call_says_so_and_nothing_else(
+    built: Project, arguments: tuple[str, ...], exhaustive: bool
+) -> None:
+    check_moments(built, MOMENTS if exhaustive else SAMPLE, *arguments)
 
 
-def test_a_run_that_answers_from_its_snapshot_can_be_interrupted_too(built: Project) -> None:
+def test_a_run_that_answers_from_its_snapshot_can_be_interrupted_too(built: Project, exhaustive: bool) -> None:
     time.sleep(2.1)
     for _ in range(2):
         assert built.epbuild("run").returncode == 0
     assert list((built.folder / ".epbuild").glob("snapshot-*"))
-    check_moments(built, random.Random(SEED), "run")
+    check_moments(built, MOMENTS if exhaustive else SAMPLE, "run")
     # The file system may look at some of the files from a process of its own.
     assert built.epbuild("run").stdout.startswith("Nothing to do")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project
 
 RECIPE = """\
 epbuild: 1

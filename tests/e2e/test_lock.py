@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Project, compiled, copy_of_quickstart
+from projects import Project, compiled, copy_of_quickstart
 
 from epbuild.toolchain.platforms import platform_here
 

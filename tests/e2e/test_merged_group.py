@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 import onnx
 import pytest
-from conftest import Project, compiled, toolchain_python
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project, compiled, toolchain_python
 
 from epbuild.onnxfile.headers import read_header
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, copy_of_quickstart
 from ort_package import CPU, QNN, open_package
+from projects import Project, copy_of_quickstart
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.output.assets import share_files

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, compiled
+from projects import Project, compiled
 from quick_builds import (
     COMPILES,
     GROUPS,

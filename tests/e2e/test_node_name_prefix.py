@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy
 import onnx
 import pytest
-from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project
 from quick_builds import write_model
 
 from epbuild.onnxfile.headers import read_header

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Project
+from projects import Project
 from quick_builds import write_project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows and macOS have no such names, or no such links")

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project
 
 RECIPE = """\
 epbuild: 1

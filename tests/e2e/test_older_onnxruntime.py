@@ -7,8 +7,8 @@ import json
 import numpy
 import onnx
 import pytest
-from conftest import Project, compiled
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project, compiled
 from quick_builds import write_model
 
 from epbuild.onnxfile.headers import read_header

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy
 import onnx
 import pytest
-from conftest import Project, compiled, toolchain_python
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project, compiled, toolchain_python
 
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.initializers import share_initializers

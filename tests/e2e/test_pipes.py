@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from conftest import Project
+from projects import Project
 from quick_builds import write_project
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes among its files")

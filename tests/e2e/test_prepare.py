@@ -12,8 +12,8 @@ import jsonschema
 import numpy
 import onnx
 import pytest
-from conftest import Project, compiled, emitted
 from onnx import numpy_helper
+from projects import Project, compiled, emitted
 from quick_builds import PATIENCE, no_worker_stays, start, wait_until, workers, write_project
 
 from epbuild.core.schemas import schema

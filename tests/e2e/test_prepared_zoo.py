@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy
 import onnx
 import pytest
-from conftest import RECIPES, Project, compiled, emitted
 from onnx import TensorProto, helper, numpy_helper
+from projects import RECIPES, Project, compiled, emitted
 
 RECIPE = """
 epbuild: 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import onnx
 import pytest
-from conftest import Project, compiled, copy_of_quickstart, emitted, toolchain_python
+from projects import Project, compiled, copy_of_quickstart, emitted, toolchain_python
 
 from epbuild.core.schemas import schema
 

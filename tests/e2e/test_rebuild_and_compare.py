@@ -13,8 +13,8 @@ import jsonschema
 import numpy
 import onnx
 import pytest
-from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project
 from quick_builds import GROUPS, PATIENCE, no_worker_stays, nothing_is_left_over, start, write_project
 
 from epbuild.core.schemas import schema

@@ -7,8 +7,8 @@ import shutil
 import sys
 
 import pytest
-from conftest import RECIPES, Project, compiled, toolchain_python
 from ort_package import open_package
+from projects import RECIPES, Project, compiled, toolchain_python
 
 
 def _checked_in(project: Project, name: str) -> Project:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from conftest import RECIPES, Project
+from projects import RECIPES, Project
 
 RECIPE = """
 epbuild: 1

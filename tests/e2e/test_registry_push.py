@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project, emitted
+from projects import Project, emitted
 
 from epbuild.archive.artifact import Artifact, Role, Write
 from epbuild.archive.oci import Image, image

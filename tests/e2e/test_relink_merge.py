@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy
 import onnx
 import pytest
-from conftest import Project, toolchain_python
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project, toolchain_python
 
 from epbuild.onnxfile.headers import read_header
 

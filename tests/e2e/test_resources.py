@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Project, compiled
+from projects import Project, compiled
 from quick_builds import (
     GROUPS,
     PATIENCE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import Project
 from ort_package import open_package
+from projects import Project
 from quick_builds import write_project
 
 

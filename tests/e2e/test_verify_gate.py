@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from conftest import Project
+from projects import Project
 from quick_builds import RECIPE, write_project
 
 pytestmark = pytest.mark.skipif(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Project, toolchain_python
+from projects import Project, toolchain_python
 from quick_builds import PATIENCE, no_worker_stays, nothing_is_left_over, start, wait_until, workers, write_project
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
@@ -184,13 +184,13 @@ def test_ctrl_c_stops_everything_at_once_however_often_it_is_pressed(misbehave: 
     nothing_is_left_over(project)
 
 
-def test_ctrl_c_at_any_moment_ends_a_build_without_a_trace(project: Project, tmp_path: Path) -> None:
+def test_ctrl_c_at_any_moment_ends_a_build_without_a_trace(project: Project, tmp_path: Path, exhaustive: bool) -> None:
     events = tmp_path / "events"
     write_project(project).build()
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - what pytest shows of a failure
     draw = random.Random(seed)
-    for number in range(30):
+    for number in range(30 if exhaustive else 5):
         with events.open("w", encoding="utf-8") as file:
             quality = f"vars.quality={1 + number % 3}"
             build = start(project, "run", "--json", "--set", quality, stdout=file, start_new_session=True)

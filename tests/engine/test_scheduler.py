@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import BuildError, EpbuildError, Problem
@@ -297,7 +297,6 @@ def graphs(draw: st.DrawFn) -> dict[str, list[str]]:
     return {node: needs[node] for node in draw(st.permutations(list(needs)))}
 
 
-@settings(max_examples=60, deadline=None)
 @given(needs=graphs(), jobs=st.integers(1, 4), keep_going=st.booleans(), data=st.data())
 def test_every_action_of_any_graph_ends_once_and_after_what_it_needs(
     needs: dict[str, list[str]], jobs: int, keep_going: bool, data: st.DataObject
@@ -444,7 +443,6 @@ def test_a_place_that_an_action_gives_up_is_taken_at_once(monkeypatch: pytest.Mo
     assert set(run.scheduler.states.values()) == {State.DONE}
 
 
-@settings(max_examples=40, deadline=None)
 @given(storing=st.lists(st.booleans(), max_size=8), jobs=st.integers(1, 3))
 def test_no_more_actions_than_asked_for_are_at_work_however_many_have_given_up_their_places(
     storing: list[bool], jobs: int

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -84,7 +84,6 @@ def outputs(path: Path, feeds: Mapping[str, numpy.ndarray]) -> list[bytes]:
     return [output.tobytes() for output in ReferenceEvaluator(str(path)).run(None, dict(feeds))]
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(weights, min_size=1, max_size=5), min_size=1, max_size=3), st.sampled_from([0, 5, 64, 65, 6000]))
 def test_every_tensor_keeps_its_bytes_and_each_content_is_stored_once(members: list[list[Weight]], threshold: int) -> None:
     with tempfile.TemporaryDirectory() as directory:

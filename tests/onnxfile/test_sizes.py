@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -254,7 +254,6 @@ def models(draw: st.DrawFn) -> tuple[onnx.ModelProto, dict[str, list[int]]]:
     return model, wanted
 
 
-@settings(max_examples=200, deadline=None)
 @given(models())
 def test_any_model_with_fixed_sizes_is_whole_and_has_them_and_every_weight(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[onnx.ModelProto, dict[str, list[int]]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.archive.artifact import Artifact
@@ -231,7 +231,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(content=st.binary(max_size=40) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_no_content_of_a_manifest_stops_a_build(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:

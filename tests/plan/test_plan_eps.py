@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_of, problems_of, told, write_model, write_models
 
@@ -741,7 +741,6 @@ WHOLE: dict[str, Any] = {
 """A recipe with several keys wherever a mapping can stand."""
 
 
-@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_order_of_a_recipes_keys_never_changes_an_action_key(seed: int) -> None:
     with tempfile.TemporaryDirectory() as base:

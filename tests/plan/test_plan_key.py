@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plan_recipes import RECIPE, TOOLCHAIN, document_of, edited, plan_of, write_model, write_models
 
@@ -117,7 +117,6 @@ def test_moving_and_renaming_a_models_file_compiles_nothing(workshop: Path) -> N
     assert differences(before, document(workshop)) == []
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     order=st.permutations(["backend_type: htp", "soc_model: SM8750", "vtcm_mb: 8", "enable_htp_fp16_precision: true", "# why"])
 )
@@ -454,7 +453,6 @@ folder_names = st.text(
 ).filter(lambda name: name.strip(" .") == name)
 
 
-@settings(max_examples=20, deadline=None)
 @given(name=folder_names)
 def test_no_key_depends_on_the_folder_that_the_recipe_lies_in(name: str) -> None:
     with tempfile.TemporaryDirectory() as base:
@@ -537,7 +535,6 @@ documents = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(old=documents, new=documents)
 def test_a_reason_is_given_exactly_when_the_keys_differ(old: dict[str, Any], new: dict[str, Any]) -> None:
     same = canonical_json(old) == canonical_json(new)
@@ -545,7 +542,6 @@ def test_a_reason_is_given_exactly_when_the_keys_differ(old: dict[str, Any], new
     assert (action_key(old) == action_key(new)) == same
 
 
-@settings(max_examples=100, deadline=None)
 @given(old=documents, new=documents)
 def test_the_changes_back_are_the_changes_there_the_other_way_round(old: dict[str, Any], new: dict[str, Any]) -> None:
     back = {"added": "removed", "removed": "added", "changed": "changed"}
@@ -554,7 +550,6 @@ def test_the_changes_back_are_the_changes_there_the_other_way_round(old: dict[st
     assert len({place for place, *_ in there}) == len(changes(old, new)), "each fact is told once"
 
 
-@settings(max_examples=100, deadline=None)
 @given(old=documents, new=documents, data=st.data())
 def test_one_changed_part_is_told_and_all_that_is_told_is_of_that_part(
     old: dict[str, Any], new: dict[str, Any], data: st.DataObject

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recipe_texts import FULL, MINIMAL, load_text, problems_of, values
 
@@ -214,7 +214,6 @@ def _shuffled(value: Any, order: random.Random) -> Any:
 
 @pytest.mark.slow
 @given(order=st.randoms(use_true_random=False), flow=st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_formatting_and_the_order_of_keys_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, order: random.Random, flow: bool
 ) -> None:

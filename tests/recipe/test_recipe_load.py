@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recipe_texts import FULL, MINIMAL, load_text, places, problems_of, values
 
@@ -359,7 +359,6 @@ def assert_recipe_or_error(content: bytes) -> None:
 
 
 @given(st.binary() | st.text(st.characters(exclude_categories=["Cs"])).map(str.encode))
-@settings(max_examples=200, deadline=None)
 def test_any_bytes_are_a_recipe_or_a_recipe_error(content: bytes) -> None:
     assert_recipe_or_error(content)
 
@@ -371,7 +370,6 @@ CHARACTERS = st.characters(exclude_categories=["Cs"])
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
 def test_any_damage_to_a_recipe_leaves_a_recipe_or_a_recipe_error(data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(FULL)))
     end = data.draw(st.integers(start, min(len(FULL), start + 40)))
@@ -389,7 +387,6 @@ VALUES = st.recursive(
 
 @pytest.mark.slow
 @given(data=st.data(), value=VALUES)
-@settings(max_examples=200, deadline=None)
 def test_any_value_in_any_place_leaves_a_recipe_or_a_recipe_error(data: st.DataObject, value: object) -> None:
     root = yaml.safe_load(FULL)
     node = root

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recipe_texts import MINIMAL, load_text, problems_of, told
 
@@ -131,7 +131,6 @@ def test_the_digest_that_validity_is_remembered_by_does_not_depend_on_settings(t
 
 
 @given(st.text() | st.text("vars.quality=:'\"[]{}#&*! \n").map("vars.quality=".__add__))
-@settings(max_examples=300)
 def test_any_setting_is_a_value_or_a_problem(setting: str) -> None:
     found, problems = read_overrides([setting])
     assert len(found) + len(problems) == 1

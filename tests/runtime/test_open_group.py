@@ -424,7 +424,7 @@ def with_other(document: Any, at: tuple[Any, ...], value: Any) -> Any:
     return copy
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.sampled_from(list(spots(VALID))), value=ANYTHING, kept=st.booleans())
 def test_whatever_a_manifest_holds_a_group_opens_or_an_open_error_is_raised(
     snapdragon: Machine, tmp_path: Path, at: tuple[Any, ...], value: Any, kept: bool

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from conftest import toolchain_python
+from projects import toolchain_python
 
 from epbuild.cache.location import toolchain_directory
 from epbuild.toolchain.provision import Requirements, provision

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy
 import onnx
-from conftest import Project
 from onnx import TensorProto, helper, numpy_helper
+from projects import Project
 
 QUALITIES = ("1", "2", "3")
 """Values of `vars.quality`; each gives every output other bytes."""

@@ -370,7 +370,7 @@ def test_every_option_of_the_command_is_read_as_the_command_reads_it_or_not_at_a
         check_equal(words, monkeypatch)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(WORDS, max_size=6))
 def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     check_equal(words, monkeypatch)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.toolchain import process as supervisor
@@ -315,7 +315,6 @@ def test_colours_do_not_reach_messages_and_words_do(line: str, text: str) -> Non
     assert plain(line) == text
 
 
-@settings(deadline=None)
 @given(parts=st.lists(st.tuples(st.text("abcm[;0 "), st.sampled_from(["", "\x1b[m", "\x1b[0m", "\x1b[1;33m", "\x1b[K"]))))
 def test_colour_codes_take_no_word_with_them(parts: list[tuple[str, str]]) -> None:
     written = "".join(text + code for text, code in parts)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from compiled_models import QNN, SHARED
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, helper
 
@@ -28,7 +28,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("payload") / "file.bin"
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     content=st.lists(st.sampled_from([b"soc=", b"SM8750", b";", b"x", b"123", b"=="]), max_size=40).map(b"".join),
     start=st.integers(0, 20),

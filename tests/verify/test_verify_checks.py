@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from compiled_models import BINARY, OPENVINO, QNN, TARGET_PATTERN, context_node, relu, save
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import VerifyError
@@ -329,7 +329,6 @@ def test_sharing_saves_nothing_of_nothing() -> None:
     assert len(check_shared_bytes(SharedBytes(0, 0), STEP, 0.3)) == 1
 
 
-@settings(deadline=None)
 @given(before=st.binary(max_size=300), after=st.binary(max_size=300))
 def test_a_target_is_found_wherever_it_is_in_a_binary(
     tmp_path_factory: pytest.TempPathFactory, before: bytes, after: bytes

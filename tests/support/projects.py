@@ -1,10 +1,9 @@
-"""The real command with the real EPs: each test has a workspace and a store of its own, and all share the provisioned toolchains."""
+"""A project that the real command builds with the real EPs, as a user has it: a recipe in a folder, and a store."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -12,38 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from epbuild.cache.location import toolchain_directory
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-_HERE = (sys.platform, platform.machine().lower())
 _CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
-_SUPPORTED = {("linux", "x86_64"), ("win32", "amd64")}
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the tests in this folder; pytest knows them where the folder, or a file of it, is named."""
-    parser.addoption(
-        "--kills-seed",
-        metavar="SEED[,SECONDS]",
-        help="Draw the moments of kills from this seed, and from builds of this length, as a failure printed them; "
-        "'random' draws a seed. Default: a fixed seed.",
-    )
-    parser.addoption(
-        "--any-order-seconds", type=float, help="How long projects are edited and built in any order (60; nightly: 600)."
-    )
-    parser.addoption("--any-order-seed", type=int, help="The seed that this begins with, as a failure printed it (0).")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without the EPs' wheels there is nothing to test; say so instead of failing."""
-    folder = Path(__file__).parent
-    for item in items:
-        if folder in item.path.parents:
-            item.add_marker(pytest.mark.slow)
-            if _HERE not in _SUPPORTED:
-                item.add_marker(pytest.mark.skip(reason=f"onnxruntime-qnn compiles on Linux x86-64 and Windows, not on {_HERE}"))
 
 
 @dataclass
@@ -106,20 +77,6 @@ def toolchain_python(name: str) -> Path:
         if any(package.startswith(name) for package in json.loads(marker.read_text(encoding="utf-8"))):
             return marker.parent / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     raise AssertionError(f"no toolchain with {name}")
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
-    """An empty folder with a store of its own."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return Project(folder, tmp_path / "cache")
-
-
-@pytest.fixture
-def quickstart(tmp_path: Path) -> Project:
-    """The checked-in quickstart, not built yet."""
-    return copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache")
 
 
 def copy_of_quickstart(folder: Path, cache: Path) -> Project:

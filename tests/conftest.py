@@ -1,0 +1,93 @@
+"""How the tests are run: on all cores, each start of Python with compiled bytecode, and samples of what `-m exhaustive` runs at length."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from projects import Project, copy_of_quickstart
+
+from epbuild.core.schemas import import_jsonschema
+
+_REAL_EPS = Path(__file__).parent / "e2e"
+_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+_HERE = (sys.platform, platform.machine().lower())
+_SUPPORTED = {("linux", "x86_64"), ("win32", "amd64")}
+
+settings.register_profile("sample", max_examples=25, deadline=None, derandomize=True, database=None)
+settings.register_profile(
+    "exhaustive", max_examples=2000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+
+# Hundreds of tests start Python: without its bytecode, each start of epbuild takes twice the time.
+sys.dont_write_bytecode = False
+os.environ.pop(_BYTECODE, None)
+
+# The first import is the one that counts: with the checks of formats, which no test needs, it takes seconds in each process.
+import_jsonschema()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kills-seed",
+        metavar="SEED[,SECONDS]",
+        help="Draw the moments of kills from this seed, and from builds of this length, as a failure printed them; "
+        "'random' draws a seed. Default: a fixed seed.",
+    )
+    parser.addoption(
+        "--any-order-seconds", type=float, help="How long projects are edited and built in any order (10; exhaustive: 600)."
+    )
+    parser.addoption("--any-order-seed", type=int, help="The seed that this begins with, as a failure printed it (0).")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`-m exhaustive` runs at length what is a sample otherwise; no other `-m` does."""
+    settings.load_profile("exhaustive" if _exhaustive(config) else "sample")
+
+
+def _exhaustive(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr.strip() == "exhaustive")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what meets a real EP as slow, and as exhaustive the tests of properties and those that ask whether they shall be."""
+    for item in items:
+        if _REAL_EPS in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            if _HERE not in _SUPPORTED:
+                item.add_marker(pytest.mark.skip(reason=f"onnxruntime-qnn compiles on Linux x86-64 and Windows, not on {_HERE}"))
+        function = getattr(item, "obj", None)
+        if getattr(function, "is_hypothesis_test", False) or "exhaustive" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.exhaustive)
+
+
+@pytest.fixture(scope="session")
+def exhaustive(pytestconfig: pytest.Config) -> bool:
+    """Whether a test shall try all that there is to try, and take its time, rather than a sample."""
+    return _exhaustive(pytestconfig)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """All cores; one test by its name needs no more than this process."""
+    if config.args and all("::" in argument for argument in config.args):
+        return 0
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """An empty folder with a store of its own."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return Project(folder, tmp_path / "cache")
+
+
+@pytest.fixture
+def quickstart(tmp_path: Path) -> Project:
+    """The checked-in quickstart, not built yet."""
+    return copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache")
