@@ -7,12 +7,9 @@ from typing import Annotated
 
 import typer
 
-from epbuild.archive.opened import opened
-from epbuild.archive.refusal import UnsoundArchive
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.diff.difference import Comparison, compare
-from epbuild.diff.traits import Incomparable
+from epbuild.commands.diff import diff as compare
 from epbuild.report.difference import comparison_document, print_comparison
 from epbuild.report.documents import print_json
 from epbuild.report.markdown import print_markdown
@@ -22,7 +19,7 @@ app = arguments.application()
 
 @app.command()
 def diff(
-    a: Annotated[Path, typer.Argument(metavar="A", help="The former artifact.", show_default=False)],
+    a: Annotated[Path, typer.Argument(metavar="A", help="The earlier artifact.", show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="The later one.", show_default=False)],
     markdown: Annotated[
         bool, arguments.option("--markdown", help="Print GitHub-flavoured Markdown, as a comment on a pull request.")
@@ -36,7 +33,7 @@ def diff(
     """
     if markdown and json:
         raise UsageError("--markdown and --json exclude each other: there is one standard output")
-    found = _compared(a, b)
+    found = compare(a, b, arguments.tell)
     if json:
         print_json(comparison_document(str(a), str(b), found))
     elif markdown:
@@ -44,15 +41,3 @@ def diff(
     else:
         print_comparison(found)
     return 1 if found.differences and not found.accepted else 0
-
-
-def _compared(a: Path, b: Path) -> Comparison:
-    try:
-        with opened(a, arguments.tell) as old, opened(b, arguments.tell) as new:
-            found = compare(old.place, new.place)
-    except UnsoundArchive as error:  # no answer, and so neither `same` nor `different`
-        raise Incomparable(*error.problems) from error
-    for received in (old, new):
-        for place in received.skipped():
-            arguments.tell(f"{place.as_posix()}: not looked into; name it to compare it")
-    return found

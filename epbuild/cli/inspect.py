@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from epbuild.cli import arguments
+from epbuild.commands.inspect import inspect as inspected
 from epbuild.report.documents import print_json
 from epbuild.report.inspection import print_inspection, print_inspections
-from epbuild.verify.inspection import inspect_files, inspect_model
 
 app = arguments.application()
 
@@ -24,18 +24,11 @@ def inspect(
 
     Of several files, or a folder, also which of them share a file, and what that saves. Exit code 1: a reference does not resolve.
     """
-    if len(files) == 1 and not files[0].is_dir():
-        found = inspect_model(files[0])
-        models = [found]
-        show = print_inspection
-    else:
-        found = inspect_files(files)
-        models = found["models"]
-        show = print_inspections
+    found = inspected(files)
     if json:
-        print_json(found)
+        print_json(found.document)
+    elif found.several:
+        print_inspections(found.document)
     else:
-        show(found)
-    problems = [model.get("problem") for model in models]
-    problems += [node["problem"] for model in models for node in model.get("ep_context_nodes", ())]
-    return 1 if any(problems) else 0
+        print_inspection(found.document)
+    return 0 if found.sound else 1

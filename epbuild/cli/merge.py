@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from epbuild.catalog.catalog import BUILT_IN
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.onnxfile.connection import read_connection
-from epbuild.onnxfile.merge import members_of, merge_models
+from epbuild.commands.merge import merge as merged
 from epbuild.report.text import print_line
 
 app = arguments.application()
@@ -51,9 +49,7 @@ def merge(
         raise UsageError("name at least two models")
     if prefixes and len(prefixes) != len(models):
         raise UsageError(f"give --prefix once for each of the {len(models)} models ('' for none)")
-    wanted = [read_connection(text, members_of(models)) for text in connections] if connections else None
-    named = list(zip(models, prefixes or [""] * len(models), strict=True))
-    made = merge_models(named, wanted, output, BUILT_IN.context_changes())
+    made = merged(models, prefixes, connections, output)
     print_line(f"wrote    {made.model}")
     for path in made.files:
         print_line(f"file     {path}")

@@ -9,12 +9,9 @@ import typer
 
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.core.errors import Problem
-from epbuild.core.safepath import real_path
-from epbuild.onnxfile.packaging import Packaging, repackage
-from epbuild.onnxfile.refusal import ChangeRefused
-from epbuild.output.owned import emitted_files
-from epbuild.plan.outputs import MANIFEST
+from epbuild.commands.relink import models_in
+from epbuild.commands.relink import relink as change
+from epbuild.onnxfile.packaging import Packaging
 from epbuild.report.text import print_line
 
 app = arguments.application()
@@ -57,13 +54,10 @@ def relink(
     if in_place == (output is not None):
         raise UsageError("say where the result goes: either -o OUT or --in-place")
     packaging: Packaging = "embed" if embed else "extract" if extract else "rename"
-    named = [model for path in models for model in _models(path)]
+    named = models_in(models)
     if output is not None and output.suffix == ".onnx" and len(named) > 1:
         raise UsageError(f"-o must be a folder for {len(named)} models")
-    if in_place:
-        for model in named:
-            _refuse_output(model)
-    made = repackage(named, packaging, binary=binary, destination=output)
+    made = change(named, packaging, binary, output)
     for model in made.models:
         print_line(f"wrote    {model}")
     for path in made.binaries:
@@ -73,21 +67,3 @@ def relink(
     for path in made.kept:
         print_line(f"kept     {path}: {', '.join(str(file) for file in made.unreadable)} cannot be read, and may refer to it")
     return 0
-
-
-def _models(path: Path) -> list[Path]:
-    """The models that an argument names."""
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob("*.onnx"))
-    if not found:
-        raise ChangeRefused(Problem("EPB620", f"there is no .onnx file in the folder {path}"))
-    return found
-
-
-def _refuse_output(model: Path) -> None:
-    place = real_path(model)
-    for folder in place.parents:
-        if place.relative_to(folder).as_posix() in emitted_files(folder):
-            message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
-            raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))

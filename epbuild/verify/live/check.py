@@ -1,4 +1,4 @@
-"""Artifacts that are tried: loaded as an application would, asked whether they fit this machine's devices, and run against their sources.
+"""Live checks: artifacts loaded and run in their toolchain, against their sources.
 
 Everything that an EP does happens in child processes, in the toolchain that the artifact was compiled with.
 """
@@ -15,12 +15,9 @@ from epbuild.verify.artifact import Artifact
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.live.comparison import Comparison, Judged
-from epbuild.verify.live.inputs import Made
-from epbuild.verify.live.session import DeviceType, Impossible, Wishes, session_for
+from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Failure, Load, Session, attempt
-
-__all__ = ["Comparison", "DeviceType", "Made", "Sources", "Trial", "Wishes", "model_names", "try_artifact"]
 
 _COMPATIBILITY = "ep_compatibility_info."
 _VIRTUAL = ".virtual"
@@ -34,15 +31,15 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What to try: every model is loaded, and compared with its source where `numbers` says so.
+class LiveCheck:
+    """What is checked: every model is loaded, and compared with its source where `numbers` asks for it.
 
-    `strict` makes a failure of what cannot be tried here. `wishes` and `sources` say with what, `comparison` on what and how exactly.
+    `strict` makes a failure of what cannot be loaded here. `options` and `sources` say with what, `comparison` on what and how exactly.
     """
 
     numbers: bool = False
     strict: bool = False
-    wishes: Wishes = field(default_factory=Wishes)
+    options: LoadOptions = field(default_factory=LoadOptions)
     sources: Sources = field(default_factory=lambda: Sources({}))
     comparison: Comparison = field(default_factory=Comparison)
 
@@ -62,23 +59,23 @@ def model_names(artifact: Artifact) -> dict[str, str]:
     return {model.file: listed.get(model.file, Path(model.file).stem) for model in artifact.models if model.nodes}
 
 
-def try_artifact(
-    artifact: Artifact, trial: Trial, say: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
+def check_live(
+    artifact: Artifact, check: LiveCheck, say: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
     """The findings `load`, `compatibility` and `numbers` for every compiled model of an artifact.
 
     `faulty` are the files of models that no EP should be given, with the reason, as the end of a sentence; nor are those that are open
-    together with one of them. `say` is told what takes long. Raises ToolchainError where there is no environment to try it in, and what
+    together with one of them. `say` gets the progress of what takes long. Raises ToolchainError where there is no environment, and what
     reading the recipe raises.
     """
-    for finding in _try(artifact, trial, say, faulty):
-        if trial.strict and finding.outcome == "skipped" and finding.check != "compatibility":
+    for finding in _findings(artifact, check, say, faulty):
+        if check.strict and finding.outcome == "skipped" and finding.check != "compatibility":
             yield replace(finding, outcome="failed", code="EPB640", hint="Try it where that can be done, or without --strict.")
         else:
             yield finding
 
 
-def _try(artifact: Artifact, trial: Trial, say: Callable[[str], None], faulty: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(artifact: Artifact, check: LiveCheck, say: Callable[[str], None], faulty: Mapping[str, str]) -> Iterator[Finding]:
     batches = []
     for batch in _batches(artifact, model_names(artifact)):
         if any(model.file in faulty for _, model in batch.models):
@@ -88,15 +85,15 @@ def _try(artifact: Artifact, trial: Trial, say: Callable[[str], None], faulty: M
     if not batches:
         return
     try:
-        session = session_for(artifact, trial.wishes, trial.sources, say)
-    except Impossible as reason:
+        session = session_for(artifact, check.options, check.sources, say)
+    except CannotLoad as reason:
         for batch in batches:
             for _, model in batch.models:
                 yield Finding("load", artifact.shown(model.file), "skipped", _sentence(str(reason)))
         return
     for batch in batches:
         with tempfile.TemporaryDirectory(prefix="epbuild-verify-", ignore_cleanup_errors=True) as folder:
-            yield from _try_batch(batch, artifact, session, trial, Path(folder))
+            yield from _check_batch(batch, artifact, session, check, Path(folder))
 
 
 def _not_loaded(batch: _Batch, artifact: Artifact, faulty: Mapping[str, str]) -> Iterator[Finding]:
@@ -108,7 +105,7 @@ def _not_loaded(batch: _Batch, artifact: Artifact, faulty: Mapping[str, str]) ->
         yield Finding("load", artifact.shown(model.file), "skipped", message)
 
 
-def _try_batch(batch: _Batch, artifact: Artifact, session: Session, trial: Trial, scratch: Path) -> Iterator[Finding]:
+def _check_batch(batch: _Batch, artifact: Artifact, session: Session, check: LiveCheck, scratch: Path) -> Iterator[Finding]:
     if batch.share:
         session = session.sharing(share=True)
     loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}
@@ -117,11 +114,11 @@ def _try_batch(batch: _Batch, artifact: Artifact, session: Session, trial: Trial
     hint = "No manifest says which options the EP needs: give them with --option." if artifact.manifest is None else None
     yield from _load_findings(tried, shown, session, hint)
     yield from _compatibility_findings(tried, shown, loads)
-    if not trial.numbers:
+    if not check.numbers:
         return
     inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}
     document = artifact.manifest.document if artifact.manifest is not None else None
-    for judged in trial.comparison.judge(list(loads.values()), inputs, tried.failure, session, trial.sources, document, scratch):
+    for judged in check.comparison.judge(list(loads.values()), inputs, tried.failure, session, check.sources, document, scratch):
         yield _numbers_finding(judged, shown[judged.model])
 
 

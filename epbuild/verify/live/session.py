@@ -1,4 +1,4 @@
-"""With what the models of an artifact are opened: the environment, the EPs with their devices and options, and the session's own."""
+"""Sessions for the models of an artifact: environment, EPs, devices and options."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from epbuild.verify.live.worker import Session
 DeviceType = Literal["cpu", "gpu", "npu"]
 
 
-class Impossible(Exception):
-    """The artifact cannot be tried with what is known of it; the text is a sentence that says why, and what would help."""
+class CannotLoad(Exception):
+    """The artifact cannot be loaded with what is known of it; the text is a sentence that says why, and what would help."""
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What a user says of how an artifact is to be opened, over what its manifest says."""
+class LoadOptions:
+    """How the user wants an artifact to be opened, over what its manifest has."""
 
     interpreter: Path | None = None
     device: DeviceType | None = None
@@ -41,23 +41,23 @@ class Wishes:
     """Paths of libraries and names of packages with custom operators, as a recipe has them; none: those of the manifest."""
 
 
-def session_for(artifact: Artifact, wishes: Wishes, sources: Sources, say: Callable[[str], None]) -> Session:
-    """What to open the models of an artifact with. Raises Impossible, ToolchainError, and what reading the recipe raises."""
+def session_for(artifact: Artifact, given: LoadOptions, sources: Sources, say: Callable[[str], None]) -> Session:
+    """What to open the models of an artifact with. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
     manifest = artifact.manifest
     document = manifest.document if manifest is not None else None
     planned = sources.eps(document)
     asked: Mapping[str, Mapping[str, str]] = manifest.eps if manifest is not None else {ep: {} for ep in _eps_in(artifact)}
     unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
     if unknown:
-        raise Impossible(f"the catalog does not know {unknown[0]}; name the recipe whose catalog file does, with --recipe")
-    custom_ops = _custom_ops(artifact, wishes, sources)
+        raise CannotLoad(f"the catalog does not know {unknown[0]}; name the recipe whose catalog file does, with --recipe")
+    custom_ops = _custom_ops(artifact, given, sources)
     packages = [ops.name for ops in custom_ops if ops.library is None]
     home = toolchain_directory()
-    if wishes.interpreter is not None:
+    if given.interpreter is not None:
         packagings = [[planned[ep].entry] if ep in planned else entries_for(ep) for ep in asked]
         own = [ep for ep in asked if ep in planned and planned[ep].library is not None]
         needed = [packaging for ep, packaging in zip(asked, packagings, strict=True) if ep not in own]
-        environment, found = toolchain_at(wishes.interpreter, needed, packages, home)
+        environment, found = toolchain_at(given.interpreter, needed, packages, home)
         by_name = {entry.ep: entry for entry in found} | {ep: planned[ep].entry for ep in own}
         entries = tuple(by_name[ep] for ep in asked)
     elif document is not None:
@@ -66,32 +66,32 @@ def session_for(artifact: Artifact, wishes: Wishes, sources: Sources, say: Calla
         needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
         environment = toolchain_of(toolchain, Wanted(needed_entries, packages), artifact.folder / "manifest.json", home, say)
     else:
-        raise Impossible("nothing says which toolchain it was compiled with; name one that can load it with --interpreter")
+        raise CannotLoad("nothing says which toolchain it was compiled with; name one that can load it with --interpreter")
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
     planned_eps = [
         planned_ep(
-            entry, asked[entry.ep], planned.get(entry.ep), _device(wishes, planned.get(entry.ep), devices.get(entry.ep, {}))
+            entry, asked[entry.ep], planned.get(entry.ep), _device(given, planned.get(entry.ep), devices.get(entry.ep, {}))
         )
         for entry in entries
     ]
     eps = tuple(ep for ep, _ in planned_eps)
-    if eps and wishes.options:
-        eps = (replace(eps[0], provider_options={**eps[0].provider_options, **wishes.options}), *eps[1:])
+    if eps and given.options:
+        eps = (replace(eps[0], provider_options={**eps[0].provider_options, **given.options}), *eps[1:])
     options, without = with_files(target.get("session_options", {}), find_session_key, {})
     lacking = (*(name for _, names in planned_eps for name in names), *without)
-    return Session(environment, eps, options, target.get("environment", {}), wishes.timeout, lacking, custom_ops)
+    return Session(environment, eps, options, target.get("environment", {}), given.timeout, lacking, custom_ops)
 
 
-def _custom_ops(artifact: Artifact, wishes: Wishes, sources: Sources) -> tuple[CustomOps, ...]:
-    """The custom operators that the models of an artifact need: as the user names them, else by its manifest. Raises Impossible.
+def _custom_ops(artifact: Artifact, given: LoadOptions, sources: Sources) -> tuple[CustomOps, ...]:
+    """The custom operators that the models of an artifact need: as the user names them, else by its manifest. Raises CannotLoad.
 
     A library is not in the artifact: it is where the user says, or where the recipe has it.
     """
     place = Position(str(artifact.folder), 1, 1)
-    if wishes.custom_ops:
-        named = (Path(text) if names_library(text) else None for text in wishes.custom_ops)
-        found = zip(wishes.custom_ops, named, strict=True)
+    if given.custom_ops:
+        named = (Path(text) if names_library(text) else None for text in given.custom_ops)
+        found = zip(given.custom_ops, named, strict=True)
         return tuple(CustomOps(text if path is None else path.name, place, path) for text, path in found)
     document = artifact.manifest.document if artifact.manifest is not None else None
     group = sources.group(document)
@@ -104,7 +104,7 @@ def _custom_ops(artifact: Artifact, wishes: Wishes, sources: Sources) -> tuple[C
             ops.append(planned[listed["library"]])
         else:
             message = f"it needs the custom operators of {listed['library']}, which is not in the artifact"
-            raise Impossible(f"{message}; say where that library is, with --custom-ops")
+            raise CannotLoad(f"{message}; say where that library is, with --custom-ops")
     return tuple(ops)
 
 
@@ -115,10 +115,10 @@ def _eps_in(artifact: Artifact) -> list[str]:
     return list(dict.fromkeys(names.get(source, source) for source in sources))
 
 
-def _device(wishes: Wishes, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
+def _device(given: LoadOptions, planned: PlannedEp | None, written: Mapping[str, Any]) -> DeviceChoice:
     """The device to open models on: a virtual one, for which they may have been compiled, only stands for it."""
-    if wishes.device is not None:
-        return DeviceChoice(type=wishes.device)
+    if given.device is not None:
+        return DeviceChoice(type=given.device)
     choice = (
         planned.device
         if planned is not None

@@ -23,7 +23,7 @@ from epbuild.plan.verification import CheckedMember, Verification, verification_
 from epbuild.recipe.model import VerifyChoice
 from epbuild.survey.verifications import Verifications
 from epbuild.toolchain.process import Ending
-from epbuild.verify.live import worker as trial_worker
+from epbuild.verify.live import worker as live_worker
 
 VERIFY = "verify:classifier/plain"
 EMIT = "emit:classifier/plain/directory"
@@ -37,7 +37,7 @@ class Bench(Workshop):
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, cache, monkeypatch)
-        monkeypatch.setattr(trial_worker, "supervise", self.runner)
+        monkeypatch.setattr(live_worker, "supervise", self.runner)
         self.factor = 1.001
         self.runs: list[str] = []
         self.cannot_share = False
@@ -225,7 +225,7 @@ def test_a_build_that_is_stopped_stops_the_check(bench: Bench, monkeypatch: pyte
 
     bench.asks("true")
     bench.build("compile:classifier*")
-    monkeypatch.setattr(trial_worker, "supervise", stopped)
+    monkeypatch.setattr(live_worker, "supervise", stopped)
     with pytest.raises(Cancelled):
         bench.build("*classifier*")
     assert len(seen) == 1

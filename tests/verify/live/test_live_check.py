@@ -1,4 +1,4 @@
-"""What a trial tells of each model: that it loads, that the device takes it, and that its numbers are those of its source."""
+"""What a live check finds of each model: that it loads, that the device takes it, and that its numbers are those of its source."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ from epbuild.compile.sharing import measure_alone
 from epbuild.verify.artifact import Artifact
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding
-from epbuild.verify.live import check as trials
-from epbuild.verify.live import worker as trial_worker
-from epbuild.verify.live.check import Comparison, Made, Sources, Trial, try_artifact
-from epbuild.verify.live.session import Impossible
+from epbuild.verify.live import check as live
+from epbuild.verify.live import worker as live_worker
+from epbuild.verify.live.check import LiveCheck, check_live
+from epbuild.verify.live.comparison import Comparison
+from epbuild.verify.live.inputs import Made
+from epbuild.verify.live.session import CannotLoad
+from epbuild.verify.live.source import Sources
 from epbuild.verify.manifest import ListedModel, Manifest
 
 pytestmark = pytest.mark.slow  # every test starts processes
@@ -37,8 +40,8 @@ NAMES = ("prefill", "decode")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of two compiled models and their sources; the worker meets an onnxruntime whose models do as they are told."""
-    monkeypatch.setattr(trial_worker, "_WORKER", fake_worker(tmp_path))
-    monkeypatch.setattr(trials, "session_for", lambda *asked: session())
+    monkeypatch.setattr(live_worker, "_WORKER", fake_worker(tmp_path))
+    monkeypatch.setattr(live, "session_for", lambda *asked: session())
     for name in NAMES:
         node = helper.make_node("EPContext", ["x"], ["file"], domain="com.microsoft", source=QNN, embed_mode=0, main_context=1)
         write(tmp_path / f"{name}_ctx.onnx", node)
@@ -80,8 +83,8 @@ def sources(folder: Path) -> Sources:
     return Sources({name: folder / f"{name}.onnx" for name in NAMES})
 
 
-def tried(folder: Path, trial: Trial | None = None, *, share: bool = False) -> dict[tuple[str, str], Finding]:
-    found = list(try_artifact(artifact(folder, share=share), trial or Trial(), lambda text: None))
+def tried(folder: Path, check: LiveCheck | None = None, *, share: bool = False) -> dict[tuple[str, str], Finding]:
+    found = list(check_live(artifact(folder, share=share), check or LiveCheck(), lambda text: None))
     assert all(finding.message.endswith(".") for finding in found)
     by_place = {(finding.check, finding.subject.removeprefix("npu/").removesuffix("_ctx.onnx")): finding for finding in found}
     assert len(by_place) == len(found)
@@ -89,8 +92,8 @@ def tried(folder: Path, trial: Trial | None = None, *, share: bool = False) -> d
 
 
 def compared(folder: Path, **comparison: Any) -> Finding:
-    trial = Trial(numbers=True, sources=sources(folder), comparison=Comparison(**comparison, alone=measure_alone))
-    return tried(folder, trial)["numbers", "decode"]
+    check = LiveCheck(numbers=True, sources=sources(folder), comparison=Comparison(**comparison, alone=measure_alone))
+    return tried(folder, check)["numbers", "decode"]
 
 
 def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -> None:
@@ -107,7 +110,7 @@ def test_every_model_that_loads_is_told_with_where_and_with_what(folder: Path) -
 def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_shares(folder: Path) -> None:
     faulty = {"prefill_ctx.onnx": "its bytes are not in order"}
     for share, outcome in ((False, "passed"), (True, "skipped")):
-        found = list(try_artifact(artifact(folder, share=share), Trial(), lambda text: None, faulty))
+        found = list(check_live(artifact(folder, share=share), LiveCheck(), lambda text: None, faulty))
         outcomes = {finding.subject: (finding.outcome, finding.message) for finding in found}
         assert outcomes["npu/prefill_ctx.onnx"] == ("skipped", "It was not loaded, as its bytes are not in order.")
         assert outcomes["npu/decode_ctx.onnx"][0] == outcome
@@ -117,14 +120,14 @@ def test_a_model_with_a_fault_is_given_to_no_ep_and_no_other_of_its_group_if_it_
 
 
 def test_no_toolchain_is_sought_where_no_model_may_be_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "session_for", lambda *asked: pytest.fail("asked for a session"))
+    monkeypatch.setattr(live, "session_for", lambda *asked: pytest.fail("asked for a session"))
     faulty = {f"{name}_ctx.onnx": "its bytes are not in order" for name in NAMES}
-    assert {finding.outcome for finding in try_artifact(artifact(folder), Trial(), lambda text: None, faulty)} == {"skipped"}
+    assert {finding.outcome for finding in check_live(artifact(folder), LiveCheck(), lambda text: None, faulty)} == {"skipped"}
 
 
 def test_a_model_that_does_not_load_is_told_and_the_others_are_tried_all_the_same(folder: Path) -> None:
     behave(folder, "prefill_ctx", open="fail")
-    found = tried(folder, Trial(numbers=True, sources=sources(folder)))
+    found = tried(folder, LiveCheck(numbers=True, sources=sources(folder)))
     load = found["load", "prefill"]
     assert (load.outcome, load.code) == ("failed", "EPB641")
     assert load.message.startswith("Opening it failed: Failed to get context binary info.")
@@ -148,9 +151,9 @@ def test_sharing_models_are_open_at_the_same_time_with_the_option_that_lets_them
 
     def seen(loads: Any, options: Any, scratch: Path) -> Any:
         asked.append(([load.name for load in loads], options.options))
-        return trial_worker.attempt(loads, options, scratch)
+        return live_worker.attempt(loads, options, scratch)
 
-    monkeypatch.setattr(trials, "attempt", seen)
+    monkeypatch.setattr(live, "attempt", seen)
     assert {finding.outcome for finding in tried(folder, share=True).values()} == {"passed"}
     assert asked == [(["prefill", "decode"], {"ep.share_ep_contexts": "1"})]
     asked.clear()
@@ -163,9 +166,9 @@ def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
 ) -> None:
     known = replace(entry(QNN), cannot=(Limitation("load models that share", "it crashes", "measured", symptom="its reason"),))
-    monkeypatch.setattr(trials, "session_for", lambda *asked: session(planned(entry=known)))
+    monkeypatch.setattr(live, "session_for", lambda *asked: session(planned(entry=known)))
     behave(folder, "prefill_ctx", open="crash")
-    found = tried(folder, Trial(numbers=True, strict=strict, sources=sources(folder)), share=True)
+    found = tried(folder, LiveCheck(numbers=True, strict=strict, sources=sources(folder)), share=True)
     assert set(found) == {(check, name) for check in ("load", "numbers") for name in NAMES}
     assert {finding.outcome for finding in found.values()} == {"failed" if strict else "skipped"}
     assert {finding.code for finding in found.values()} == {"EPB640" if strict else None}
@@ -175,9 +178,9 @@ def test_what_the_ep_cannot_do_here_is_no_failure_unless_it_is_asked_for(
 
 def test_an_artifact_with_which_nothing_can_be_done_here_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def impossible(*asked: Any) -> Any:
-        raise Impossible("the catalog does not know AcmeExecutionProvider")
+        raise CannotLoad("the catalog does not know AcmeExecutionProvider")
 
-    monkeypatch.setattr(trials, "session_for", impossible)
+    monkeypatch.setattr(live, "session_for", impossible)
     found = tried(folder)
     assert {finding.outcome for finding in found.values()} == {"skipped"}
     assert found["load", "prefill"].message == "The catalog does not know AcmeExecutionProvider."
@@ -199,7 +202,7 @@ def test_the_eps_own_judgement_of_a_model_and_a_device_is_told(
 ) -> None:
     node = helper.make_node("EPContext", ["x"], ["file"], domain="com.microsoft", source=QNN, embed_mode=0, main_context=1)
     write(folder / "decode_ctx.onnx", node, **{QNN: written})
-    found = tried(folder, Trial(strict=True))
+    found = tried(folder, LiveCheck(strict=True))
     assert ("compatibility", "prefill") not in found
     assert (found["compatibility", "decode"].outcome, found["compatibility", "decode"].code) == (outcome, code)
     assert words in found["compatibility", "decode"].message
@@ -278,7 +281,7 @@ def test_a_reference_that_shows_nothing_is_never_passed(folder: Path, value: flo
 
 def test_models_that_share_are_compared_in_one_process_and_each_for_itself(folder: Path) -> None:
     behave(folder, "decode_ctx", factor=2)
-    found = tried(folder, Trial(numbers=True, sources=sources(folder)), share=True)
+    found = tried(folder, LiveCheck(numbers=True, sources=sources(folder)), share=True)
     outcomes = {place: finding.outcome for place, finding in found.items() if place[0] == "numbers"}
     assert outcomes == {("numbers", "prefill"): "passed", ("numbers", "decode"): "failed"}
 
@@ -320,7 +323,7 @@ def test_a_comparison_that_does_not_come_about_is_told_as_what_it_is(
 
 
 def test_another_source_than_the_manifest_names_is_refused_and_none_is_missed(folder: Path) -> None:
-    wrong = Trial(numbers=True, sources=Sources({"decode": folder / "decode_ctx.onnx"}))
+    wrong = LiveCheck(numbers=True, sources=Sources({"decode": folder / "decode_ctx.onnx"}))
     found = tried(folder, wrong)
     assert (found["numbers", "decode"].outcome, found["numbers", "decode"].code) == ("failed", "EPB647")
     assert "is not the one that it was compiled from: its SHA-256 is " in found["numbers", "decode"].message

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.verify.live import metrics as trial_metrics
+from epbuild.verify.live import metrics as live_metrics
 from epbuild.verify.live.metrics import DifferentOutput, Figures, Meter
 
 
@@ -81,7 +81,7 @@ def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     source = np.random.default_rng(0)
     expected, got = source.standard_normal((2, 7, 5)).astype(np.float32)
     whole = figures((expected, got))
-    monkeypatch.setattr(trial_metrics, "_BLOCK", 4)
+    monkeypatch.setattr(live_metrics, "_BLOCK", 4)
     parts = figures((expected, got))
     assert parts.cosine == pytest.approx(whole.cosine)
     assert parts.snr_db == pytest.approx(whole.snr_db)

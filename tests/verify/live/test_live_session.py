@@ -23,9 +23,9 @@ from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.provision import Requirements
 from epbuild.verify.artifact import Artifact
 from epbuild.verify.facts import Model
-from epbuild.verify.live import session as trial_session
-from epbuild.verify.live import toolchain as trial_toolchain
-from epbuild.verify.live.session import Impossible, Wishes, session_for
+from epbuild.verify.live import session as live_session
+from epbuild.verify.live import toolchain as live_toolchain
+from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.toolchain import Wanted, toolchain_at, toolchain_of
 from epbuild.verify.manifest import Manifest
@@ -79,9 +79,9 @@ class Home:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     found = Home(tmp_path)
-    monkeypatch.setattr(trial_toolchain, "prepare", found.prepare)
-    monkeypatch.setattr(trial_toolchain, "ready", lambda *asked: False)
-    monkeypatch.setattr(trial_session, "toolchain_directory", lambda: tmp_path)
+    monkeypatch.setattr(live_toolchain, "prepare", found.prepare)
+    monkeypatch.setattr(live_toolchain, "ready", lambda *asked: False)
+    monkeypatch.setattr(live_session, "toolchain_directory", lambda: tmp_path)
     return found
 
 
@@ -181,8 +181,8 @@ class Recipe(Sources):
         return {ep.entry.ep: ep for ep in self.planned}  # type: ignore[attr-defined]
 
 
-def opened(found: Artifact, wishes: Wishes = Wishes(), sources: Sources = Sources({})) -> Any:  # noqa: B008 - frozen
-    return session_for(found, wishes, sources, lambda text: None)
+def opened(found: Artifact, wanted: LoadOptions = LoadOptions(), sources: Sources = Sources({})) -> Any:  # noqa: B008 - frozen
+    return session_for(found, wanted, sources, lambda text: None)
 
 
 def test_the_manifests_options_and_variables_are_those_of_the_session(home: Home) -> None:
@@ -193,8 +193,8 @@ def test_the_manifests_options_and_variables_are_those_of_the_session(home: Home
 
 
 def test_a_users_options_and_device_are_over_the_manifests(home: Home) -> None:
-    wishes = Wishes(device="gpu", options={"soc_model": "SM8650", "vtcm_mb": "8"})
-    (ep,) = opened(artifact(home.folder, device={"type": "npu", "vendor": "Q"}, soc_model="SM8750"), wishes).eps
+    wanted = LoadOptions(device="gpu", options={"soc_model": "SM8650", "vtcm_mb": "8"})
+    (ep,) = opened(artifact(home.folder, device={"type": "npu", "vendor": "Q"}, soc_model="SM8750"), wanted).eps
     assert ep.provider_options == {"soc_model": "SM8650", "vtcm_mb": "8"}
     assert ep.device == DeviceChoice(type="gpu")
 
@@ -222,7 +222,7 @@ def test_a_file_that_an_option_names_is_the_recipes_own_and_without_it_the_optio
 
 
 def test_an_ep_that_nobody_knows_is_told_with_what_would_help(home: Home) -> None:
-    with pytest.raises(Impossible, match=r"the catalog does not know AcmeExecutionProvider; .* --recipe"):
+    with pytest.raises(CannotLoad, match=r"the catalog does not know AcmeExecutionProvider; .* --recipe"):
         opened(artifact(home.folder, "AcmeExecutionProvider"))
 
 
@@ -231,11 +231,11 @@ def test_a_model_without_a_manifest_needs_an_interpreter_and_its_nodes_say_which
     graph = helper.make_graph([node], "g", [], [])
     (home.folder / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     found = Artifact(home.folder, (Model(home.folder, "m.onnx"),), whole=False)
-    with pytest.raises(Impossible, match="--interpreter"):
+    with pytest.raises(CannotLoad, match="--interpreter"):
         opened(found)
     interpreter = home.folder / "python"
     interpreter.write_text(json.dumps(PACKAGES), encoding="utf-8")
-    session = opened(found, Wishes(interpreter=interpreter, options={"backend_type": "htp"}))
+    session = opened(found, LoadOptions(interpreter=interpreter, options={"backend_type": "htp"}))
     assert [(ep.entry.ep, ep.provider_options) for ep in session.eps] == [(QNN, {"backend_type": "htp"})]
 
 
@@ -260,10 +260,10 @@ def test_a_package_of_custom_operators_is_asked_of_the_toolchain_and_made_part_o
 
 def test_a_library_of_custom_operators_is_where_the_user_says(home: Home) -> None:
     with pytest.raises(
-        Impossible, match=r"needs the custom operators of libmine\.so, which is not in the artifact; .*--custom-ops"
+        CannotLoad, match=r"needs the custom operators of libmine\.so, which is not in the artifact; .*--custom-ops"
     ):
         opened(with_ops(home.folder, LIBRARY_OPS))
-    session = opened(with_ops(home.folder, LIBRARY_OPS), Wishes(custom_ops=("/lib/theirs.so", "acme_ops")))
+    session = opened(with_ops(home.folder, LIBRARY_OPS), LoadOptions(custom_ops=("/lib/theirs.so", "acme_ops")))
     assert [(ops.name, ops.library) for ops in session.custom_ops] == [("theirs.so", Path("/lib/theirs.so")), ("acme_ops", None)]
 
 

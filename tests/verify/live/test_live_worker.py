@@ -16,7 +16,7 @@ from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import EnvironmentFailure
 from epbuild.recipe.model import DeviceChoice
-from epbuild.verify.live import worker as trial_worker
+from epbuild.verify.live import worker as live_worker
 from epbuild.verify.live.worker import Attempt, Feed, Load, attempt
 
 pytestmark = pytest.mark.slow  # every test starts a process
@@ -27,7 +27,7 @@ LIMITATION = Limitation("load models that share weights", "it crashes", "measure
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A scratch directory; the worker meets an onnxruntime whose models say how they misbehave."""
-    monkeypatch.setattr(trial_worker, "_WORKER", fake_worker(tmp_path))
+    monkeypatch.setattr(live_worker, "_WORKER", fake_worker(tmp_path))
     (tmp_path / "scratch").mkdir()
     return tmp_path / "scratch"
 

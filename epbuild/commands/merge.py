@@ -1,0 +1,17 @@
+"""`epbuild merge`: one model out of several compiled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from epbuild.catalog.catalog import BUILT_IN
+from epbuild.onnxfile.connection import read_connection
+from epbuild.onnxfile.merge import Merged, members_of, merge_models
+
+
+def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence[str], output: Path) -> Merged:
+    """Merge models, in the order in which they run, as `output`; a prefix is for each, or there are none. Raises ChangeRefused."""
+    wanted = [read_connection(text, members_of(models)) for text in connections] if connections else None
+    named = list(zip(models, prefixes or [""] * len(models), strict=True))
+    return merge_models(named, wanted, output, BUILT_IN.context_changes())

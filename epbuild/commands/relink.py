@@ -1,0 +1,44 @@
+"""`epbuild relink`: models changed in how they keep their contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from epbuild.core.errors import Problem
+from epbuild.core.safepath import real_path
+from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
+from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.output.owned import emitted_files
+from epbuild.plan.outputs import MANIFEST
+
+
+def models_in(paths: Iterable[Path]) -> list[Path]:
+    """The models that paths name, those in folders too. Raises ChangeRefused (EPB620) for a folder without any."""
+    return [model for path in paths for model in _models(path)]
+
+
+def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, output: Path | None) -> Repackaged:
+    """Embed, extract or rename the context binary of models, in place where there is no `output`. Raises ChangeRefused."""
+    if output is None:
+        for model in models:
+            _refuse_output(model)
+    return repackage(models, packaging, binary=binary, destination=output)
+
+
+def _models(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.onnx"))
+    if not found:
+        raise ChangeRefused(Problem("EPB620", f"there is no .onnx file in the folder {path}"))
+    return found
+
+
+def _refuse_output(model: Path) -> None:
+    """Raises ChangeRefused (EPB625) for a model that a build published."""
+    place = real_path(model)
+    for folder in place.parents:
+        if place.relative_to(folder).as_posix() in emitted_files(folder):
+            message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
+            raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))

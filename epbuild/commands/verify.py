@@ -1,0 +1,171 @@
+"""`epbuild verify`: the findings of all artifacts at a path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from epbuild.archive.opened import OpenedArtifact, opened
+from epbuild.archive.refusal import UnsoundArchive
+from epbuild.catalog.numbers import Thresholds
+from epbuild.core.errors import NothingToVerify, Problem
+from epbuild.verify.archive_statement import check_statement
+from epbuild.verify.artifact import Artifact, find_artifacts
+from epbuild.verify.faults import faulty_models
+from epbuild.verify.findings import Finding, sentence
+from epbuild.verify.static import check_artifact
+
+if TYPE_CHECKING:
+    from epbuild.verify.live.check import LiveCheck
+
+Report = Callable[[str], None]
+
+
+class Misuse(ValueError):
+    """What an option is given does not fit the artifacts; `option` is None where one is missing."""
+
+    def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+@dataclass(frozen=True)
+class LiveOptions:
+    """What models are loaded and compared with; texts are as they are written on the command line."""
+
+    numbers: bool = False
+    strict: bool = False
+    interpreter: Path | None = None
+    device: Literal["cpu", "gpu", "npu"] | None = None
+    ep_options: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None
+    custom_ops: tuple[str, ...] = ()
+    recipe: Path | None = None
+    settings: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    """`[MODEL=]FILE`."""
+    inputs: tuple[str, ...] = ()
+    """`[MODEL=]PATH`."""
+    seed: int | None = None
+    samples: int | None = None
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    asked: Thresholds = field(default_factory=Thresholds)
+    atol: float | None = None
+    rtol: float | None = None
+
+
+def verify(path: Path, live: LiveOptions | None, report: Report) -> Iterator[Finding]:
+    """The findings of everything at a path; of an archive or an image, first that it is whole, and what it was published as.
+
+    `report` gets the progress of what takes long. Raises Misuse, NothingToVerify, ToolchainError, and what reading a recipe raises.
+    """
+    try:
+        with opened(path, report) as received:
+            skipped = received.skipped()
+            try:
+                artifacts = find_artifacts(received.place)
+            except NothingToVerify as error:
+                if not skipped:
+                    raise
+                message = f"{path} holds archives or images alone: name one of them, such as {skipped[0].as_posix()}"
+                raise NothingToVerify(Problem("EPB600", message)) from error
+            check = _live_check(artifacts, live) if live is not None else None
+            about = list(_archive_findings(path, received))
+            yield from about
+            sound = not any(finding.outcome == "failed" for finding in about)
+            for artifact in artifacts:
+                for finding in _findings(artifact, check, lambda text: report(received.shown(text)), sound=sound):
+                    yield replace(finding, message=received.shown(finding.message))
+            for place in skipped:
+                yield Finding("archive", place.as_posix(), "skipped", "It was not looked into: name it to verify it.")
+    except UnsoundArchive as error:
+        for problem in error.problems:
+            yield Finding("archive", path.as_posix(), "failed", sentence(problem.message), problem.code, problem.hint)
+
+
+def _archive_findings(path: Path, received: OpenedArtifact) -> Iterator[Finding]:
+    if received.unpacked:
+        yield Finding("archive", path.as_posix(), "passed")
+    if received.unpacked and path.is_file() and (found := check_statement(path)) is not None:
+        yield found
+
+
+def _findings(artifact: Artifact, check: LiveCheck | None, report: Report, *, sound: bool) -> Iterator[Finding]:
+    """Those of its bytes, and then those of its models' EPs: no EP is given a model of which it is known that something is wrong."""
+    found = []
+    for finding in check_artifact(artifact):
+        found.append(finding)
+        yield finding
+    if check is None:
+        return
+    from epbuild.verify.live.check import check_live, model_names
+
+    faulty = faulty_models(artifact, found) if sound else dict.fromkeys(model_names(artifact), "its bytes are not in order")
+    yield from check_live(artifact, check, report, faulty)
+
+
+def _live_check(artifacts: Sequence[Artifact], options: LiveOptions) -> LiveCheck:
+    from epbuild.compile.sharing import measure_alone
+    from epbuild.verify.live.check import LiveCheck
+    from epbuild.verify.live.comparison import Comparison
+    from epbuild.verify.live.inputs import Made
+    from epbuild.verify.live.session import LoadOptions
+    from epbuild.verify.live.source import Sources
+
+    names = _model_names(artifacts, options.interpreter)
+    _check_ranges(options.ranges, artifacts)
+    made = (options.seed, options.samples) != (None, None) or options.ranges
+    return LiveCheck(
+        numbers=options.numbers,
+        strict=options.strict,
+        options=LoadOptions(options.interpreter, options.device, options.ep_options, options.timeout, options.custom_ops),
+        sources=Sources(_by_model("--source", options.sources, names), options.recipe, options.settings),
+        comparison=Comparison(
+            _by_model("--inputs", options.inputs, names),
+            Made(options.seed or 0, options.samples or 1, options.ranges) if made else None,
+            options.asked,
+            options.atol,
+            options.rtol,
+            measure_alone,
+        ),
+    )
+
+
+def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> list[str]:
+    """What models go by on the command line. Raises Misuse where one of them needs an interpreter, and none is named."""
+    from epbuild.verify.live.check import model_names
+
+    names: list[str] = []
+    for artifact in artifacts:
+        found = model_names(artifact).values()
+        if found and interpreter is None and not artifact.has_manifest:
+            message = "without a manifest, nothing says what to load a model with"
+            raise Misuse(f"{message}: verify its folder, or name an environment with --interpreter")
+        names += (name for name in found if name not in names)
+    return names
+
+
+def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[Artifact]) -> None:
+    """Raises Misuse for an input that none of the models has."""
+    headers = [model.header for artifact in artifacts for model in artifact.models]
+    known = {value.name for header in headers if not isinstance(header, str) for value in header.inputs}
+    for name in ranges:
+        if name not in known:
+            raise Misuse(f"no model has an input '{name}'; there are: {', '.join(sorted(known))}", "--range")
+
+
+def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, Path]:
+    """Places by model; under the empty name, the one that is given for no model in particular. Raises Misuse."""
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, equals, place = text.partition("=")
+        if not equals or (name not in names and Path(text).exists()):
+            name, place = "", text
+        elif name not in names:
+            raise Misuse(f"there is no model '{name}'; there are: {', '.join(names)}", option)
+        if name in found:
+            raise Misuse(f"two are given for {name or 'every model'}", option)
+        found[name] = Path(place)
+    return found
