@@ -158,8 +158,8 @@ class Publishing:
         raise AssertionError("the last attempt returns or raises")
 
     def _push(self, step: str, image: Image, reference: ImageReference, copy: Copy) -> None:
+        from epbuild.core.http import HttpCancelled  # it speaks HTTP, which few builds do
         from epbuild.publish.registry.client import push
-        from epbuild.publish.registry.exchange import PushCancelled  # it speaks HTTP, which few builds do
 
         told = 0.0
 
@@ -171,7 +171,7 @@ class Publishing:
 
         try:
             pushed = push(image, reference, copy, sent, step=StepId(step), cancelled=self._actions.cancelled)
-        except PushCancelled as error:
+        except HttpCancelled as error:
             raise Cancelled(step) from error
         self._progress.report(
             StepOutput(step, f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 
@@ -13,12 +12,13 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.core.digest import Blob, digest_of
+from epbuild.core.http import HttpCancelled, HttpClient
 from epbuild.fetch.failures import missing_package, unreachable, wrong_content
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.partial import Partial
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Source
-from epbuild.fetch.web import WebSource, make_opener
+from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 
 Progress = Callable[[int, int | None], None]
@@ -38,7 +38,7 @@ def fetch(
     *,
     progress: Progress,
     cancelled: threading.Event,
-    opener: urllib.request.OpenerDirector | None = None,
+    client: HttpClient | None = None,
 ) -> Blob:
     """The content of `address`, in the store: without the network where it is there, else downloaded and checked.
 
@@ -50,7 +50,9 @@ def fetch(
     pin = None if sha256 is None else sha256.lower()
     if pin is not None and not _DIGEST.fullmatch(pin):
         raise ValueError(f"not a SHA-256: {sha256!r}")
-    return download(address, _source(address, opener or make_opener()), pin, store, progress=progress, cancelled=cancelled)
+    return download(
+        address, _source(address, client or HttpClient(cancelled=cancelled)), pin, store, progress=progress, cancelled=cancelled
+    )
 
 
 def download(
@@ -115,6 +117,8 @@ class _Attempts:
                     raise unreachable(self._address, interruption, self._partial.size) from interruption
                 if self._cancelled.wait(pause):
                     raise Cancelled(str(self._address)) from interruption
+            except HttpCancelled as cancellation:
+                raise Cancelled(str(self._address)) from cancellation
             except Refused as refusal:
                 raise unreachable(self._address, refusal, self._partial.size) from refusal
             except MissingPackage as missing:
@@ -141,13 +145,13 @@ class _Attempts:
             return reply.sha256
 
 
-def _source(address: Address, opener: urllib.request.OpenerDirector) -> Source:
+def _source(address: Address, client: HttpClient) -> Source:
     match address:
         case WebAddress():
-            return WebSource(address.url, opener)
+            return WebSource(address.url, client)
         case ObjectAddress():
             return ObjectSource(address)
         case HubAddress():
-            return HubSource(address, opener)
+            return HubSource(address, client)
         case PackageAddress():
             raise ValueError(f"{address} is not a file by itself: its whole wheel is fetched")

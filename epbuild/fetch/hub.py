@@ -6,9 +6,9 @@ The endpoint and the token are the ones that huggingface_hub takes from its envi
 from __future__ import annotations
 
 import re
-import urllib.request
 from dataclasses import replace
 
+from epbuild.core.http import HttpClient
 from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Reply
 from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import HubAddress
@@ -19,9 +19,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class HubSource:
     """The file at `address`. A branch is resolved to its commit once, so that all pieces are of one version."""
 
-    def __init__(self, address: HubAddress, opener: urllib.request.OpenerDirector) -> None:
+    def __init__(self, address: HubAddress, client: HttpClient) -> None:
         self._address = address
-        self._opener = opener
+        self._client = client
         self._found: tuple[WebSource, str | None] | None = None
 
     def open(self, start: int, validator: str | None) -> Reply:
@@ -55,7 +55,7 @@ class HubSource:
             raise Refused(f"the hub is at an address that is not https, {url}", "Set HF_ENDPOINT to an address with https.")
         # Large files carry their SHA-256 as ETag, small ones a SHA-1 of git's.
         sha256 = found.etag if found.etag and _SHA256.fullmatch(found.etag) else None
-        return WebSource(url, self._opener, headers), sha256
+        return WebSource(url, self._client, headers), sha256
 
 
 def _answered(error: Exception) -> Interrupted | Refused:

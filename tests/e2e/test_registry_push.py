@@ -26,8 +26,8 @@ from projects import Project, emitted
 from epbuild.archive.artifact import Artifact, Role, Write
 from epbuild.archive.oci import Image, image
 from epbuild.core.errors import EnvironmentFailure, StepId
+from epbuild.core.http import HttpCancelled
 from epbuild.publish.registry.client import Pushed, push
-from epbuild.publish.registry.exchange import PushCancelled
 from epbuild.recipe.image_reference import parse_image_reference
 
 pytestmark = pytest.mark.skipif(
@@ -245,7 +245,7 @@ def test_a_push_that_is_stopped_names_nothing_and_can_be_done_again(registry: De
             cancelled.set()
         write(data[len(data) // 2 :])
 
-    with pytest.raises(PushCancelled):
+    with pytest.raises(HttpCancelled):
         pushed(registry, "stopped/models", pour=stop, cancelled=cancelled)
     assert registry.manifest("stopped/models", "1.0")[0] == 404
     done = pushed(registry, "stopped/models")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from file_server import File, FileServer, opener_without_tls, serving
+from file_server import File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -51,7 +51,7 @@ def fetched(
     progress: Callable[[int, int | None], None] = lambda done, total: None,
     cancelled: threading.Event | None = None,
 ) -> Blob:
-    return fetch(address, sha256, store, progress=progress, cancelled=cancelled or threading.Event(), opener=opener_without_tls())
+    return fetch(address, sha256, store, progress=progress, cancelled=cancelled or threading.Event(), client=client_without_tls())
 
 
 def partials(store: BlobStore) -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from file_server import File, FileServer, opener_without_tls, serving
+from file_server import File, FileServer, client_without_tls, serving
 from onnx import TensorProto, helper
 
 from epbuild.cache.blobs import BlobStore
@@ -63,7 +63,7 @@ def fetched(
         if heard is not None and done == total:
             heard.append(address)
 
-    return fetch_model(text, pin, store, pins=pins, progress=progress, cancelled=threading.Event(), opener=opener_without_tls())
+    return fetch_model(text, pin, store, pins=pins, progress=progress, cancelled=threading.Event(), client=client_without_tls())
 
 
 def refusal(text: str, store: BlobStore, pin: str | None, pins: Mapping[str, str] | None = None) -> tuple[str, int, str]:

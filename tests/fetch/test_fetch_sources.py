@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from file_server import File, FileServer, opener_without_tls, serving
+from file_server import File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob
@@ -49,7 +49,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def fetched(text: str, store: BlobStore, sha256: str | None = DIGEST) -> Blob:
     address = parse_address(text)
     return fetch(
-        address, sha256, store, progress=lambda done, total: None, cancelled=threading.Event(), opener=opener_without_tls()
+        address, sha256, store, progress=lambda done, total: None, cancelled=threading.Event(), client=client_without_tls()
     )
 
 

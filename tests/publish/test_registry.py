@@ -14,8 +14,8 @@ from registry_pushes import BYTES, FILES, LARGE, LARGE_UPLOAD, Pusher, Start, as
 from stand_in_registry import Answer, Registry, Server, Trouble, digest, said, serving
 
 from epbuild.archive.artifact import Artifact, Write
+from epbuild.core.http import HttpCancelled, HttpClient
 from epbuild.publish.registry import client as registry_module
-from epbuild.publish.registry.exchange import Exchange, PushCancelled
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +150,7 @@ class TestWhatMayPass:
 
     def test_a_registry_says_how_long_to_wait(self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch) -> None:
         pauses: list[float] = []
-        monkeypatch.setattr(Exchange, "pause", lambda _, seconds: pauses.append(seconds))
+        monkeypatch.setattr(HttpClient, "pause", lambda _, seconds: pauses.append(seconds))
         troubles: list[Answer] = [(429, {"Retry-After": after}, b"") for after in ("7", "86400", "Wed, 21 Oct 2026 07:28:00 GMT")]
         registry.troubles = [Trouble("POST", "/uploads/", answer) for answer in troubles]
         pusher(registry)
@@ -207,7 +207,7 @@ class TestWhatIsTold:
             code, text = pusher.fails(Server(listener.getsockname()[1], "http"))
             thread.join()
         assert code == "EPB426"
-        assert "what answers there may be no registry" in text
+        assert "what answers there may be another program" in text
 
     def test_why_a_blob_is_refused(self, registry: Registry, pusher: Pusher) -> None:
         wrong: Answer = (400, {}, said("DIGEST_INVALID", "provided digest\n did not match\x1b[31m uploaded content." + "x" * 500))
@@ -250,7 +250,7 @@ class TestWhatEndsAPush:
             cancelled.set()
             taken.append(write(memoryview(BYTES[content.sha256])[1:]))
 
-        with pytest.raises(PushCancelled):
+        with pytest.raises(HttpCancelled):
             pusher(registry, pour=stop, cancelled=cancelled)
         assert taken == []
         assert registry.manifests == {}
@@ -263,7 +263,7 @@ class TestWhatEndsAPush:
         registry.troubles = [Trouble("HEAD", "/blobs/", (503, {}, b""))]
         timer = threading.Timer(0.1, cancelled.set)
         timer.start()
-        with pytest.raises(PushCancelled):
+        with pytest.raises(HttpCancelled):
             pusher(registry, cancelled=cancelled)
         timer.join()
 
@@ -272,7 +272,7 @@ class TestWhatEndsAPush:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             timer = threading.Timer(0.1, cancelled.set)
             timer.start()
-            with pytest.raises(PushCancelled):
+            with pytest.raises(HttpCancelled):
                 pusher(Server(silent.getsockname()[1], "http"), cancelled=cancelled)
             timer.join()
 

@@ -16,7 +16,7 @@ import trustme
 from registry_pushes import PASSWORD, Pusher, Start, as_nobody, holds_all
 from stand_in_registry import Registry, TokenServer, Trouble, Tunnel, basic, digest, said, serving
 
-from epbuild.publish.registry.exchange import Exchange, Unreachable
+from epbuild.core.http import HttpClient, Unreachable
 
 
 @pytest.fixture(autouse=True)
@@ -356,7 +356,7 @@ class TestTls:
 
 @pytest.mark.parametrize("url", ["https://registry.example/v2/", "https://registry.example:8443/v2/"])
 def test_an_address_without_tls_never_replaces_one_with_it(url: str) -> None:
-    exchange = Exchange(local=False)
+    exchange = HttpClient(upgrades=True)
     for location in (
         "http://localhost/x",
         "http://127.0.0.1/x",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from epbuild.fetch.web import make_opener
+import urllib3
+
+from epbuild.core.http import HttpClient
 from epbuild.recipe.address import WebAddress
 
 
@@ -126,11 +126,6 @@ def serving() -> Iterator[FileServer]:
         httpd.server_close()
 
 
-class _WithoutTls(urllib.request.HTTPSHandler):
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(http.client.HTTPConnection, req)
-
-
-def opener_without_tls() -> urllib.request.OpenerDirector:
-    """The opener of the program, but for TLS and proxies: what it thinks is https reaches the server of these tests."""
-    return make_opener(_WithoutTls(), urllib.request.ProxyHandler({}))
+def client_without_tls() -> HttpClient:
+    """The client of the program, but for TLS and proxies: what it takes for https reaches the server of these tests."""
+    return HttpClient(connect=lambda _, host, port: urllib3.HTTPConnectionPool(host, port))

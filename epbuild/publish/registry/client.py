@@ -17,9 +17,9 @@ from epbuild.archive.artifact import Artifact, Copy
 from epbuild.archive.oci import Document, Image
 from epbuild.archive.oci_layout import MANIFEST_TYPE
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
+from epbuild.core.http import Answer, Body, HttpClient, Unreachable, origin
 from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
-from epbuild.publish.registry.exchange import Answer, Body, Exchange, Unreachable, origin
-from epbuild.recipe.image_reference import ImageReference
+from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 
 Tell = Callable[[int, int], None]
 """Is told how many bytes of the image's blobs the registry has, and how many it is to have; a try that failed is taken back."""
@@ -28,7 +28,6 @@ PAUSES_SECONDS = (0.5, 2.0, 5.0)
 """How long to wait before each new try."""
 
 _LONGEST_PAUSE_SECONDS = 30.0
-_MAY_PASS = frozenset({408, 425, 429})
 _CREATED = frozenset({200, 201, 204})
 _OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
@@ -36,6 +35,7 @@ _PARAMETER = re.compile(r'([A-Za-z_]+)="((?:[^"\\]|\\.)*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _ASK = "Ask whoever runs the registry."
 _LONGEST_QUOTE = 200
+_LOCAL = frozenset(host.strip("[]") for host in LOOPBACK)
 
 _T = TypeVar("_T")
 
@@ -63,25 +63,27 @@ def push(
     """Bring an image's blobs, then its manifest, and then its tag into the registry. The tag only moves once all is there.
 
     Raises EnvironmentFailure where the registry cannot be reached or refuses (EPB426), and where it does not let this user push
-    (EPB427); PushCancelled when `cancelled` is set; and what `copy` raises.
+    (EPB427); HttpCancelled when `cancelled` is set; and what `copy` raises.
     """
-    exchange = Exchange(local=reference.is_local, cancelled=cancelled)
+    client = HttpClient(
+        local=_LOCAL if reference.is_local else (), upgrades=True, check="Check the reference.", cancelled=cancelled
+    )
     try:
-        return _Push(image, reference, copy, tell, step, exchange).run()
+        return _Push(image, reference, copy, tell, step, client).run()
     finally:
-        exchange.close()
+        client.close()
 
 
 class _Push:
     def __init__(
-        self, image: Image, reference: ImageReference, copy: Copy, tell: Tell, step: StepId | None, exchange: Exchange
+        self, image: Image, reference: ImageReference, copy: Copy, tell: Tell, step: StepId | None, client: HttpClient
     ) -> None:
         self._image = image
         self._reference = reference
         self._pour = copy
         self._tell = tell
         self._step = step
-        self._exchange = exchange
+        self._client = client
         self._root = f"{'http' if reference.is_local else 'https'}://{reference.host}/v2/{reference.repository}"
         self._credentials: Credentials | None = None
         self._authorization: str | None = None
@@ -114,7 +116,7 @@ class _Push:
         location = opened.headers.get("Location")
         if opened.status != 202 or location is None:
             self._refused("take a blob", opened)
-        place = self._exchange.resolved(opened.url, location)
+        place = self._client.resolved(opened.url, location)
         place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': f'sha256:{blob.sha256}'})}"
         done = self._ask("PUT", place, Body(blob.size, _OCTETS, lambda write: self._give(blob, before, write)))
         if done.status not in _CREATED:
@@ -160,7 +162,7 @@ class _Push:
                 if pause is None:
                     message = f"The registry {self._reference.host} cannot be pushed to: {failure}"
                     raise EnvironmentFailure(Problem("EPB426", message, self._step, failure.hint)) from failure
-                self._exchange.pause(max(pause, failure.pause))
+                self._client.pause(max(pause, failure.pause))
 
     def _ask(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
         """One request, again with credentials where the registry asks for them. Raises Unreachable, and what forbids to go on."""
@@ -175,12 +177,12 @@ class _Push:
     def _once(self, method: str, url: str, body: Body | None, accept: str) -> Answer:
         # An upload may go to another server, whose address then has all that lets it be used.
         authorization = self._authorization if origin(url) == origin(self._root) else None
-        return _whole(self._exchange.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
+        return _whole(self._client.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
 
     def _sign_in(self, answer: Answer) -> None:
         if origin(answer.url) != origin(self._root):
             self._not_allowed(answer)  # another server, which is told no secret
-        offered = dict(_challenge(text) for text in reversed(answer.headers.get_all("WWW-Authenticate", [])))
+        offered = dict(_challenge(text) for text in reversed(answer.headers.getlist("WWW-Authenticate")))
         try:
             self._credentials = self._credentials or credentials_for(self._reference.host)
         except UnusableCredentials as error:
@@ -195,7 +197,7 @@ class _Push:
     def _token(self, answer: Answer, challenge: dict[str, str]) -> str:
         if not challenge.get("realm"):
             self._not_allowed(answer)
-        realm = self._exchange.resolved(answer.url, challenge["realm"])
+        realm = self._client.resolved(answer.url, challenge["realm"])
         # A challenge to a question only asks for the right to pull.
         scope = f"repository:{self._reference.repository}:pull,push"
         wanted = {**({"service": challenge["service"]} if "service" in challenge else {}), "scope": scope}
@@ -207,11 +209,11 @@ class _Push:
                 form = {"grant_type": "refresh_token", "client_id": "epbuild", **wanted, "refresh_token": known.password}
                 data = urlencode(form).encode()
                 body = Body(len(data), _FORM, lambda write: write(memoryview(data)), is_secret=True)
-                reply = _whole(self._exchange.send("POST", url, headers=accept, body=body))
+                reply = _whole(self._client.send("POST", url, headers=accept, body=body))
             else:
                 url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(wanted)}"
                 basic = known.basic if known is not None else None
-                reply = _whole(self._exchange.send("GET", url, headers=accept, authorization=basic))
+                reply = _whole(self._client.send("GET", url, headers=accept, authorization=basic))
         except Unreachable as failure:
             message = f"{origin(url)[1]}, where it has its tokens from, fails: {failure}"
             raise Unreachable(message, failure.hint, may_pass=failure.may_pass, pause=failure.pause) from failure
@@ -248,7 +250,7 @@ class _Push:
 
 def _whole(answer: Answer) -> Answer:
     """The answer, if the server was able to give one. Raises Unreachable."""
-    if answer.status >= 500 or answer.status in _MAY_PASS:
+    if answer.may_pass:
         asked = answer.headers.get("Retry-After", "")
         pause = min(float(asked), _LONGEST_PAUSE_SECONDS) if asked.isdecimal() else 0.0
         raise Unreachable(f"it answers {_said(answer)}", "Run again later.", may_pass=True, pause=pause)
