@@ -107,6 +107,7 @@ def _findings(artifact: Artifact, check: LiveCheck | None, report: Report, *, so
 
 
 def _live_check(artifacts: Sequence[Artifact], options: LiveOptions) -> LiveCheck:
+    from epbuild.commands.run import Request, read_plan
     from epbuild.compile.sharing import measure_alone
     from epbuild.verify.live.check import LiveCheck
     from epbuild.verify.live.comparison import Comparison
@@ -116,12 +117,13 @@ def _live_check(artifacts: Sequence[Artifact], options: LiveOptions) -> LiveChec
 
     names = _model_names(artifacts, options.interpreter)
     _check_ranges(options.ranges, artifacts)
+    plan = read_plan(Request(options.recipe, settings=options.settings))[1] if options.recipe is not None else None
     made = (options.seed, options.samples) != (None, None) or options.ranges
     return LiveCheck(
         numbers=options.numbers,
         strict=options.strict,
         options=LoadOptions(options.interpreter, options.device, options.ep_options, options.timeout, options.custom_ops),
-        sources=Sources(_by_model("--source", options.sources, names), options.recipe, options.settings),
+        sources=Sources(_by_model("--source", options.sources, names), options.recipe, plan),
         comparison=Comparison(
             _by_model("--inputs", options.inputs, names),
             Made(options.seed or 0, options.samples or 1, options.ranges) if made else None,

@@ -87,7 +87,7 @@ class Execution:
 
         Raises EnvironmentFailure where it cannot be started, BuildError where it reports what no worker does, and Cancelled.
         """
-        with _process_failures(worker.title, step, self.shown_log):
+        with process_failures(worker.title, step, self.shown_log):
             ending = supervise(
                 [str(self.environment.interpreter), "-I", str(worker.script), REQUEST],
                 self.staging,
@@ -112,7 +112,8 @@ class Workplace(Protocol):
 
 
 @contextmanager
-def _process_failures(process: str, step: StepId, shown_log: str) -> Iterator[None]:
+def process_failures(process: str, step: StepId | None = None, shown_log: str | None = None) -> Iterator[None]:
+    """Raise EnvironmentFailure (EPB413) where a process could not be started, BuildError (EPB311) where it reports what none does."""
     try:
         yield
     except OSError as error:
@@ -121,6 +122,7 @@ def _process_failures(process: str, step: StepId, shown_log: str) -> Iterator[No
         hint = "Check the toolchain's interpreter, and the space for the log."
         raise EnvironmentFailure(Problem("EPB413", message, step, hint)) from error
     except BadReport as error:
-        message = f"the {process} reported what no {process} does, and was stopped: {error}"
-        hint = f"Something in the toolchain writes where the {process} reports. The whole log: {shown_log}."
-        raise BuildError(Problem("EPB311", message, step, hint)) from error
+        message = f"the {process} reported what none does, and was stopped: {error}"
+        hint = f"Something in the toolchain writes where the {process} reports."
+        log = f" The whole log: {shown_log}." if shown_log is not None else ""
+        raise BuildError(Problem("EPB311", message, step, hint + log)) from error

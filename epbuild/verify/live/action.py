@@ -23,7 +23,7 @@ from epbuild.verify.live.judging import not_judged_here
 from epbuild.verify.live.metrics import DifferentOutput
 from epbuild.verify.live.model import Source, other_values
 from epbuild.verify.live.runs import Reference, measure, run_reference
-from epbuild.verify.live.worker import Attempt, Failure, Load, Session, attempt
+from epbuild.verify.live.worker import Attempt, Failure, Load, Session, run_models
 
 
 class Alone(Protocol):
@@ -40,7 +40,7 @@ class NumbersMaker:
         self._alone = alone
 
     def check(self, action: Verification) -> None:
-        """Nothing can be known before it is tried."""
+        """Nothing can be known before it runs."""
 
     def make(self, action: Verification, execution: Execution) -> dict[str, Any]:
         return _Check(action, execution, self._alone).result()
@@ -117,17 +117,17 @@ class _Check:
             Load(name, file, feeds=subjects[name].reference.feeds if name in subjects else ()) for name, file in files.items()
         ]
         self._say(f"running {', '.join(subjects)} on {self._action.target.title}")
-        tried = self._attempt(loads, self._session.sharing(share=True) if built.group.share else self._session, place / "run")
-        if tried.failure is None:
+        attempt = self._attempt(loads, self._session.sharing(share=True) if built.group.share else self._session, place / "run")
+        if attempt.failure is None:
             for name, subject in subjects.items():
-                self._compare(name, subject, tried, unshared=False)
-        elif not tried.failure.impossible:
-            raise _failed(self._action, tried.failure, self._execution)
+                self._compare(name, subject, attempt, unshared=False)
+        elif not attempt.failure.cannot_load:
+            raise _failed(self._action, attempt.failure, self._execution)
         elif built.group.share:
             for number, (name, subject) in enumerate(subjects.items()):
                 self._run_alone(name, subject, built, place / f"alone-{number}")
         else:
-            self._unjudged += [{"member": name, "reason": tried.failure.message} for name in subjects]
+            self._unjudged += [{"member": name, "reason": attempt.failure.message} for name in subjects]
 
     def _run_alone(self, name: str, subject: _Subject, built: Compiled, place: Path) -> None:
         """The same of a member compiled un-shared, where what shares cannot be loaded."""
@@ -140,13 +140,13 @@ class _Check:
         except EpbuildError as error:
             raise type(error)(*(replace(problem, where=StepId(self._action.id)) for problem in error.problems)) from error
         load = Load(name, place / _member(built, name).output, feeds=subject.reference.feeds)
-        tried = self._attempt([load], self._session, place / "run")
-        if tried.failure is None:
-            self._compare(name, subject, tried, unshared=True)
-        elif tried.failure.impossible:
-            self._unjudged.append({"member": name, "reason": tried.failure.message})
+        attempt = self._attempt([load], self._session, place / "run")
+        if attempt.failure is None:
+            self._compare(name, subject, attempt, unshared=True)
+        elif attempt.failure.cannot_load:
+            self._unjudged.append({"member": name, "reason": attempt.failure.message})
         else:
-            raise _failed(self._action, tried.failure, self._execution)
+            raise _failed(self._action, attempt.failure, self._execution)
 
     def _subject(self, checked: CheckedMember, built: Compiled, compiled: Path, place: Path) -> _Subject:
         """A member with the outputs of what it is compared with."""
@@ -197,8 +197,8 @@ class _Check:
         ranges = {name: bounds for name, bounds in made.ranges.items() if name in {value.name for value in inputs}}
         return made_samples(MadeBy(made.seed, made.samples, ranges), inputs, source.sizes)
 
-    def _compare(self, name: str, subject: _Subject, tried: Attempt, *, unshared: bool) -> None:
-        outputs = [tuple(report["outputs"]) for report in tried.of("ran") if report["model"] == name]
+    def _compare(self, name: str, subject: _Subject, attempt: Attempt, *, unshared: bool) -> None:
+        outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == name]
         try:
             measured = measure(subject.reference, outputs)
         except DifferentOutput as error:
@@ -223,9 +223,9 @@ class _Check:
     def _attempt(self, loads: Sequence[Load], session: Session, scratch: Path) -> Attempt:
         scratch.mkdir(parents=True)
         self._logs.append(scratch / "worker.log")
-        tried = attempt(loads, session, scratch, self._execution.cancelled)
-        self._peaks += [report["peak_memory"] for report in tried.of("finished") if report.get("peak_memory")]
-        return tried
+        attempt = run_models(loads, session, scratch, self._execution.cancelled)
+        self._peaks += [report["peak_memory"] for report in attempt.of("finished") if report.get("peak_memory")]
+        return attempt
 
     def _say(self, text: str) -> None:
         self._execution.progress.report(StepOutput(self._action.id, text))

@@ -17,7 +17,7 @@ from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.live.comparison import Comparison, Judged
 from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
-from epbuild.verify.live.worker import Attempt, Failure, Load, Session, attempt
+from epbuild.verify.live.worker import Attempt, Failure, Load, Session, run_models
 
 _COMPATIBILITY = "ep_compatibility_info."
 _VIRTUAL = ".virtual"
@@ -110,15 +110,17 @@ def _check_batch(batch: _Batch, artifact: Artifact, session: Session, check: Liv
         session = session.sharing(share=True)
     loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}
     shown = {name: artifact.shown(model.file) for name, model in batch.models}
-    tried = attempt(list(loads.values()), session, scratch)
+    attempt = run_models(list(loads.values()), session, scratch)
     hint = "No manifest says which options the EP needs: give them with --option." if artifact.manifest is None else None
-    yield from _load_findings(tried, shown, session, hint)
-    yield from _compatibility_findings(tried, shown, loads)
+    yield from _load_findings(attempt, shown, session, hint)
+    yield from _compatibility_findings(attempt, shown, loads)
     if not check.numbers:
         return
     inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}
     document = artifact.manifest.document if artifact.manifest is not None else None
-    for judged in check.comparison.judge(list(loads.values()), inputs, tried.failure, session, check.sources, document, scratch):
+    for judged in check.comparison.judge(
+        list(loads.values()), inputs, attempt.failure, session, check.sources, document, scratch
+    ):
         yield _numbers_finding(judged, shown[judged.model])
 
 
@@ -149,25 +151,25 @@ def _compatibility(model: Model, session: Session) -> dict[str, str]:
     return {ep.entry.ep: written[ep.entry.ep] for ep in session.eps if ep.entry.ep in written}
 
 
-def _load_findings(tried: Attempt, shown: Mapping[str, str], session: Session, hint: str | None) -> Iterator[Finding]:
-    failure, seconds = tried.failure, tried.seconds
-    on = f" on {tried.devices}" if tried.devices else ""
+def _load_findings(attempt: Attempt, shown: Mapping[str, str], session: Session, hint: str | None) -> Iterator[Finding]:
+    failure, seconds = attempt.failure, attempt.seconds
+    on = f" on {attempt.devices}" if attempt.devices else ""
     without = f"; without {', '.join(session.lacking)}, as the file is not in the artifact" if session.lacking else ""
     for name, subject in shown.items():
         if failure is not None and failure.model in (None, name):
             yield _failed_load(failure, subject, hint)
         elif name in seconds:
             yield Finding("load", subject, "passed", f"Opened in {seconds[name]:.2f} s{on}, with {_versions(session)}{without}.")
-        elif failure is not None and failure.impossible:
+        elif failure is not None and failure.cannot_load:
             yield _failed_load(failure, subject, hint)
         else:
             yield Finding(
-                "load", subject, "skipped", "It was not tried: the sessions are opened in order, and one before it failed."
+                "load", subject, "skipped", "It was not loaded: the sessions are opened in order, and one before it failed."
             )
 
 
 def _failed_load(failure: Failure, subject: str, hint: str | None) -> Finding:
-    if failure.impossible:
+    if failure.cannot_load:
         return Finding("load", subject, "skipped", _sentence(failure.message))
     return Finding("load", subject, "failed", _sentence(failure.message), failure.code, hint)
 
@@ -179,15 +181,15 @@ def _versions(session: Session) -> str:
     return " and ".join([f"onnxruntime {session.environment.onnxruntime}", *others])
 
 
-def _compatibility_findings(tried: Attempt, shown: Mapping[str, str], loads: Mapping[str, Load]) -> Iterator[Finding]:
-    for report in tried.of("compatibility"):
+def _compatibility_findings(attempt: Attempt, shown: Mapping[str, str], loads: Mapping[str, Load]) -> Iterator[Finding]:
+    for report in attempt.of("compatibility"):
         subject, ep = shown[report["model"]], report["ep"]
         if report["answer"] is None:
             message = f"{ep} was asked whether it takes it on this machine, and did not answer: {report['reason']}"
             yield Finding("compatibility", subject, "skipped", _sentence(message))
             continue
         outcome, words = _ANSWERS.get(report["answer"], ("skipped", f"{{ep}} answered with {report['answer']}, which is new."))
-        message = words.format(ep=ep, device=tried.devices or "this machine", written=loads[report["model"]].compatibility[ep])
+        message = words.format(ep=ep, device=attempt.devices or "this machine", written=loads[report["model"]].compatibility[ep])
         hint = "Take the variant for this device, or compile one." if outcome == "failed" else None
         yield Finding("compatibility", subject, outcome, message, "EPB645" if outcome == "failed" else None, hint)
 

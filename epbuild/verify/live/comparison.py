@@ -28,7 +28,7 @@ from epbuild.verify.live.numbers import Tolerance, default_float, default_tolera
 from epbuild.verify.live.runs import Measured, Reference, measure, run_reference
 from epbuild.verify.live.source import NoSource, Sources
 from epbuild.verify.live.verdict import Rules, Verdict, overall, told
-from epbuild.verify.live.worker import Failure, Load, Session, attempt
+from epbuild.verify.live.worker import Failure, Load, Session, run_models
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +78,7 @@ class Comparison:
         scratch: Path,
     ) -> Iterator[Judged]:
         """Compare the models of one process; `failed` is how loading them failed. Each model is judged, whatever becomes of the others."""
-        group = sources.group(document, loads[0].name) if failed is not None and failed.impossible else None
+        group = sources.group(document, loads[0].name) if failed is not None and failed.cannot_load else None
         alone = self.alone is not None and group is not None and group.share
         if failed is not None and not alone:
             yield from (self._unloaded(load, failed, group, sources) for load in loads)
@@ -100,7 +100,7 @@ class Comparison:
             yield from self._run(fed, references, session, scratch, asked)
 
     def _unloaded(self, load: Load, failed: Failure, group: SessionGroup | None, sources: Sources) -> Judged:
-        if not failed.impossible:
+        if not failed.cannot_load:
             return Judged(load.name, "skipped", "it was not run, as it could not be loaded")
         cure = "with --recipe, the same model is compiled un-shared and its numbers are compared"
         help_ = f"; {cure}" if group is None and sources.recipe is None else ""
@@ -153,19 +153,19 @@ class Comparison:
         asked: Mapping[str, Thresholds],
         because: str = "",
     ) -> Iterator[Judged]:
-        tried = attempt(loads, session, scratch)
+        attempt = run_models(loads, session, scratch)
         numbers = session.eps[0].entry.numbers if session.eps else Numbers()
         for name, (source, reference) in references.items():
-            outputs = [tuple(report["outputs"]) for report in tried.of("ran") if report["model"] == name]
+            outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == name]
             if len(outputs) == len(reference.samples):
                 rules = Rules(
                     numbers, source.is_quantised, asked.get(name, self.asked), self._bound(quantised=source.is_quantised)
                 )
                 yield self._compared(name, reference, outputs, rules, because)
-            elif tried.failure is not None and tried.failure.model in (None, name):
-                outcome: Outcome = "skipped" if tried.failure.impossible else "failed"
-                code = None if tried.failure.impossible else tried.failure.code
-                yield Judged(name, outcome, tried.failure.message + because, code)
+            elif attempt.failure is not None and attempt.failure.model in (None, name):
+                outcome: Outcome = "skipped" if attempt.failure.cannot_load else "failed"
+                code = None if attempt.failure.cannot_load else attempt.failure.code
+                yield Judged(name, outcome, attempt.failure.message + because, code)
             else:
                 yield Judged(name, "skipped", "it was not run: the models are run in order, and one before it failed")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.verify.live.inputs import Sample
 from epbuild.verify.live.metrics import DifferentOutput, Figures, Meter
 from epbuild.verify.live.numbers import Tolerance, Worst, worst_element
-from epbuild.verify.live.worker import Failure, Feed, Load, Session, attempt
+from epbuild.verify.live.worker import Failure, Feed, Load, Session, run_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,10 +75,10 @@ def run_reference(
     feeds = tuple(_written(sample, names, scratch / f"{number}") for number, sample in enumerate(samples))
     own = tuple(replace(feed, outputs=feed.outputs.with_suffix(".expected.npz")) for feed in feeds)
     on_cpu = replace(session, eps=(), options={}, variables={})
-    tried = attempt([Load(name, model, feeds=own)], on_cpu, scratch, cancelled)
-    if tried.failure is not None:
-        return tried.failure
-    outputs = [(feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, tried.of("ran"), strict=True)]
+    attempt = run_models([Load(name, model, feeds=own)], on_cpu, scratch, cancelled)
+    if attempt.failure is not None:
+        return attempt.failure
+    outputs = [(feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, attempt.of("ran"), strict=True)]
     return Reference(tuple(samples), feeds, tuple(outputs))
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import MissingBlob
 from epbuild.cache.location import cache_directory
-from epbuild.commands.run import Request, read_plan
 from epbuild.core.digest import file_digest
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.onnxfile.headers import read_header
@@ -36,18 +34,15 @@ class Sources:
     named: Mapping[str, Path]
     """Files by model; under the empty name, that of every other model."""
     recipe: Path | None = None
-    settings: Sequence[str] = ()
-
-    @cached_property
-    def _plan(self) -> Plan | None:
-        return read_plan(Request(self.recipe, settings=tuple(self.settings)))[1] if self.recipe is not None else None
+    plan: Plan | None = None
+    """The plan of the recipe."""
 
     def group(self, document: Mapping[str, Any] | None, member: str | None = None) -> SessionGroup | None:
         """The session group of the recipe that an artifact came from; `member` chooses among those of a group that shares nothing."""
-        if self._plan is None or document is None:
+        if self.plan is None or document is None:
             return None
         name, target = document["group"], document["target"]["name"]
-        for group in self._plan.session_groups.values():
+        for group in self.plan.session_groups.values():
             if (group.group, group.target.name) == (name, target) and member in (None, *(item.name for item in group.members)):
                 return group
         return None
@@ -59,9 +54,9 @@ class Sources:
 
     def checked(self, name: str, document: Mapping[str, Any] | None) -> CheckedMember | None:
         """How the recipe itself has the numbers of a model checked; None where it does not."""
-        if self._plan is None or document is None:
+        if self.plan is None or document is None:
             return None
-        action = self._plan.actions.get(verification_id(document["group"], document["target"]["name"]))
+        action = self.plan.actions.get(verification_id(document["group"], document["target"]["name"]))
         members = action.members if isinstance(action, Verification) else ()
         return next((checked for checked in members if checked.name == name), None)
 

@@ -1,4 +1,4 @@
-"""The environment in which an artifact is tried: the one that it was compiled in, one like it, or one that the user names."""
+"""Toolchains for artifacts: that of the compile, one like it, or one that the user names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of `worker/load.py`: what the models were asked to do, how far that came, and in which words its failure is told."""
+"""Runs of `worker/load.py`: models opened and run in one process, and its failure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
-from epbuild.core.errors import EnvironmentFailure, Problem
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.request import custom_ops_request, ep_request
 from epbuild.plan.steps import PlannedEp
 from epbuild.toolchain.diagnosis import diagnose
 from epbuild.toolchain.environment import Environment
+from epbuild.toolchain.execution import REQUEST, process_failures
 from epbuild.toolchain.log_lines import told_once
 from epbuild.toolchain.process import Ending, supervise
-from epbuild.toolchain.reports import BadReport
 
 _SHARE = "ep.share_ep_contexts"
 _WORKER = Path(__file__).parents[2] / "compile" / "worker" / "load.py"
@@ -72,12 +71,12 @@ class Session:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run did not come to its end, and at which model (None: before any); `impossible` says that no model is at fault."""
+    """Why a run did not come to its end, and at which model (None: before any); `cannot_load`: no model is at fault."""
 
     model: str | None
     message: str
     code: str
-    impossible: bool = False
+    cannot_load: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,12 +101,12 @@ class Attempt:
         return ", ".join(f"{report['type']} from {report['vendor']}" for report in self.of("device"))
 
 
-def attempt(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
+def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event | None = None) -> Attempt:
     """Open the models first to last in one fresh process, run them, and close them last to first; nothing of that can harm this process.
 
-    A crash is tried a second time with the EPs asked to say all they can, since most say nothing otherwise. What the process says is in
-    `worker.log` of the `scratch` directory. Raises EnvironmentFailure when no process can be started, or it reports what none does, and
-    Cancelled when it was stopped since `cancelled` was set.
+    After a crash, they are run once more with the EPs asked to log all they can, since most log nothing otherwise. The log is
+    `worker.log` in the `scratch` directory. Raises EnvironmentFailure when no process can be started, BuildError when it reports what
+    none does, and Cancelled when it was stopped since `cancelled` was set.
     """
     stop = cancelled or threading.Event()
     ending = _run(loads, session, scratch, stop, verbose=False)
@@ -131,10 +130,10 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: thre
         "verbose": verbose,
         "models": [_model_request(load) for load in loads],
     }
-    try:
-        (scratch / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    with process_failures("process that loads the models"):
+        (scratch / REQUEST).write_text(json.dumps(request), encoding="utf-8")
         return supervise(
-            [str(session.environment.interpreter), "-I", str(_WORKER), "request.json"],
+            [str(session.environment.interpreter), "-I", str(_WORKER), REQUEST],
             scratch,
             scratch / "worker.log",
             timeout=session.timeout,
@@ -143,16 +142,6 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: thre
             reported=lambda report: None,
             said=lambda line: None,
         )
-    except BadReport as error:
-        message = f"the process that loads the models reported what none does, and was stopped: {error}"
-        hint = "Something in the toolchain writes where the process reports."
-        raise EnvironmentFailure(Problem("EPB311", message, None, hint)) from error
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        message = f"no process could be started to load the models in: {place}{error.strerror or error}"
-        raise EnvironmentFailure(
-            Problem("EPB413", message, None, "Check the toolchain's interpreter, and the space for temporary files.")
-        ) from error
 
 
 def _model_request(load: Load) -> dict[str, Any]:
@@ -192,14 +181,14 @@ def _failure(ending: Ending, said: Sequence[str], session: Session) -> Failure |
     reason = told or ""
     known = _limitation((*said, found.raised or ""), session.eps)
     if known is not None:
-        return Failure(model, known, "EPB640", impossible=True)
+        return Failure(model, known, "EPB640", cannot_load=True)
     match found.cause:
         case "timed out":
             return Failure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
         case "out of memory":
             return Failure(model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644")
         case "unfit" | "custom operators":
-            return Failure(model, f"{reason}.{quote}", "EPB640", impossible=True)
+            return Failure(model, f"{reason}.{quote}", "EPB640", cannot_load=True)
         case "ended":
             doubt = "" if ending.out_of_memory else ", if not for lack of memory,"
             return Failure(model, f"the process {found.end}{doubt} {moment}.{quote}", "EPB644")

@@ -151,9 +151,9 @@ def test_sharing_models_are_open_at_the_same_time_with_the_option_that_lets_them
 
     def seen(loads: Any, options: Any, scratch: Path) -> Any:
         asked.append(([load.name for load in loads], options.options))
-        return live_worker.attempt(loads, options, scratch)
+        return live_worker.run_models(loads, options, scratch)
 
-    monkeypatch.setattr(live, "attempt", seen)
+    monkeypatch.setattr(live, "run_models", seen)
     assert {finding.outcome for finding in tried(folder, share=True).values()} == {"passed"}
     assert asked == [(["prefill", "decode"], {"ep.share_ep_contexts": "1"})]
     asked.clear()

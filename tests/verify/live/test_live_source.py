@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from epbuild.commands.run import Request, read_plan
 from epbuild.verify.live.source import NoSource, Sources
 
 RECIPE = """\
@@ -47,6 +48,10 @@ def manifest(graph: Path, **changes: Any) -> dict[str, Any]:
     return {"group": "one", "target": {"name": "npu"}, "models": [{"name": "big", "source": source}], **changes}
 
 
+def of_recipe(recipe: Path) -> Sources:
+    return Sources({}, recipe, read_plan(Request(recipe))[1])
+
+
 def test_a_named_source_is_taken_with_its_data(tmp_path: Path) -> None:
     graph = write(tmp_path)
     for named in ("big", ""):
@@ -58,7 +63,7 @@ def test_a_named_source_is_taken_with_its_data(tmp_path: Path) -> None:
 def test_a_recipe_says_where_the_source_is_and_how_large_its_free_dimensions_are(tmp_path: Path) -> None:
     graph = write(tmp_path)
     (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
-    source = Sources({}, tmp_path / "epbuild.yaml").find("big", manifest(graph))
+    source = of_recipe(tmp_path / "epbuild.yaml").find("big", manifest(graph))
     assert source.graph.samefile(graph)
     assert source.sizes == {"rows": 7}
 
@@ -71,7 +76,7 @@ def test_a_recipe_says_where_the_data_of_the_source_is_and_they_are_put_together
     path = "models: {big: {path: big.onnx, "
     assert path in RECIPE
     (tmp_path / "epbuild.yaml").write_text(RECIPE.replace(path, f"{path}external_data: data, "), encoding="utf-8")
-    source = Sources({}, tmp_path / "epbuild.yaml").find("big", before)
+    source = of_recipe(tmp_path / "epbuild.yaml").find("big", before)
     assert source.external["big.data"].samefile(tmp_path / "data" / "big.data")
     placed = source.placed(tmp_path / "scratch")
     assert (placed.parent / "big.data").read_bytes() == (tmp_path / "data" / "big.data").read_bytes()
@@ -96,8 +101,8 @@ def test_a_source_that_is_not_known_is_no_wrong_one_and_what_would_help_is_said(
     recipe = tmp_path / "epbuild.yaml"
     for sources, document, words in (
         (Sources({}), manifest(graph), "--recipe"),
-        (Sources({}, recipe), None, "--source"),
-        (Sources({}, recipe), manifest(graph, group="other"), "does not build it: other for npu"),
+        (of_recipe(recipe), None, "--source"),
+        (of_recipe(recipe), manifest(graph, group="other"), "does not build it: other for npu"),
     ):
         with pytest.raises(NoSource, match=words) as raised:
             sources.find("big", document)

@@ -17,7 +17,7 @@ from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import EnvironmentFailure
 from epbuild.recipe.model import DeviceChoice
 from epbuild.verify.live import worker as live_worker
-from epbuild.verify.live.worker import Attempt, Feed, Load, attempt
+from epbuild.verify.live.worker import Attempt, Feed, Load, run_models
 
 pytestmark = pytest.mark.slow  # every test starts a process
 
@@ -43,7 +43,7 @@ def words(tried: Attempt) -> str:
 
 
 def test_models_that_load_are_told_with_their_device(scratch: Path) -> None:
-    tried = attempt([model(scratch, "prefill"), model(scratch, "decode")], session(), scratch)
+    tried = run_models([model(scratch, "prefill"), model(scratch, "decode")], session(), scratch)
     assert tried.failure is None
     assert list(tried.seconds) == ["prefill", "decode"]
     assert tried.devices == "cpu from Acme"
@@ -59,30 +59,30 @@ def test_a_crash_is_told_as_a_crash_with_its_moment_and_what_the_ep_says_when_it
 ) -> None:
     np.savez(scratch / "in.npz", np.zeros(1))
     feed = Feed(scratch / "in.npz", ("x",), scratch / "out.npz")
-    tried = attempt([model(scratch, "prefill"), model(scratch, "decode", (feed,), **{moment: "crash"})], session(), scratch)
+    tried = run_models([model(scratch, "prefill"), model(scratch, "decode", (feed,), **{moment: "crash"})], session(), scratch)
     assert tried.failure is not None
-    assert (tried.failure.model, tried.failure.code, tried.failure.impossible) == ("decode", "EPB642", False)
+    assert (tried.failure.model, tried.failure.code, tried.failure.cannot_load) == ("decode", "EPB642", False)
     assert words(tried).startswith(f"the process crashed (SIGABRT) {when}. The EP said: ")
     assert words(tried).endswith("The backend gives its reason")
 
 
 def test_a_crash_that_the_catalog_knows_is_told_as_what_the_ep_cannot_do(scratch: Path) -> None:
     ep = planned(entry=replace(entry(QNN), cannot=(LIMITATION,)))
-    tried = attempt([model(scratch, "prefill", open="crash"), model(scratch, "decode")], session(ep), scratch)
+    tried = run_models([model(scratch, "prefill", open="crash"), model(scratch, "decode")], session(ep), scratch)
     assert tried.failure is not None
-    assert (tried.failure.model, tried.failure.impossible) == ("prefill", True)
+    assert (tried.failure.model, tried.failure.cannot_load) == ("prefill", True)
     assert words(tried) == f"{QNN} cannot load models that share weights here: it crashes."
 
 
 def test_the_same_crash_without_that_reason_is_a_failure(scratch: Path) -> None:
     ep = planned(entry=replace(entry(QNN), cannot=(replace(LIMITATION, symptom="Shared weights buffer"),)))
-    tried = attempt([model(scratch, "prefill", open="crash")], session(ep), scratch)
+    tried = run_models([model(scratch, "prefill", open="crash")], session(ep), scratch)
     assert tried.failure is not None
-    assert (tried.failure.code, tried.failure.impossible) == ("EPB642", False)
+    assert (tried.failure.code, tried.failure.cannot_load) == ("EPB642", False)
 
 
 def test_what_onnxruntime_refuses_is_told_in_its_words(scratch: Path) -> None:
-    tried = attempt([model(scratch, "prefill", open="fail")], session(), scratch)
+    tried = run_models([model(scratch, "prefill", open="fail")], session(), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB641"
     assert words(tried).startswith("opening it failed: Failed to get context binary info.")
@@ -90,14 +90,14 @@ def test_what_onnxruntime_refuses_is_told_in_its_words(scratch: Path) -> None:
 
 
 def test_a_load_that_hangs_is_stopped_and_told_as_that(scratch: Path) -> None:
-    tried = attempt([model(scratch, "prefill", open="hang")], session(timeout=2), scratch)
+    tried = run_models([model(scratch, "prefill", open="hang")], session(timeout=2), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB643"
     assert words(tried).startswith("opening it did not end within 2 s and was stopped.")
 
 
 def test_a_load_that_is_killed_from_outside_is_not_taken_for_a_crash_and_not_tried_again(scratch: Path) -> None:
-    tried = attempt([model(scratch, "prefill", open="killed")], session(), scratch)
+    tried = run_models([model(scratch, "prefill", open="killed")], session(), scratch)
     assert tried.failure is not None
     if sys.platform != "win32":
         assert tried.failure.code == "EPB644"
@@ -106,21 +106,21 @@ def test_a_load_that_is_killed_from_outside_is_not_taken_for_a_crash_and_not_tri
 
 
 def test_lack_of_memory_is_told_as_that(scratch: Path) -> None:
-    tried = attempt([model(scratch, "prefill", open="out of memory")], session(), scratch)
+    tried = run_models([model(scratch, "prefill", open="out of memory")], session(), scratch)
     assert tried.failure is not None
     assert tried.failure.code == "EPB644"
     assert words(tried).startswith("the process ran out of memory while it was opened: bad_alloc.")
 
 
 def test_a_machine_without_the_device_cannot_load_and_that_is_no_fault_of_the_model(scratch: Path) -> None:
-    tried = attempt([model(scratch, "prefill")], session(planned(device=DeviceChoice(type="npu"))), scratch)
+    tried = run_models([model(scratch, "prefill")], session(planned(device=DeviceChoice(type="npu"))), scratch)
     assert tried.failure is not None
-    assert (tried.failure.model, tried.failure.impossible) == (None, True)
+    assert (tried.failure.model, tried.failure.cannot_load) == (None, True)
     assert words(tried).startswith(f"{QNN} offers no device that fits; it offers: cpu from Acme.")
 
 
 def test_a_crash_before_any_model_blames_none(scratch: Path) -> None:
-    tried = attempt([model(scratch, "prefill")], session(planned(library=Path("crash.so"))), scratch)
+    tried = run_models([model(scratch, "prefill")], session(planned(library=Path("crash.so"))), scratch)
     assert tried.failure is not None
     assert tried.failure.model is None
     if sys.platform == "linux":
@@ -130,5 +130,5 @@ def test_a_crash_before_any_model_blames_none(scratch: Path) -> None:
 def test_an_interpreter_that_cannot_be_started_is_told(scratch: Path) -> None:
     environment = replace(session().environment, interpreter=scratch / "python")
     with pytest.raises(EnvironmentFailure) as raised:
-        attempt([model(scratch, "prefill")], replace(session(), environment=environment), scratch)
+        run_models([model(scratch, "prefill")], replace(session(), environment=environment), scratch)
     assert raised.value.problems[0].code == "EPB413"
