@@ -50,7 +50,7 @@ def amount(name: str, read: Callable[[str], int]) -> Callable[[str], int]:
         try:
             return read(text)
         except ValueError as error:
-            raise typer.BadParameter(f"'{text}' is no {name}. {error}") from None
+            raise typer.BadParameter(f"invalid {name}: {text}. {error}") from None
 
     return convert
 

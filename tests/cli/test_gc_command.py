@@ -68,7 +68,7 @@ def test_a_workspace_that_is_gone_is_named_and_forgotten(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--max-size", "20", "'20' is no size"),
+        ("--max-size", "20", "invalid size: 20"),
         ("--max-age", "soon", "'soon' is no time"),
         ("--max-age", "-1d", "'-1d' is no time"),
     ],

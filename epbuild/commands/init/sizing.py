@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from epbuild.onnxfile.headers import Dimension, ModelHeader, ValueInfo, symbol
 from epbuild.onnxfile.sizes import fit_sizes, shape_text, sized_header
@@ -14,9 +15,6 @@ Sizes = tuple[int, ...]
 
 Check = Callable[[str], Sizes]
 """Reads an answer. Raises BadSizes."""
-
-Ask = Callable[[str, ValueInfo, Sizes | None, Check], Sizes]
-"""Asks for the sizes of a model's input until an answer passes; with a suggestion, or None where there is none."""
 
 _SIZES = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,x\s]\s*[0-9]+)*)\s*[\])]?\s*")
 _SEPARATOR = re.compile(r"\s*[,x]\s*|\s+")
@@ -37,13 +35,20 @@ class Sized:
     chosen: bool
 
 
+class SizeQuestions(Protocol):
+    """Asks for sizes."""
+
+    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, check: Check) -> Sizes:
+        """The sizes of a model's input, asked for until an answer passes; with a suggestion, where there is one."""
+
+
 @dataclass
 class Sizing:
-    """Finds sizes for one model after another. `ask` is None where nobody can be asked: then what is suggested is taken."""
+    """Finds sizes for one model after another. `questions` is None where nobody can be asked: then what is suggested is taken."""
 
     given: Mapping[str, Sizes] = field(default_factory=dict)
     """Sizes by `input`, for every model that has such an input, or by `model:input`."""
-    ask: Ask | None = None
+    questions: SizeQuestions | None = None
     used: set[str] = field(default_factory=set)
     """Which of those given were the sizes of an input."""
     _symbols: dict[str, int] = field(default_factory=dict)
@@ -58,15 +63,15 @@ class Sizing:
         self._check(model, header, found)
         while static and (values := _open(header, found)):
             value = values[0]
-            if value.shape is None and self.ask is None:
+            if value.shape is None and self.questions is None:
                 raise BadSizes(f"The file does not say how many dimensions the input {value.name} has: give --size.")
             known = [replace(each, shape=self._known(each.shape)) for each in values]
             suggested = suggest_sizes(known).get(value.name)
             answered = suggested is None and known[0].shape is not None
             sizes: Sizes | None = tuple(size for size in known[0].shape or () if isinstance(size, int)) if answered else suggested
             chosen = answered
-            if self.ask is not None and not answered:
-                sizes, chosen = self._asked(self.ask, model, header, known[0], suggested, found), True
+            if self.questions is not None and not answered:
+                sizes, chosen = self._asked(self.questions, model, header, known[0], suggested, found), True
             found[value.name] = Sized(sizes or (), shape_text(value.shape), chosen)
             self._learn(value, sizes or ())
         return found
@@ -84,7 +89,7 @@ class Sizing:
 
     def _asked(
         self,
-        ask: Ask,
+        questions: SizeQuestions,
         model: str,
         header: ModelHeader,
         value: ValueInfo,
@@ -98,7 +103,7 @@ class Sizing:
             self._check(model, header, {**found, value.name: Sized(sizes, "", chosen=True)})
             return sizes
 
-        return ask(model, value, suggested, check)
+        return questions.sizes(model, value, suggested, check)
 
     def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
         """A shape with the sizes that names have by now."""
