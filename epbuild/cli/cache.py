@@ -8,10 +8,16 @@ import typer
 
 from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cli import arguments
-from epbuild.commands.gc import stock
-from epbuild.commands.gc import verify as check
+from epbuild.commands.cache import cache_stats, check_cache
+from epbuild.report.cache import (
+    NoBar,
+    cache_check_document,
+    cache_stats_document,
+    check_progress,
+    print_cache_check,
+    print_cache_stats,
+)
 from epbuild.report.documents import print_json
-from epbuild.report.store import checking, print_stock, print_verification, stock_document, verification_document
 
 app = arguments.application(invoke_without_command=True, subcommand_metavar="[COMMAND] [ARGS]...")
 
@@ -21,11 +27,11 @@ def cache(context: typer.Context, json: arguments.Json = False) -> int:
     """Show what is in the store: blobs (the files of all results, by content), records (what each action came to), and the rest."""
     if context.invoked_subcommand is not None:
         return 0
-    found = stock(cache_directory(), toolchain_directory())
+    found = cache_stats(cache_directory(), toolchain_directory())
     if json:
-        print_json(stock_document(found))
+        print_json(cache_stats_document(found))
     else:
-        print_stock(found)
+        print_cache_stats(found)
     return 0
 
 
@@ -36,10 +42,10 @@ def verify(json: arguments.Json = False) -> int:
     Exit code 1: something was damaged.
     """
     place = cache_directory()
-    with nullcontext(lambda done, total: None) if json else checking() as told:
-        found = check(place, told)
+    with nullcontext(NoBar()) if json else check_progress() as progress:
+        found = check_cache(place, progress)
     if json:
-        print_json(verification_document(place, found))
+        print_json(cache_check_document(place, found))
     else:
-        print_verification(found)
+        print_cache_check(found)
     return 1 if found.damaged else 0

@@ -7,9 +7,9 @@ from typing import Annotated
 from epbuild.cache.collect import Limits
 from epbuild.cache.location import cache_directory
 from epbuild.cli import arguments
-from epbuild.commands.gc import tidy
+from epbuild.commands.gc import collect_garbage
+from epbuild.report.cache import collection_document, print_collection
 from epbuild.report.documents import print_json
-from epbuild.report.store import print_tidied, tidied_document
 
 _MAX_AGE = "30d"
 
@@ -45,9 +45,9 @@ def gc(
     used within the last hour: this is safe beside builds that are running. What is removed can be made again. Toolchains stay.
     """
     place, limits = cache_directory(), Limits(arguments.age(_MAX_AGE) if max_age is None else max_age, max_size)
-    found = tidy(place, limits, dry_run=dry_run)
+    found = collect_garbage(place, limits, dry_run=dry_run)
     if json:
-        print_json(tidied_document(place, found, limits, dry_run=dry_run))
+        print_json(collection_document(place, found, limits, dry_run=dry_run))
     else:
-        print_tidied(place, found, limits, dry_run=dry_run)
+        print_collection(place, found, limits, dry_run=dry_run)
     return 0

@@ -16,13 +16,20 @@ from epbuild.cache.leases import Cancelled
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.commands import remote
-from epbuild.commands.gc import Tidied, needs, stock, tidy, verify
+from epbuild.commands.cache import cache_stats, check_cache
+from epbuild.commands.gc import Collection, collect_garbage, needs
 from epbuild.commands.remote import RemoteModels
 from epbuild.core.errors import StoreError
 from epbuild.recipe.model import ModelSource
 
 NOTHING_OLD = Limits(0)
-SILENT = lambda done, total: None  # noqa: E731
+
+
+class Read(list[tuple[int, int]]):
+    """How far a check was."""
+
+    def advance(self, done: int, total: int) -> None:
+        self.append((done, total))
 
 
 @pytest.fixture
@@ -42,7 +49,7 @@ def let_time_pass(cache: Path, days: float = 100) -> None:
         os.utime(path, (then, then))
 
 
-def removed(found: Tidied) -> list[str]:
+def removed(found: Collection) -> list[str]:
     return sorted(thing.kind for thing, _ in found.collected.removed)
 
 
@@ -67,7 +74,7 @@ def test_a_build_leaves_neither_its_store_to_backups_nor_its_workspace_to_git(bu
 
 def test_what_a_workspace_built_last_stays_however_old_it_is(built: Workshop) -> None:
     let_time_pass(built.cache)
-    found = tidy(built.cache, Limits(0, 0))
+    found = collect_garbage(built.cache, Limits(0, 0))
     assert (removed(found), found.workspaces) == ([], (built.folder / ".epbuild",))
     built.output().rename(built.folder / "elsewhere")
     assert built.build().restored == 0
@@ -82,13 +89,13 @@ def test_what_two_checkouts_need_stays_until_both_are_gone(
     other.build()
     built.folder.rename(tmp_path / "moved away")
     let_time_pass(built.cache)
-    found = tidy(built.cache, NOTHING_OLD)
+    found = collect_garbage(built.cache, NOTHING_OLD)
     assert (removed(found), found.gone) == ([], (built.folder / ".epbuild",))
     other.folder.rename(tmp_path / "moved as well")
     let_time_pass(built.cache)
-    assert set(removed(tidy(built.cache, NOTHING_OLD))) == {"blob", "record"}
+    assert set(removed(collect_garbage(built.cache, NOTHING_OLD))) == {"blob", "record"}
     assert (built.blobs(), record_files(built.cache)) == ([], [])
-    assert tidy(built.cache, NOTHING_OLD).gone == ()
+    assert collect_garbage(built.cache, NOTHING_OLD).gone == ()
 
 
 def test_a_moved_checkout_is_known_again_with_its_next_build(
@@ -96,10 +103,10 @@ def test_a_moved_checkout_is_known_again_with_its_next_build(
 ) -> None:
     built.folder.rename(tmp_path / "moved")
     built.folder = tmp_path / "moved"
-    tidy(built.cache, NOTHING_OLD)
+    collect_garbage(built.cache, NOTHING_OLD)
     built.build()
     let_time_pass(built.cache)
-    assert removed(tidy(built.cache, NOTHING_OLD)) == []
+    assert removed(collect_garbage(built.cache, NOTHING_OLD)) == []
 
 
 def test_an_earlier_recipes_results_stay_for_a_while_and_then_go(built: Workshop) -> None:
@@ -107,14 +114,14 @@ def test_an_earlier_recipes_results_stay_for_a_while_and_then_go(built: Workshop
     let_time_pass(built.cache, days=20)
     built.write_recipe(("quality: 3", "quality: 1"))
     built.build()
-    assert removed(tidy(built.cache, Limits(30 * 86400))) == []
+    assert removed(collect_garbage(built.cache, Limits(30 * 86400))) == []
     built.write_recipe()
     built.build()
     assert built.compiled == []
     built.write_recipe(("quality: 3", "quality: 1"))
     built.build()
     let_time_pass(built.cache, days=31)
-    assert "record" in removed(tidy(built.cache, Limits(30 * 86400)))
+    assert "record" in removed(collect_garbage(built.cache, Limits(30 * 86400)))
     assert len(built.blobs()) == before
     assert built.build().current == len(STEPS)
 
@@ -126,7 +133,7 @@ def test_results_whose_outputs_were_deleted_are_not_needed_any_more(built: Works
         file.unlink()
     assert needs([built.folder / ".epbuild"], built.cache).keys == {kept.action_key}
     let_time_pass(built.cache)
-    tidy(built.cache, NOTHING_OLD)
+    collect_garbage(built.cache, NOTHING_OLD)
     assert {path.stem for path in record_files(built.cache)} == {kept.action_key}
 
 
@@ -140,11 +147,11 @@ def test_a_remote_model_stays_as_long_as_a_workspace_remembers_it(built: Worksho
     with Workspace.open(built.folder / ".epbuild") as workspace:
         workspace.record_fact(remote._fact(model), str(graph))
         let_time_pass(built.cache)
-        assert removed(tidy(built.cache, NOTHING_OLD)) == []
+        assert removed(collect_garbage(built.cache, NOTHING_OLD)) == []
         assert RemoteModels(workspace, None).known(model) == graph  # type: ignore[arg-type]
         workspace.forget_facts([remote._fact(model)])
     let_time_pass(built.cache)
-    assert removed(tidy(built.cache, NOTHING_OLD)) == ["remote model"]
+    assert removed(collect_garbage(built.cache, NOTHING_OLD)) == ["remote model"]
 
 
 def test_nothing_is_removed_where_it_cannot_be_told_what_a_workspace_needs(
@@ -153,7 +160,7 @@ def test_nothing_is_removed_where_it_cannot_be_told_what_a_workspace_needs(
     let_time_pass(built.cache)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(StoreError) as failure:
-        tidy(built.cache, NOTHING_OLD)
+        collect_garbage(built.cache, NOTHING_OLD)
     assert failure.value.problems[0].code == "EPB508"
     assert len(record_files(built.cache)) == 2
 
@@ -161,13 +168,13 @@ def test_nothing_is_removed_where_it_cannot_be_told_what_a_workspace_needs(
 def test_a_dry_run_forgets_no_workspace(built: Workshop, tmp_path: Path) -> None:
     built.folder.rename(tmp_path / "moved")
     for _ in range(2):
-        assert tidy(built.cache, NOTHING_OLD, dry_run=True).gone == (built.folder / ".epbuild",)
+        assert collect_garbage(built.cache, NOTHING_OLD, dry_run=True).gone == (built.folder / ".epbuild",)
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    tidy(tmp_path / "none", NOTHING_OLD)
-    assert verify(tmp_path / "none", SILENT).blobs == 0
-    assert stock(tmp_path / "none", tmp_path / "none").workspaces == ()
+    collect_garbage(tmp_path / "none", NOTHING_OLD)
+    assert check_cache(tmp_path / "none", Read()).blobs == 0
+    assert cache_stats(tmp_path / "none", tmp_path / "none").workspaces == ()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -192,7 +199,7 @@ def test_builds_and_collections_at_once_end_in_whole_outputs(built: Workshop, mo
     def collect_again_and_again() -> None:
         nonlocal collections
         while not over.is_set():
-            collections += bool(tidy(built.cache, Limits(0)).collected.removed)
+            collections += bool(collect_garbage(built.cache, Limits(0)).collected.removed)
 
     collector = threading.Thread(target=collect_again_and_again)
     collector.start()
@@ -209,21 +216,21 @@ def test_builds_and_collections_at_once_end_in_whole_outputs(built: Workshop, mo
 
 
 def test_a_sound_store_verifies(built: Workshop) -> None:
-    told: list[tuple[int, int]] = []
-    found = verify(built.cache, lambda done, total: told.append((done, total)))
+    read = Read()
+    found = check_cache(built.cache, read)
     size = sum(path.stat().st_size for path in built.blobs())
     assert (found.blobs, found.records, found.size, found.damaged) == (len(built.blobs()), 2, size, [])
-    assert max(told) == (size, size)
+    assert max(read) == (size, size)
 
 
 def test_a_damaged_blob_is_told_with_what_it_was_part_of_and_is_made_again(built: Workshop) -> None:
     bad = blob_of(built, SHARE, "prefill_ctx_qnn.bin")
     content = bad.read_bytes()
     overwrite(bad, content[:-1] + b"?")
-    [damage] = verify(built.cache, SILENT).damaged
+    [damage] = check_cache(built.cache, Read()).damaged
     assert (damage.kind, damage.name) == ("blob", bad.name)
     assert damage.part_of == (f"prefill_ctx_qnn.bin of {SHARE} in {built.folder}",)
-    assert verify(built.cache, SILENT).damaged == [], "it is told once"
+    assert check_cache(built.cache, Read()).damaged == [], "it is told once"
     for file in built.output().iterdir():
         file.unlink()
     assert built.build().exit_code == 0
@@ -235,7 +242,7 @@ def test_damage_that_no_workspace_knows_is_told_by_what_the_record_says(built: W
     bad = blob_of(built, SHARE, "prefill_ctx_qnn.bin")
     overwrite(bad, b"short")
     built.folder.rename(tmp_path / "moved")
-    [damage] = verify(built.cache, SILENT).damaged
+    [damage] = check_cache(built.cache, Read()).damaged
     assert damage.part_of == ("prefill_ctx_qnn.bin, compiled from prefill, decode",)
 
 
@@ -250,17 +257,17 @@ def test_a_damaged_record_is_told_and_set_aside(built: Workshop, content: bytes 
         ActionRecords(built.cache).put(place.stem, {"document": {}})
     else:
         place.write_bytes(content)
-    [damage] = verify(built.cache, SILENT).damaged
+    [damage] = check_cache(built.cache, Read()).damaged
     assert (damage.kind, damage.name, damage.why) == ("record", place.stem, why)
     assert damage.part_of == (f"{CLASSIFIER} in {built.folder}",)
     assert not place.exists()
-    assert verify(built.cache, SILENT).damaged == []
+    assert check_cache(built.cache, Read()).damaged == []
 
 
 def test_a_record_without_one_of_its_blobs_is_told(built: Workshop) -> None:
     lost = blob_of(built, CLASSIFIER, "classifier_ctx_qnn.bin")
     lost.unlink()
-    [damage] = verify(built.cache, SILENT).damaged
+    [damage] = check_cache(built.cache, Read()).damaged
     assert (damage.kind, damage.why) == ("record", f"it names a blob that is not there: {lost.name}")
     assert len(record_files(built.cache)) == 1
 
@@ -269,7 +276,7 @@ def test_a_check_can_be_cancelled(built: Workshop) -> None:
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(Cancelled):
-        verify(built.cache, SILENT, cancelled)
+        check_cache(built.cache, Read(), cancelled)
 
 
 @pytest.fixture
@@ -285,9 +292,9 @@ def test_the_stock_counts_every_kind_of_thing(built: Workshop, toolchains: Path)
     for place in ("cas/partial/" + "b" * 64, "cas/damaged/" + "c" * 64, "remote/" + "d" * 64 + "/m.onnx"):
         (built.cache / place).parent.mkdir(parents=True, exist_ok=True)
         (built.cache / place).write_bytes(b"1234")
-    found = stock(built.cache, toolchains)
-    assert found.things["blob"] == (len(built.blobs()), sum(path.stat().st_size for path in built.blobs()))
-    assert found.things["record"] == (2, sum(path.stat().st_size for path in record_files(built.cache)))
-    assert found.things["partial download"] == found.things["damaged"] == found.things["remote model"] == (1, 4)
+    found = cache_stats(built.cache, toolchains)
+    assert found.entries["blob"] == (len(built.blobs()), sum(path.stat().st_size for path in built.blobs()))
+    assert found.entries["record"] == (2, sum(path.stat().st_size for path in record_files(built.cache)))
+    assert found.entries["partial download"] == found.entries["damaged"] == found.entries["remote model"] == (1, 4)
     assert found.toolchains == (1, 5)
     assert found.workspaces == (built.folder / ".epbuild",)

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from small_builds import Workshop
 
-from epbuild.commands.gc import blobs_of, verify
+from epbuild.commands.cache import check_cache
+from epbuild.commands.gc import blobs_of
 from epbuild.compile.result_shape import action_records, is_action_record
+from epbuild.report.cache import NoBar
 
 SEED = 7
 FLIPS = 24
@@ -93,12 +95,12 @@ def test_builds_after_a_flip_of_one_bit_come_out_as_before_and_the_store_says_so
         flipped[bit // 8] ^= 1 << bit % 8
         place.write_bytes(flipped)
         if number % 4 == 0:
-            assert [damage.name for damage in verify(built.cache, lambda done, total: None).damaged] == [place.stem], (place, bit)
+            assert [damage.name for damage in check_cache(built.cache, NoBar()).damaged] == [place.stem], (place, bit)
         other = built.checkout(tmp_path / f"checkout-{number}", monkeypatch)
         assert other.build().exit_code == 0, (place, bit)
         assert (other.contents(), other.contents("classifier")) == before, (place, bit)
         assert len(other.compiled) == 1, (place, bit)
-        assert verify(built.cache, lambda done, total: None).damaged == [], (place, bit)
+        assert check_cache(built.cache, NoBar()).damaged == [], (place, bit)
         shutil.rmtree(other.folder)
 
 

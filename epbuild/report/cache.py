@@ -1,23 +1,24 @@
-"""The store for people, in tables of 80 columns, and as JSON: what is in it, what was removed from it, what is damaged in it."""
+"""The cache as tables of 80 columns, and as JSON: entries, collection, damage."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.collect import Limits, Reason
 from epbuild.cache.entries import KINDS, Kind, Thing
-from epbuild.commands.clean import Forgotten
-from epbuild.commands.gc import Stock, Tidied, Verification
+from epbuild.commands.cache import CacheCheck, CacheStats
+from epbuild.commands.gc import Collection
 from epbuild.core.units import counted
-from epbuild.engine.events import shown_path
-from epbuild.publish.removal import Cleaned
 from epbuild.report.problems import is_screen
 from epbuild.report.text import print_line
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 FORMAT = 1
 
@@ -29,27 +30,27 @@ _HEADINGS: dict[Kind, str] = {
     "damaged": "set aside as damaged",
 }
 _LABEL = max(map(len, _HEADINGS.values()))
-_MOST_NAMED = 6
+MOST_NAMED = 6
 
 
-def stock_document(found: Stock) -> dict[str, Any]:
+def cache_stats_document(found: CacheStats) -> dict[str, Any]:
     """`cache --json`."""
     return {
         "format": FORMAT,
         "place": str(found.place),
-        "things": {_plural(kind): {"count": count, "bytes": size} for kind, (count, size) in found.things.items()},
+        "things": {_plural(kind): {"count": count, "bytes": size} for kind, (count, size) in found.entries.items()},
         "toolchains": {"place": str(found.toolchain_place), "count": found.toolchains[0], "bytes": found.toolchains[1]},
         "workspaces": [str(workspace) for workspace in found.workspaces],
     }
 
 
-def print_stock(found: Stock) -> None:
-    """What is in the store, where it is, and who uses it."""
+def print_cache_stats(found: CacheStats) -> None:
+    """What is in the cache, where it is, and who uses it."""
     print_line(f"{found.place}")
     print_line(f"{'':<{_LABEL}}{'count':>8}{'size':>10}")
-    for kind, (count, size) in found.things.items():
+    for kind, (count, size) in found.entries.items():
         print_line(_row(_HEADINGS[kind], [(count, size)]))
-    sums = found.things.values()
+    sums = found.entries.values()
     print_line(_row("total", [(sum(count for count, _ in sums), sum(size for _, size in sums))]))
     print_line(f"\n{found.toolchain_place}")
     print_line(_row("toolchains", [found.toolchains]))
@@ -57,7 +58,7 @@ def print_stock(found: Stock) -> None:
     _print_list(f"Used by {counted(len(found.workspaces), 'workspace')}", found.workspaces)
 
 
-def tidied_document(place: Path, found: Tidied, limits: Limits, *, dry_run: bool) -> dict[str, Any]:
+def collection_document(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> dict[str, Any]:
     """`gc --json`."""
     collected = found.collected
     return {
@@ -67,40 +68,42 @@ def tidied_document(place: Path, found: Tidied, limits: Limits, *, dry_run: bool
         "max_age": limits.max_age,
         "max_size": limits.max_size,
         "removed": [
-            {"kind": thing.kind, "name": thing.name, "bytes": thing.size, "reason": reason} for thing, reason in collected.removed
+            {"kind": entry.kind, "name": entry.name, "bytes": entry.size, "reason": reason} for entry, reason in collected.removed
         ],
         "kept": {
             "needed": {_plural(kind): sums for kind, sums in _sums(collected.needed).items()},
             "recent": {_plural(kind): sums for kind, sums in _sums(collected.recent).items()},
         },
-        "bytes_removed": sum(thing.size for thing, _ in collected.removed),
+        "bytes_removed": sum(entry.size for entry, _ in collected.removed),
         "bytes_left": collected.left,
         "workspaces": [str(workspace) for workspace in found.workspaces],
         "gone_workspaces": [str(workspace) for workspace in found.gone],
     }
 
 
-def print_tidied(place: Path, found: Tidied, limits: Limits, *, dry_run: bool) -> None:
+def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run: bool) -> None:
     """What was removed, and what is kept and why."""
     collected = found.collected
-    removed = [thing for thing, _ in collected.removed]
+    removed = [entry for entry, _ in collected.removed]
     columns = [removed, collected.needed, collected.recent]
     print_line(
         f"{'':<{_LABEL}}" + "".join(f"{name:>18}" for name in ("to remove" if dry_run else "removed", "needed", "used lately"))
     )
     for kind in KINDS:
-        cells = [[thing.size for thing in things if thing.kind == kind] for things in columns]
+        cells = [[entry.size for entry in entries if entry.kind == kind] for entries in columns]
         if any(cells):
             print_line(_row(_HEADINGS[kind], [(len(sizes), sum(sizes)) for sizes in cells]))
-    print_line(_row("total", [(len(things), sum(thing.size for thing in things)) for things in columns]))
+    print_line(_row("total", [(len(entries), sum(entry.size for entry in entries)) for entries in columns]))
     print_line("")
     verb = "Would remove" if dry_run else "Removed"
     reasons = Counter(reason for _, reason in collected.removed)
     why = [f"{reasons[reason]} {words}" for reason, words in _reasons(limits).items() if reasons[reason]]
-    told = f"{verb} {_bytes(sum(thing.size for thing in removed))}: {', '.join(why)}." if why else "There is nothing to remove."
-    print_line(f"{told} {_bytes(collected.left)} {'would be' if dry_run and why else 'are'} left in {place}.")
+    text = (
+        f"{verb} {bytes_text(sum(entry.size for entry in removed))}: {', '.join(why)}." if why else "There is nothing to remove."
+    )
+    print_line(f"{text} {bytes_text(collected.left)} {'would be' if dry_run and why else 'are'} left in {place}.")
     if limits.max_size is not None and collected.left > limits.max_size:
-        print_line(f"That is over {_bytes(limits.max_size)}: what is left is needed, or was used within the last hour.")
+        print_line(f"That is over {bytes_text(limits.max_size)}: what is left is needed, or was used within the last hour.")
     if found.workspaces:
         _print_list(f"Needed: what {counted(len(found.workspaces), 'workspace')} built last", found.workspaces)
     else:
@@ -109,7 +112,7 @@ def print_tidied(place: Path, found: Tidied, limits: Limits, *, dry_run: bool) -
         _print_list(f"No longer there, and {'to be ' if dry_run else ''}forgotten", found.gone)
 
 
-def verification_document(place: Path, found: Verification) -> dict[str, Any]:
+def cache_check_document(place: Path, found: CacheCheck) -> dict[str, Any]:
     """`cache verify --json`."""
     return {
         "format": FORMAT,
@@ -124,76 +127,62 @@ def verification_document(place: Path, found: Verification) -> dict[str, Any]:
     }
 
 
-def print_verification(found: Verification) -> None:
+def print_cache_check(found: CacheCheck) -> None:
     """What is damaged, one after the other, with what it was part of; then the sum."""
     for damage in found.damaged:
         # On two lines: a digest alone takes most of one.
         print_line(f"damaged {damage.kind} {damage.name}\n  {damage.why}")
         for name in damage.part_of or ("no workspace knows what it was part of",):
             print_line(f"  {name}")
-    read = f"{counted(found.blobs, 'blob')} ({_bytes(found.size)}) and {counted(found.records, 'record')}"
+    read = f"{counted(found.blobs, 'blob')} ({bytes_text(found.size)}) and {counted(found.records, 'record')}"
     if found.damaged:
         print_line(f"{read}: {len(found.damaged)} damaged. That is set aside; the next build that needs it makes it again.")
     else:
         print_line(f"{read}: all sound.")
 
 
+class NoBar:
+    """A check whose progress is not shown."""
+
+    def advance(self, done: int, total: int, /) -> None:
+        """Drop it."""
+
+
+class Bar:
+    """A bar on a terminal that shows how many bytes of how many are checked."""
+
+    def __init__(self, display: Progress) -> None:
+        self._display = display
+        self._task = display.add_task("checking", total=None)
+
+    def advance(self, done: int, total: int, /) -> None:
+        self._display.update(self._task, completed=done, total=total)
+
+
 @contextmanager
-def checking() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal that shows how many bytes of how many are checked; nothing elsewhere."""
+def check_progress() -> Iterator[Bar | NoBar]:
+    """What shows how far a check is: a bar on a terminal, nothing elsewhere."""
     if not is_screen(sys.stdout):
-        yield lambda done, total: None
+        yield NoBar()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("checking"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(file=sys.stdout), transient=True) as progress:
-        bar = progress.add_task("checking", total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)
-
-
-def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
-    """What was removed of one output, and what stayed there."""
-    folder = shown_path(found.directory)
-    removed = "would remove" if dry_run else "removed"
-    if found.removed:
-        print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {_bytes(found.size)}")
-    words = {
-        "not made by epbuild": "epbuild did not make it",
-        "changed since": "it was changed since; --force removes it",
-        "of another recipe": f"it is an output of {found.owner}, too; `epbuild clean {found.owner}` removes it",
-    }
-    kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
-    for line in kept[:_MOST_NAMED]:
-        print_line(f"{'kept':<{len(removed)}}  {line}")
-    if len(kept) > _MOST_NAMED:
-        print_line(f"{'kept':<{len(removed)}}  and {len(kept) - _MOST_NAMED} more there")
-
-
-def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recipe: Path, *, dry_run: bool) -> None:
-    """The sum of a `clean`, and how to get the outputs back."""
-    files, size = sum(len(item.removed) for item in found), sum(item.size for item in found)
-    if forgotten is not None and forgotten.size:
-        print_line(f"{'would remove' if dry_run else 'removed'}  {shown_path(forgotten.directory)}  {_bytes(forgotten.size)}")
-    if not files:
-        print_line("There is no output to remove.")
-    elif dry_run:
-        print_line(f"Would remove {counted(files, 'file')}, {_bytes(size)}.")
-    else:
-        print_line(f"Removed {counted(files, 'file')}, {_bytes(size)}. `epbuild run {recipe}` restores what the store has.")
+    with Progress(*columns, console=Console(file=sys.stdout), transient=True) as display:
+        yield Bar(display)
 
 
 def _reasons(limits: Limits) -> dict[Reason, str]:
-    over = "" if limits.max_size is None else f"to come down to {_bytes(limits.max_size)}"
+    over = "" if limits.max_size is None else f"to come down to {bytes_text(limits.max_size)}"
     return {"unused": f"unused for {_age(limits.max_age)}", "over size": over, "damaged": "set aside as damaged"}
 
 
-def _sums(things: Iterable[Thing]) -> dict[Kind, dict[str, int]]:
+def _sums(entries: Iterable[Thing]) -> dict[Kind, dict[str, int]]:
     sums: dict[Kind, dict[str, int]] = {kind: {"count": 0, "bytes": 0} for kind in KINDS}
-    for thing in things:
-        sums[thing.kind]["count"] += 1
-        sums[thing.kind]["bytes"] += thing.size
+    for entry in entries:
+        sums[entry.kind]["count"] += 1
+        sums[entry.kind]["bytes"] += entry.size
     return sums
 
 
@@ -201,16 +190,16 @@ def _row(label: str, cells: Iterable[tuple[int, int]]) -> str:
     """A line of a table; each cell has a count and bytes, and is only a dash where there is nothing."""
     return (
         f"{label:<{_LABEL}}"
-        + "".join(f"{count:>8}{_bytes(size):>10}" if count else f"{'-':>8}{'':>10}" for count, size in cells).rstrip()
+        + "".join(f"{count:>8}{bytes_text(size):>10}" if count else f"{'-':>8}{'':>10}" for count, size in cells).rstrip()
     )
 
 
 def _print_list(title: str, paths: Sequence[Path]) -> None:
     print_line(f"{title}{':' if paths else '.'}")
-    for path in paths[:_MOST_NAMED]:
+    for path in paths[:MOST_NAMED]:
         print_line(f"  {path.parent}")
-    if len(paths) > _MOST_NAMED:
-        print_line(f"  and {len(paths) - _MOST_NAMED} more")
+    if len(paths) > MOST_NAMED:
+        print_line(f"  and {len(paths) - MOST_NAMED} more")
 
 
 def _age(seconds: float) -> str:
@@ -224,7 +213,7 @@ def _plural(kind: Kind) -> str:
     return kind if kind == "damaged" else f"{kind}s".replace(" ", "_")
 
 
-def _bytes(size: int) -> str:
+def bytes_text(size: int) -> str:
     from rich.filesize import decimal
 
     return decimal(size)

@@ -1,0 +1,211 @@
+"""The contents of the cache: counted, and checked for damage."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.entries import KINDS, Kind, Thing, files_below
+from epbuild.cache.errors import DamagedBlob, MissingBlob, NewerRecord
+from epbuild.cache.garbage import Leftovers
+from epbuild.cache.leases import Cancelled, lease
+from epbuild.cache.records import ActionRecords, address_records
+from epbuild.cache.roots import Roots
+from epbuild.commands.gc import LEASE, blob_sizes, readable_workspace
+from epbuild.compile.result_shape import action_records
+from epbuild.core.errors import StoreError
+
+_THREADS = min(4, os.cpu_count() or 1)
+_BATCH = 256
+
+
+class ByteProgress(Protocol):
+    """Takes how far a check is; from any thread, one at a time."""
+
+    def advance(self, done: int, total: int, /) -> None:
+        """So many bytes of so many are checked."""
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """What is in a cache: for each kind of entry how many there are and their bytes; and the workspaces that build with it."""
+
+    place: Path
+    entries: Mapping[Kind, tuple[int, int]]
+    toolchain_place: Path
+    toolchains: tuple[int, int]
+    workspaces: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class DamagedEntry:
+    """A blob or a record of the cache that is not what it should be, by its digest or key, and what it was part of."""
+
+    kind: str
+    name: str
+    why: str
+    part_of: tuple[str, ...]
+
+
+@dataclass
+class CacheCheck:
+    """What a check of the whole cache found."""
+
+    blobs: int = 0
+    records: int = 0
+    size: int = 0
+    damaged: list[DamagedEntry] = field(default_factory=list)
+
+
+def cache_stats(root: Path, toolchains: Path) -> CacheStats:
+    """What is in the store at `root`, and in the folder of all environments. Writes nothing. Raises StoreError."""
+    found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
+    records = itertools.chain.from_iterable(each.things() for each in (action_records(root), address_records(root)))
+    for thing in itertools.chain(BlobStore(root).things(), records, Leftovers(root).things()):
+        count, size = found[thing.kind]
+        found[thing.kind] = (count + 1, size + thing.size)
+    environments = [path for path in toolchains.iterdir() if (path / "env").is_dir()] if toolchains.is_dir() else []
+    size = sum(status.st_size for path in environments for _, status in files_below(path))
+    existing, _ = Roots(root).workspaces()
+    return CacheStats(root, found, toolchains, (len(environments), size), tuple(existing))
+
+
+def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event | None = None) -> CacheCheck:
+    """Read every blob and every record of the store; what is damaged is set aside, so that the next build makes it again.
+
+    Raises StoreError, and Cancelled when `cancelled` is set.
+    """
+    found = CacheCheck()
+    if not root.is_dir():
+        return found
+    stop = cancelled or threading.Event()
+    with lease(root, LEASE, cancelled=stop):
+        bad = _check_blobs(BlobStore(root), found, progress, stop)
+        lost, broken = _check_records(root, found, bad)
+    if bad or lost or broken:
+        origins = _Origins(Roots(root).workspaces()[0])
+        found.damaged += [DamagedEntry("blob", digest, why, origins.of_blob(digest, lost)) for digest, why in bad.items()]
+        found.damaged += [DamagedEntry("record", key, why, origins.of_key(key)) for key, why in broken.items()]
+    return found
+
+
+def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, stop: threading.Event) -> dict[str, str]:
+    """What is wrong with each bad blob, by its digest."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    total = sum(thing.size for thing in store.things())
+    lock = threading.Lock()
+
+    def read(count: int) -> None:
+        if stop.is_set():
+            raise Cancelled("verify")
+        with lock:
+            found.size += count
+            progress.advance(found.size, total)
+
+    def check(thing: Thing) -> str | None:
+        try:
+            store.check(thing.name, read)
+        except MissingBlob:  # it went while the others were read
+            return None
+        except DamagedBlob:
+            return "its bytes are not those that it is named by"
+        except StoreError as error:
+            return error.problems[0].message
+        return None
+
+    bad: dict[str, str] = {}
+    things = store.things()
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="verify")
+    try:
+        # A few at a time: a store may hold any number.
+        while batch := list(itertools.islice(things, _BATCH)):
+            for thing, why in zip(batch, pool.map(check, batch), strict=True):
+                found.blobs += 1
+                if why is not None:
+                    bad[thing.name] = why
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return bad
+
+
+def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+    """The records that lost one of the `bad` blobs, and what is wrong with each broken record, by its key; all are set aside."""
+    store, records = BlobStore(root), action_records(root)
+    lost: list[Mapping[str, Any]] = []
+    broken: dict[str, str] = {}
+    for key, record in _read(records, found, broken):
+        blobs = blob_sizes(record["result"])
+        missing = [digest for digest, size in blobs.items() if not store.has(digest, size)]
+        if missing and not bad.keys() & missing:
+            broken[key] = f"it names a blob that is not there: {missing[0]}"
+        elif missing:
+            lost.append(record)
+        else:
+            continue
+        records.set_aside(key)
+    for _ in _read(address_records(root), found, broken):
+        pass  # an address whose content has gone is fetched again
+    return lost, broken
+
+
+def _read(records: ActionRecords, found: CacheCheck, broken: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The records that this epbuild can read, by their keys; of each damaged one, which reading sets aside, what is wrong is noted."""
+    for thing in records.things():
+        found.records += 1
+        try:
+            record = records.look(thing.name)
+        except NewerRecord:
+            continue
+        if record is not None:
+            yield thing.name, record
+        elif not records.has(thing.name):
+            broken[thing.name] = "it is not a whole record"
+
+
+class _Origins:
+    """What blobs and records were part of, as far as workspaces know."""
+
+    def __init__(self, workspaces: Iterable[Path]) -> None:
+        self._steps: list[tuple[str, str, Mapping[str, Any]]] = []
+        for directory in workspaces:
+            with readable_workspace(directory) as workspace:
+                self._steps += [
+                    (f"{step.step} in {directory.parent}", step.action_key, step.result)
+                    for _, step in workspace.steps()
+                    if "artifacts" in step.result
+                ]
+
+    def of_key(self, key: str) -> tuple[str, ...]:
+        return tuple(name for name, action_key, _ in self._steps if action_key == key)
+
+    def of_blob(self, digest: str, records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+        """The steps that have the blob, each with its name there; where no workspace knows any, what the records hold."""
+        known = [f"{name} of {step}" for step, _, result in self._steps for name in _names(result, digest)]
+        if not known:
+            known = [
+                f"{name}, {_made_from(record['document'])}" for record in records for name in _names(record["result"], digest)
+            ]
+        return tuple(dict.fromkeys(known))
+
+
+def _made_from(document: Mapping[str, Any]) -> str:
+    """What a result is, by the document of its key, where nobody knows its step."""
+    if document.get("kind") == "prepare":
+        return f"prepared from {', '.join(document['source'])}"
+    return f"compiled from {', '.join(member['name'] for member in document['members'])}"
+
+
+def _names(result: Mapping[str, Any], digest: str) -> list[str]:
+    """What a blob is called in a result."""
+    names = [name for name, blob in result["artifacts"].items() if blob["digest"] == digest]
+    return [*names, *(["the log"] if result["log"]["digest"] == digest else [])]

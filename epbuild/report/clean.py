@@ -1,0 +1,44 @@
+"""What `clean` has removed, output by output, and the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from epbuild.commands.clean import Forgotten
+from epbuild.core.units import counted
+from epbuild.engine.events import shown_path
+from epbuild.publish.removal import Cleaned
+from epbuild.report.cache import MOST_NAMED, bytes_text
+from epbuild.report.text import print_line
+
+
+def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
+    """What was removed of one output, and what stayed there."""
+    folder = shown_path(found.directory)
+    removed = "would remove" if dry_run else "removed"
+    if found.removed:
+        print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {bytes_text(found.size)}")
+    words = {
+        "not made by epbuild": "epbuild did not make it",
+        "changed since": "it was changed since; --force removes it",
+        "of another recipe": f"it is an output of {found.owner}, too; `epbuild clean {found.owner}` removes it",
+    }
+    kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
+    for line in kept[:MOST_NAMED]:
+        print_line(f"{'kept':<{len(removed)}}  {line}")
+    if len(kept) > MOST_NAMED:
+        print_line(f"{'kept':<{len(removed)}}  and {len(kept) - MOST_NAMED} more there")
+
+
+def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recipe: Path, *, dry_run: bool) -> None:
+    """The sum of a `clean`, and how to get the outputs back."""
+    files, size = sum(len(item.removed) for item in found), sum(item.size for item in found)
+    if forgotten is not None and forgotten.size:
+        print_line(f"{'would remove' if dry_run else 'removed'}  {shown_path(forgotten.directory)}  {bytes_text(forgotten.size)}")
+    if not files:
+        print_line("There is no output to remove.")
+    elif dry_run:
+        print_line(f"Would remove {counted(files, 'file')}, {bytes_text(size)}.")
+    else:
+        print_line(f"Removed {counted(files, 'file')}, {bytes_text(size)}. `epbuild run {recipe}` restores what the store has.")
