@@ -78,7 +78,7 @@ class _Modules(dict[str, Any]):
         return get_command(importlib.import_module(f"epbuild.cli.{name}").app) if name in self else default
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"epbuild {__version__}")
         raise typer.Exit
@@ -93,10 +93,10 @@ _application = typer.Typer(
 
 
 @_application.callback()
-def _whole(
+def _global_options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_tell_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Build ONNX Runtime EPContext artifacts: one recipe in, verified and reproducible NPU models out."""

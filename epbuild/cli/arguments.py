@@ -92,7 +92,7 @@ RecipeOption = Annotated[
 ]
 
 
-def _names(metavar: str, steps: str, **settings: Any) -> Any:
+def _names_argument(metavar: str, steps: str, **settings: Any) -> Any:
     return typer.Argument(
         metavar=metavar,
         help=f"The recipe (default: {DEFAULT_RECIPE}), and then {steps}.",
@@ -103,9 +103,9 @@ def _names(metavar: str, steps: str, **settings: Any) -> Any:
 
 
 _GLOBS = "ids of steps, or globs over ids, such as 'emit:decoder/*'"
-Names = Annotated[list[str], _names("[RECIPE] [STEP]...", f"{_GLOBS}: only these", default_factory=list)]
-NeededNames = Annotated[list[str], _names("[RECIPE] STEP...", _GLOBS)]
-NamesOfOne = Annotated[list[str], _names("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
+Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}: only these", default_factory=list)]
+NeededNames = Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
+NamesOfOne = Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
 Json = Annotated[bool, option("--json", help="Print JSON only.")]
 Locked = Annotated[bool, option("--locked", help="Refuse whatever is not as the recipe's lock says (`epbuild lock`).")]
 Settings = Annotated[

@@ -9,7 +9,7 @@ from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.commands.log import logged_steps, read_log
 from epbuild.commands.run import Request, read_plan, workspace_of
-from epbuild.report.text import print_line
+from epbuild.report.terminal import print_line
 
 app = arguments.application()
 

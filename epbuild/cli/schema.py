@@ -11,7 +11,7 @@ import typer
 from epbuild.cli import arguments
 from epbuild.commands.schema import SCHEMAS, editor_schema
 from epbuild.core.atomic import write_file
-from epbuild.report.text import print_line
+from epbuild.report.terminal import print_line
 
 app = arguments.application()
 

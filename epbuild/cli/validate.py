@@ -11,7 +11,7 @@ from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
 from epbuild.report.documents import print_json, problem_document
 from epbuild.report.problems import tell_problems
-from epbuild.report.text import print_line
+from epbuild.report.terminal import print_line
 
 _FORMAT = 1
 

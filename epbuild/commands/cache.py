@@ -143,7 +143,7 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
     store, records = BlobStore(root), action_records(root)
     lost: list[Mapping[str, Any]] = []
     broken: dict[str, str] = {}
-    for key, record in _read(records, found, broken):
+    for key, record in _read_records(records, found, broken):
         blobs = blob_sizes(record["result"])
         missing = [digest for digest, size in blobs.items() if not store.has(digest, size)]
         if missing and not bad.keys() & missing:
@@ -153,12 +153,12 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
         else:
             continue
         records.set_aside(key)
-    for _ in _read(address_records(root), found, broken):
+    for _ in _read_records(address_records(root), found, broken):
         pass  # an address whose content has gone is fetched again
     return lost, broken
 
 
-def _read(records: ActionRecords, found: CacheCheck, broken: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The records that this epbuild can read, by their keys; of each damaged one, which reading sets aside, what is wrong is noted."""
     for thing in records.things():
         found.records += 1
@@ -190,10 +190,12 @@ class _Origins:
 
     def of_blob(self, digest: str, records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
         """The steps that have the blob, each with its name there; where no workspace knows any, what the records hold."""
-        known = [f"{name} of {step}" for step, _, result in self._steps for name in _names(result, digest)]
+        known = [f"{name} of {step}" for step, _, result in self._steps for name in _blob_names(result, digest)]
         if not known:
             known = [
-                f"{name}, {_made_from(record['document'])}" for record in records for name in _names(record["result"], digest)
+                f"{name}, {_made_from(record['document'])}"
+                for record in records
+                for name in _blob_names(record["result"], digest)
             ]
         return tuple(dict.fromkeys(known))
 
@@ -205,7 +207,7 @@ def _made_from(document: Mapping[str, Any]) -> str:
     return f"compiled from {', '.join(member['name'] for member in document['members'])}"
 
 
-def _names(result: Mapping[str, Any], digest: str) -> list[str]:
+def _blob_names(result: Mapping[str, Any], digest: str) -> list[str]:
     """What a blob is called in a result."""
     names = [name for name, blob in result["artifacts"].items() if blob["digest"] == digest]
     return [*names, *(["the log"] if result["log"]["digest"] == digest else [])]

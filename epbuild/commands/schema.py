@@ -170,9 +170,9 @@ def _values(option: Option, names: tuple[str, ...]) -> _Schema:
         case "integer" | "number" | "size":
             number: _Schema = {"type": "number" if option.type == "number" else "integer"}
             if option.minimum is not None:
-                number["minimum"] = _whole(option.minimum)
+                number["minimum"] = _plain_number(option.minimum)
             if option.maximum is not None:
-                number["maximum"] = _whole(option.maximum)
+                number["maximum"] = _plain_number(option.maximum)
             return {"anyOf": [number, {"type": "string"}]}
         case _:
             proposed = [_natural(value) for value in (names or option.values)]
@@ -202,5 +202,5 @@ def _natural(value: str) -> str | int | bool:
     return int(value) if value.isdecimal() and str(int(value)) == value else value
 
 
-def _whole(number: float) -> float | int:
+def _plain_number(number: float) -> float | int:
     return int(number) if float(number).is_integer() else number

@@ -14,8 +14,8 @@ from epbuild.cache.entries import KINDS, Kind, Thing
 from epbuild.commands.cache import CacheCheck, CacheStats
 from epbuild.commands.gc import Collection
 from epbuild.core.units import counted
-from epbuild.report.problems import is_screen
-from epbuild.report.text import print_line
+from epbuild.report.amounts import amount
+from epbuild.report.terminal import is_screen, print_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -98,12 +98,10 @@ def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run:
     verb = "Would remove" if dry_run else "Removed"
     reasons = Counter(reason for _, reason in collected.removed)
     why = [f"{reasons[reason]} {words}" for reason, words in _reasons(limits).items() if reasons[reason]]
-    text = (
-        f"{verb} {bytes_text(sum(entry.size for entry in removed))}: {', '.join(why)}." if why else "There is nothing to remove."
-    )
-    print_line(f"{text} {bytes_text(collected.left)} {'would be' if dry_run and why else 'are'} left in {place}.")
+    text = f"{verb} {amount(sum(entry.size for entry in removed))}: {', '.join(why)}." if why else "There is nothing to remove."
+    print_line(f"{text} {amount(collected.left)} {'would be' if dry_run and why else 'are'} left in {place}.")
     if limits.max_size is not None and collected.left > limits.max_size:
-        print_line(f"That is over {bytes_text(limits.max_size)}: what is left is needed, or was used within the last hour.")
+        print_line(f"That is over {amount(limits.max_size)}: what is left is needed, or was used within the last hour.")
     if found.workspaces:
         _print_list(f"Needed: what {counted(len(found.workspaces), 'workspace')} built last", found.workspaces)
     else:
@@ -134,7 +132,7 @@ def print_cache_check(found: CacheCheck) -> None:
         print_line(f"damaged {damage.kind} {damage.name}\n  {damage.why}")
         for name in damage.part_of or ("no workspace knows what it was part of",):
             print_line(f"  {name}")
-    read = f"{counted(found.blobs, 'blob')} ({bytes_text(found.size)}) and {counted(found.records, 'record')}"
+    read = f"{counted(found.blobs, 'blob')} ({amount(found.size)}) and {counted(found.records, 'record')}"
     if found.damaged:
         print_line(f"{read}: {len(found.damaged)} damaged. That is set aside; the next build that needs it makes it again.")
     else:
@@ -174,7 +172,7 @@ def check_progress() -> Iterator[Bar | NoBar]:
 
 
 def _reasons(limits: Limits) -> dict[Reason, str]:
-    over = "" if limits.max_size is None else f"to come down to {bytes_text(limits.max_size)}"
+    over = "" if limits.max_size is None else f"to come down to {amount(limits.max_size)}"
     return {"unused": f"unused for {_age(limits.max_age)}", "over size": over, "damaged": "set aside as damaged"}
 
 
@@ -190,7 +188,7 @@ def _row(label: str, cells: Iterable[tuple[int, int]]) -> str:
     """A line of a table; each cell has a count and bytes, and is only a dash where there is nothing."""
     return (
         f"{label:<{_LABEL}}"
-        + "".join(f"{count:>8}{bytes_text(size):>10}" if count else f"{'-':>8}{'':>10}" for count, size in cells).rstrip()
+        + "".join(f"{count:>8}{amount(size):>10}" if count else f"{'-':>8}{'':>10}" for count, size in cells).rstrip()
     )
 
 
@@ -211,9 +209,3 @@ def _age(seconds: float) -> str:
 
 def _plural(kind: Kind) -> str:
     return kind if kind == "damaged" else f"{kind}s".replace(" ", "_")
-
-
-def bytes_text(size: int) -> str:
-    from rich.filesize import decimal
-
-    return decimal(size)

@@ -20,8 +20,8 @@ from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted
+from epbuild.report.amounts import amount, percent, signed
+from epbuild.report.terminal import coloured, painted
 
 WIDTH = 80
 _CELLS = (11, 11, 12, 9)
@@ -133,10 +133,10 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
         # One file's numbers need not be told twice, if they are all that there is to tell.
         alone = len(files) == 1 and files[0].change == sizes[item].change
         yield from _row(item.directory, ("",) * 4 if alone else sizes[item].in_words)
-        yield from _listed(files, _MOST_FILES, "  {} other files")
-    yield from _listed([sizes[item] for item in changed[_MOST_OUTPUTS:]], 0, "{} other outputs")
-    yield from _listed(new, 0, "{} new outputs")
-    yield from _listed(gone, 0, "{} removed outputs")
+        yield from _limited_rows(files, _MOST_FILES, "  {} other files")
+    yield from _limited_rows([sizes[item] for item in changed[_MOST_OUTPUTS:]], 0, "{} other outputs")
+    yield from _limited_rows(new, 0, "{} new outputs")
+    yield from _limited_rows(gone, 0, "{} removed outputs")
     if len(outputs) + len(gone) > 1:
         yield from _row("in all", _sum([*sizes.values(), *gone]).in_words)
     if alike:
@@ -178,26 +178,6 @@ def time_lines(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
         yield from _row(step, ("", "", f"{own:,.1f} s", f"{100 * own / total:.0f}%"))
 
 
-def amount(size: int) -> str:
-    """Bytes in words."""
-    from rich.filesize import decimal
-
-    return decimal(size)
-
-
-def signed(size: int) -> str:
-    """A difference of bytes in words."""
-    return f"{'-' if size < 0 else '+'}{amount(abs(size))}"
-
-
-def percent(part: int, whole: int) -> str:
-    """A difference as a part of something, with its sign, or how many times as much it is; nothing where the something is nothing."""
-    if not whole:
-        return ""
-    value = 100 * part / whole
-    return f"{value:+,.1f}%" if value < 1000 else f"{1 + value / 100:,.0f}x"
-
-
 def _is_told(output: OutputCompared, file: ChangedFile) -> bool:
     """Whether a file has a row of its own: not an archive, which is the output, and not the blobs of an image, whose names say nothing."""
     name = file.path.rpartition("/")[2]
@@ -228,7 +208,7 @@ def _saving(found: Iterable[SharingSaved]) -> tuple[str, str, str, str]:
     return amount(unshared), amount(shared), signed(saved).lstrip("+"), percent(saved, unshared).lstrip("+")
 
 
-def _listed(found: Sequence[Sizes], most: int, others: str) -> Iterator[str]:
+def _limited_rows(found: Sequence[Sizes], most: int, others: str) -> Iterator[str]:
     """So many rows, and the sum of the others as one more, which is no gain for a single other."""
     most = len(found) if len(found) == most + 1 else most
     for item in found[:most]:

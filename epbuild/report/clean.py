@@ -9,8 +9,9 @@ from epbuild.commands.clean import Forgotten
 from epbuild.core.units import counted
 from epbuild.engine.events import shown_path
 from epbuild.publish.removal import Cleaned
-from epbuild.report.cache import MOST_NAMED, bytes_text
-from epbuild.report.text import print_line
+from epbuild.report.amounts import amount
+from epbuild.report.cache import MOST_NAMED
+from epbuild.report.terminal import print_line
 
 
 def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
@@ -18,7 +19,7 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
     folder = shown_path(found.directory)
     removed = "would remove" if dry_run else "removed"
     if found.removed:
-        print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {bytes_text(found.size)}")
+        print_line(f"{removed}  {shown_path(found.place)}  {counted(len(found.removed), 'file')}, {amount(found.size)}")
     words = {
         "not made by epbuild": "epbuild did not make it",
         "changed since": "it was changed since; --force removes it",
@@ -35,10 +36,10 @@ def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recip
     """The sum of a `clean`, and how to get the outputs back."""
     files, size = sum(len(item.removed) for item in found), sum(item.size for item in found)
     if forgotten is not None and forgotten.size:
-        print_line(f"{'would remove' if dry_run else 'removed'}  {shown_path(forgotten.directory)}  {bytes_text(forgotten.size)}")
+        print_line(f"{'would remove' if dry_run else 'removed'}  {shown_path(forgotten.directory)}  {amount(forgotten.size)}")
     if not files:
         print_line("There is no output to remove.")
     elif dry_run:
-        print_line(f"Would remove {counted(files, 'file')}, {bytes_text(size)}.")
+        print_line(f"Would remove {counted(files, 'file')}, {amount(size)}.")
     else:
-        print_line(f"Removed {counted(files, 'file')}, {bytes_text(size)}. `epbuild run {recipe}` restores what the store has.")
+        print_line(f"Removed {counted(files, 'file')}, {amount(size)}. `epbuild run {recipe}` restores what the store has.")

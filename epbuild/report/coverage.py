@@ -21,10 +21,9 @@ from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, StepFailed, StepFinished
-from epbuild.report.changes import amount
-from epbuild.report.markdown import Table, code, written
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted
+from epbuild.report.amounts import amount
+from epbuild.report.table import Table, code, written
+from epbuild.report.terminal import coloured, painted
 
 FORMAT = 1
 _WIDTH = 80
@@ -99,7 +98,7 @@ def coverage_lines(rows: Sequence[ModelCovered], told: frozenset[str] = frozense
     """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `told` of."""
     colour = coloured(sys.stdout)
     yield f"{painted('Coverage', _BOLD, colour)}: {_sum(rows)}"
-    cells = [[_outcome(row), _size(row), _time(row), _accuracy(row)] for row in rows]
+    cells = [[_outcome(row), _size_cell(row), _time(row), _accuracy(row)] for row in rows]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
     room = _WIDTH - sum(widths)
@@ -131,7 +130,7 @@ def coverage_table(rows: Sequence[ModelCovered], told: frozenset[str] = frozense
             code(row.model),
             code(row.target),
             _outcome(row),
-            _size(row),
+            _size_cell(row),
             _time(row),
             *([_accuracy(row)] if figures else []),
             code(why, _LONGEST_REASON) if (why := "" if row.step in told else _why(row)) else "",
@@ -160,7 +159,7 @@ def _why(row: ModelCovered) -> str:
     return row.reason or ""
 
 
-def _size(row: ModelCovered) -> str:
+def _size_cell(row: ModelCovered) -> str:
     return amount(row.size) if row.size is not None else ""
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from epbuild.core.differences import shown
 from epbuild.core.errors import printable
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.report.problems import coloured
+from epbuild.report.terminal import coloured
 
 FORMAT = 1
 
@@ -28,7 +28,7 @@ _WIDTH = 80
 _GAP = 2
 _VALUE = 22
 _WHAT = _WIDTH - 2 * (_VALUE + _GAP)
-UNTOLD = "the options, the toolchain and the source models"
+NOT_COMPARED = "the options, the toolchain and the source models"
 """What is not compared where there is no manifest."""
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -80,7 +80,7 @@ def print_comparison(found: Comparison) -> None:
         has_none = " and ".join(found.without_manifest) + (
             " has no manifest" if len(found.without_manifest) == 1 else " have no manifests"
         )
-        notes.append(f"Not compared, as {has_none}: {UNTOLD}.")
+        notes.append(f"Not compared, as {has_none}: {NOT_COMPARED}.")
     if notes:
         lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -19,7 +19,7 @@ from typing import Any
 
 from epbuild.commands.explain import Explanation
 from epbuild.core.differences import shown
-from epbuild.report.problems import coloured
+from epbuild.report.terminal import coloured
 
 FORMAT = 1
 
@@ -29,7 +29,7 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 def explanation_document(recipe: str, found: Sequence[Explanation]) -> dict[str, Any]:
     """`explain --json`: every explained step with its state, and the facts that changed."""
-    return {"format": FORMAT, "recipe": recipe, "steps": [_document(explanation) for explanation in found]}
+    return {"format": FORMAT, "recipe": recipe, "steps": [_cause_document(explanation) for explanation in found]}
 
 
 def print_explanations(found: Sequence[Explanation]) -> None:
@@ -42,7 +42,7 @@ def print_explanations(found: Sequence[Explanation]) -> None:
     sys.stdout.write("\n".join(texts))
 
 
-def _document(explanation: Explanation) -> dict[str, Any]:
+def _cause_document(explanation: Explanation) -> dict[str, Any]:
     return {
         "id": explanation.step.id,
         "state": explanation.state,
@@ -54,7 +54,7 @@ def _document(explanation: Explanation) -> dict[str, Any]:
             {"what": change.what, "place": list(change.place), "old": change.old, "new": change.new}
             for change in explanation.changes
         ],
-        "causes": [_document(cause) for cause in explanation.causes],
+        "causes": [_cause_document(cause) for cause in explanation.causes],
     }
 
 

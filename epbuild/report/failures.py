@@ -23,8 +23,7 @@ from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, RunStarted, StepFailed
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted
+from epbuild.report.terminal import coloured, painted
 
 _WIDTH = 80
 _MOST_STEPS = 20
@@ -32,7 +31,7 @@ _BOLD = "1"
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailureGroup:
     """Why steps failed, and which."""
 
     reason: str
@@ -60,10 +59,10 @@ class FailureList:
                     reason = _sentence(problem)
                     self._found.setdefault((allowed, _without_names(reason, step)), {})[step] = reason
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[FailureGroup]:
         """What failed by now."""
         return [
-            Failure(reason if len(steps) > 1 else next(iter(steps.values())), tuple(steps), allowed)
+            FailureGroup(reason if len(steps) > 1 else next(iter(steps.values())), tuple(steps), allowed)
             for (allowed, reason), steps in self._found.items()
         ]
 
@@ -80,7 +79,7 @@ class FailureList:
         return [line for allowed in (True, False) for line in failure_lines([one for one in found if one.allowed is allowed])]
 
 
-def failure_lines(failures: list[Failure]) -> Iterator[str]:
+def failure_lines(failures: list[FailureGroup]) -> Iterator[str]:
     """A heading, then each reason, and below it its steps; of failures that are all allowed, or none."""
     steps = {step for failure in failures for step in failure.steps}
     if not steps:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.errors import printable
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted
+from epbuild.report.terminal import coloured, painted
 from epbuild.verify.findings import Finding, Outcome
 
 FORMAT = 1

@@ -9,8 +9,8 @@ from pathlib import Path
 import typer
 
 from epbuild.commands.init.answers import FirstRecipe
-from epbuild.commands.init.kinds import KINDS, Kind, without_recipe
-from epbuild.commands.init.recipe import Wishes
+from epbuild.commands.init.kinds import KINDS, StarterKind, without_recipe
+from epbuild.commands.init.recipe import RecipeChoices
 from epbuild.commands.init.sizing import BadSizes, Check, Sizes
 from epbuild.commands.init.sources import FoundModel, LeftOut
 from epbuild.core.defaults import DEFAULT_RECIPE
@@ -18,8 +18,9 @@ from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.onnxfile.headers import ValueInfo
 from epbuild.onnxfile.sizes import shape_text
+from epbuild.report.amounts import amount
 from epbuild.report.problems import tell_problems
-from epbuild.report.text import print_line
+from epbuild.report.terminal import print_line
 
 _WIDTH = 80
 
@@ -30,7 +31,7 @@ class TerminalQuestions:
     def models(self) -> list[str]:
         return str(typer.prompt("Models (files, folders or globs, with spaces between)")).split()
 
-    def kind(self) -> Kind:
+    def kind(self) -> StarterKind:
         """The EP that a person chooses of all that the catalog knows, with what each can do here."""
         print_line("Execution providers:")
         wide = max(map(len, KINDS)) + 2
@@ -44,7 +45,7 @@ class TerminalQuestions:
         default = next((name for name, kind in KINDS.items() if not kind.obstacle() and not kind.condition()), next(iter(KINDS)))
         return KINDS[str(typer.prompt("Execution provider", value_proc=_read_kind, default=default))]
 
-    def targets(self, kind: Kind) -> list[str]:
+    def targets(self, kind: StarterKind) -> list[str]:
         words = kind.start.words[0].upper() + kind.start.words[1:]
         return str(typer.prompt(f"{words}; several with spaces between", default=kind.start.example)).split()
 
@@ -66,7 +67,7 @@ class TerminalQuestions:
 
     def show_found(self, found: Sequence[FoundModel]) -> None:
         print_line(f"{counted(len(found), 'model')}:")
-        for line in _listed(found):
+        for line in _model_lines(found):
             print_line(line)
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
@@ -74,25 +75,25 @@ class TerminalQuestions:
         for item in left:
             _print_wrapped(f"Left out: {printable(item.path)}. {printable(item.why)}", "", "  ", break_on_hyphens=False)
 
-    def show_static(self, kind: Kind) -> None:
+    def show_static(self, kind: StarterKind) -> None:
         print_line(f"{kind.entry.ep} takes static shapes only.")
         print_line("Give sizes to what is open; Enter takes the guess.")
 
 
 def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
     """What was written, after its warnings; `with_models`: the models as well, where there is a choice of them."""
-    wishes, show = recipe.wishes, TerminalQuestions()
+    choices, show = recipe.choices, TerminalQuestions()
     tell_problems(recipe.warnings, "warning")
     if with_models and (len(recipe.found) > 1 or recipe.left):
         show.show_found(recipe.found)
     show.show_left(recipe.left)
-    if obstacle := wishes.kind.obstacle():
-        print_line(f"Not here: {wishes.kind.entry.ep} {obstacle}.")
-    _print_guesses(wishes)
-    several = " --keep-going" if len(wishes.models) > 1 and not wishes.share_weights else ""
+    if obstacle := choices.kind.obstacle():
+        print_line(f"Not here: {choices.kind.entry.ep} {obstacle}.")
+    _print_guesses(choices)
+    several = " --keep-going" if len(choices.models) > 1 and not choices.share_weights else ""
     path = recipe.path
     shown = "" if path == Path(DEFAULT_RECIPE) else f" {path}" if " " not in str(path) else f' "{path}"'
-    counts = f"{counted(len(wishes.models), 'model')} for {counted(len(wishes.targets), 'target')}"
+    counts = f"{counted(len(choices.models), 'model')} for {counted(len(choices.targets), 'target')}"
     print_line(f"Wrote {path}: {counts}. Next: epbuild run{shown}{several}")
 
 
@@ -102,11 +103,11 @@ def _read_kind(text: str) -> str:
     return text.lower()
 
 
-def _listed(found: Sequence[FoundModel]) -> Iterator[str]:
+def _model_lines(found: Sequence[FoundModel]) -> Iterator[str]:
     """A line for each model: its file, its size, its inputs; what is too long for it goes on in others."""
     wide = min(max(len(model.path) for model in found), _WIDTH // 2)
     for model in found:
-        size = "" if model.size is None else _amount(model.size)
+        size = "" if model.size is None else amount(model.size)
         inputs = "looked at when it is built" if model.header is None else ", ".join(map(_input, model.header.inputs))
         head = f"  {printable(model.path):{wide}}  {size:>9}  "
         yield from textwrap.wrap(
@@ -120,14 +121,8 @@ def _input(value: ValueInfo) -> str:
     return f"{value.name}{shape_text(shape).replace(', ', ',')}"
 
 
-def _amount(size: int) -> str:
-    from rich.filesize import decimal
-
-    return decimal(size)
-
-
-def _print_guesses(wishes: Wishes) -> None:
-    guesses = sum(not sized.chosen for model in wishes.models for sized in wishes.sizes.get(model, {}).values())
+def _print_guesses(choices: RecipeChoices) -> None:
+    guesses = sum(not sized.chosen for model in choices.models for sized in choices.sizes.get(model, {}).values())
     if guesses:
         print_line(
             f"The sizes of {counted(guesses, 'input')} are guesses, marked in the recipe: look at them, or give them with --size."

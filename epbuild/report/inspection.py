@@ -10,8 +10,8 @@ from typing import Any
 from epbuild.catalog.catalog import BUILT_IN, SUFFIX
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted
+from epbuild.report.amounts import amount
+from epbuild.report.terminal import coloured, painted
 from epbuild.verify.fallback import LeftNode, Outside
 
 _WIDTH = 80
@@ -36,15 +36,15 @@ _Line = tuple[str, str, str]
 def print_inspection(found: Mapping[str, Any]) -> None:
     """What `inspect_model` found."""
     colour = coloured(sys.stdout)
-    _heading(f"{found['file']} ({_size(found['size'])})", colour)
-    _write(_values(found), colour)
+    _heading(f"{found['file']} ({amount(found['size'])})", colour)
+    _print_lines(_values(found), colour)
     for node in found["ep_context_nodes"]:
         sys.stdout.write("\n")
         _heading(f"EPContext {node['name']}" + (" (in a subgraph)" if node["subgraph"] else ""), colour)
-        _write(_node(node), colour)
+        _print_lines(_node(node), colour)
     if found["ep_context_nodes"]:
         sys.stdout.write("\n")
-    _write(_rest(found), colour)
+    _print_lines(_rest(found), colour)
 
 
 def print_inspections(found: Mapping[str, Any]) -> None:
@@ -55,16 +55,16 @@ def print_inspections(found: Mapping[str, Any]) -> None:
             sys.stdout.write("\n")
         if "problem" in model:
             _heading(model["file"], colour)
-            _write([("problem", model["problem"], _RED)], colour)
+            _print_lines([("problem", model["problem"], _RED)], colour)
         else:
             print_inspection(model)
     for shared in found["shared"]:
         sys.stdout.write("\n")
-        _heading(f"Shared: {shared['file']} ({_size(shared['size'])})", colour)
+        _heading(f"Shared: {shared['file']} ({amount(shared['size'])})", colour)
         count = len(shared["models"])
-        saved = f"{_size(shared['saved'])}, against a copy of it for each of {count} models"
+        saved = f"{amount(shared['saved'])}, against a copy of it for each of {count} models"
         users = [("used by" if number == 0 else "", file, _PLAIN) for number, file in enumerate(shared["models"])]
-        _write([*users, ("saves", saved, _GREEN)], colour)
+        _print_lines([*users, ("saves", saved, _GREEN)], colour)
 
 
 def _values(found: Mapping[str, Any]) -> Iterator[_Line]:
@@ -81,11 +81,11 @@ def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
     if node["reference"] is not None:
         yield (
             "context",
-            f"{node['reference'] or 'none'}" + (f" ({_size(node['size'])})" if node["size"] is not None else ""),
+            f"{node['reference'] or 'none'}" + (f" ({amount(node['size'])})" if node["size"] is not None else ""),
             _PLAIN,
         )
     elif node["size"] or (node["main_context"] and node["size"] is not None):
-        yield "context", f"embedded, {_size(node['size'])}", _PLAIN
+        yield "context", f"embedded, {amount(node['size'])}", _PLAIN
     elif node["main_context"]:
         yield "context", "none", _PLAIN
     else:
@@ -136,7 +136,7 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
     if weights["count"]:
         yield (
             "weights left",
-            f"{weights['count']} initializers, {_size(weights['inline_bytes'])} of them in the model file",
+            f"{weights['count']} initializers, {amount(weights['inline_bytes'])} of them in the model file",
             _PLAIN,
         )
     for ep, text in found["compatibility"].items():
@@ -149,7 +149,7 @@ def _heading(text: str, colour: bool) -> None:
     sys.stdout.write(painted(printable(text), _BOLD, colour) + "\n")
 
 
-def _write(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
+def _print_lines(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
     """Lines with a label in a column of its own; a text breaks between words only, so that a name can be searched for."""
     for label, text, style in lines:
         parts = textwrap.wrap(printable(text), _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False) or [""]
@@ -161,9 +161,3 @@ def _write(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
 
 def _nodes(count: int) -> str:
     return counted(count, "node")
-
-
-def _size(number: int) -> str:
-    from rich.filesize import decimal
-
-    return decimal(number)

@@ -21,7 +21,7 @@ class Rows:
     def __init__(self) -> None:
         self._display = Display(
             SpinnerColumn(),
-            _Subject(table_column=Column(no_wrap=True, overflow="ellipsis")),
+            _SubjectColumn(table_column=Column(no_wrap=True, overflow="ellipsis")),
             TextColumn(
                 "{task.fields[words]}",
                 style="dim",
@@ -73,7 +73,7 @@ class Rows:
         self._display.stop()
 
 
-class _Subject(ProgressColumn):
+class _SubjectColumn(ProgressColumn):
     """What a row is about; that of all steps ends with how long the rest is likely to take, as the clock goes on."""
 
     def render(self, task: Task) -> ConsoleRenderable:

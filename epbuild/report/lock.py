@@ -12,8 +12,7 @@ from epbuild.core.errors import Problem, printable
 from epbuild.core.units import counted
 from epbuild.engine.events import shown_path
 from epbuild.report.documents import problem_document
-from epbuild.report.problems import coloured
-from epbuild.report.text import painted, print_line
+from epbuild.report.terminal import coloured, painted, print_line
 from epbuild.toolchain.lock_changes import LockChange
 from epbuild.toolchain.lock_facts import Lock
 

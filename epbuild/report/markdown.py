@@ -1,7 +1,6 @@
-"""Tables as GitHub-flavoured Markdown, and in them comparisons of artifacts, for the comment of a pull request.
+"""Comparisons of artifacts as Markdown, for the comment of a pull request.
 
-All that comes from artifacts is shown as code, so that a name can neither become markup nor call anybody. The text is ASCII, whatever the
-encoding of standard output, and short enough for a comment.
+The text is ASCII, whatever the encoding of standard output, and short enough for a comment.
 """
 
 from __future__ import annotations
@@ -9,26 +8,23 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from epbuild.core.differences import shown
-from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.diff.difference import Comparison, Difference
 from epbuild.diff.sizes import SizeChange
-from epbuild.report.changes import amount, percent, signed
-from epbuild.report.difference import UNTOLD
+from epbuild.report.amounts import amount, percent, signed
+from epbuild.report.difference import NOT_COMPARED
+from epbuild.report.table import Table, code, written
 
 MOST_CHARACTERS = 65_000
 """GitHub takes 65,536 in a comment."""
 
-_OPEN_ROWS = 12
-"""A longer list is folded."""
 _MOST_ROWS = (200, 50, 15, 3, 0)
 """How many rows a list has at most: fewer where the comment would be too long."""
 _MOST_PLACES = 3
-_LONGEST = 120
 _NOTHING = "-"
 _REST = ", which `epbuild diff` lists"
 _ARROW = "&rarr;"
@@ -38,17 +34,6 @@ _FOLDED = {"Contexts", "Names"}
 """What follows from the others."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """A list with a title; a column whose heading begins with `>` has numbers. `note` is a sentence below it."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-    folded: bool = False
-
-
 def print_markdown(old: str, new: str, found: Comparison) -> None:
     """`diff --markdown`."""
     sys.stdout.write(markdown(old, new, found))
@@ -56,7 +41,7 @@ def print_markdown(old: str, new: str, found: Comparison) -> None:
 
 def markdown(old: str, new: str, found: Comparison) -> str:
     """What differs between the artifacts at two paths: a headline, then tables of sizes, and of facts by what they are about."""
-    untold = _untold(old, new, found)
+    untold = _not_compared(old, new, found)
     if not found.differences:
         return " ".join(filter(None, (f"**{found.verdict}**", untold))) + "\n"
     tables = [table for table in (_alone(found), *_size_tables(found), *_fact_tables(found)) if table.rows]
@@ -68,18 +53,6 @@ def markdown(old: str, new: str, found: Comparison) -> str:
         if len(text) <= MOST_CHARACTERS:
             break
     return text
-
-
-def code(text: str, longest: int = _LONGEST) -> str:
-    """A text from outside as code, in which nothing is markup, in a table or not. Of a long one, the middle is left out."""
-    text = printable(text)
-    if len(text) > longest:
-        text = f"{text[: longest // 2]}...{text[-longest // 2 :]}"
-    if not text:
-        return "(empty)"
-    if text.isascii() and text == text.strip() and not re.search(r"[`|\\]", text):
-        return f"`{text}`"
-    return f"<code>{re.sub(r'[^A-Za-z0-9 ]', lambda match: f'&#{ord(match[0])};', text)}</code>"
 
 
 def _headline(found: Comparison) -> str:
@@ -108,7 +81,7 @@ def _alone(found: Comparison) -> Table:
     """The outputs that only one side has."""
     rows = [
         (
-            _place(item.artifact),
+            _output_cell(item.artifact),
             code(item.new or item.old) if item.new or item.old else _NOTHING,
             "new" if item.kind == "added" else "gone",
         )
@@ -130,7 +103,7 @@ def _size_tables(found: Comparison) -> Iterator[Table]:
         told.sort(key=lambda item: (-abs((item.after or 0) - (item.before or 0)), item.artifact, item.name))
         rows = tuple(
             (
-                *([_place(item.artifact)] if several else []),
+                *([_output_cell(item.artifact)] if several else []),
                 code(item.name),
                 *(_NOTHING if size is None else amount(size) for size in (item.before, item.after)),
                 _change(item.before, item.after),
@@ -159,7 +132,7 @@ def _fact_tables(found: Comparison) -> Iterator[Table]:
             where = tables[_subject(item)].setdefault((code(replace(item, artifact="").what), *values), [])
             where.append(item.artifact)
     for title, facts in tables.items():
-        rows = [(*fact, *([_places(where, found.artifacts)] if several else [])) for fact, where in facts.items()]
+        rows = [(*fact, *([_output_cells(where, found.artifacts)] if several else [])) for fact, where in facts.items()]
         yield Table(title, ("", "before", "after", *(["outputs"] if several else [])), tuple(rows), folded=title in _FOLDED)
 
 
@@ -175,14 +148,14 @@ def _value(item: Difference, value: Any) -> str:
     return _NOTHING if value is None and item.kind != "changed" else code(shown(value))
 
 
-def _place(artifact: str) -> str:
+def _output_cell(artifact: str) -> str:
     return code(artifact.rstrip("/"))
 
 
-def _places(where: list[str], everywhere: tuple[str, ...]) -> str:
+def _output_cells(where: list[str], everywhere: tuple[str, ...]) -> str:
     if len(where) == len(everywhere) > 1:
         return f"all {len(where)}"
-    named = ", ".join(_place(place) for place in where[:_MOST_PLACES])
+    named = ", ".join(_output_cell(place) for place in where[:_MOST_PLACES])
     return f"{named} and {len(where) - _MOST_PLACES} more" if len(where) > _MOST_PLACES else named
 
 
@@ -193,28 +166,8 @@ def _change(before: int | None, after: int | None) -> str:
     return "same size" if before == after else f"{signed(after - before)}{f', {part}' if part else ''}"
 
 
-def _untold(old: str, new: str, found: Comparison) -> str:
+def _not_compared(old: str, new: str, found: Comparison) -> str:
     without = [code({"A": old, "B": new}[side]) for side in found.without_manifest]
     if not without:
         return ""
-    return (
-        f"Not compared, as {' and '.join(without)} {'has no manifest' if len(without) == 1 else 'have no manifests'}: {UNTOLD}."
-    )
-
-
-def written(table: Table, most: int, rest: str = "") -> str:
-    """A table as Markdown; of a long one, the first rows, and how many more there are, and where: `rest` ends that sentence."""
-    if not most:
-        return f"{table.title}: {len(table.rows)}"
-    lines = [_cells(column.removeprefix(">") for column in table.columns)]
-    lines += [_cells("--:" if column.startswith(">") else "---" for column in table.columns)]
-    lines += [_cells(row) for row in table.rows[:most]]
-    more = f"and {len(table.rows) - most} more{rest}." if len(table.rows) > most else ""
-    body = "\n\n".join(filter(None, ("\n".join(lines), more, table.note)))
-    if table.folded or len(table.rows) > _OPEN_ROWS:
-        return f"<details><summary>{table.title} ({len(table.rows)})</summary>\n\n{body}\n\n</details>"
-    return f"#### {table.title}\n\n{body}"
-
-
-def _cells(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"Not compared, as {' and '.join(without)} {'has no manifest' if len(without) == 1 else 'have no manifests'}: {NOT_COMPARED}."

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from epbuild.core.atomic import WINDOWS
 from epbuild.core.errors import Position, Problem, printable
 from epbuild.core.redact import redacted
+from epbuild.report.terminal import coloured, under_github_actions
 
 Kind = Literal["error", "warning", "note"]
 
@@ -61,32 +61,6 @@ def tell_count(problems: Sequence[Problem]) -> None:
     """How many problems were told, on standard error, for a list of places in a file: one that is long says how far there is to go."""
     if any(isinstance(problem.where, Position) for problem in problems):
         sys.stderr.write(f"{len(problems)} error{'' if len(problems) == 1 else 's'}\n")
-
-
-def coloured(stream: Any) -> bool:
-    """Whether to write colours to `stream`: never with NO_COLOR, always with FORCE_COLOR, else on a terminal that has some.
-
-    Either variable counts unless it is empty (https://no-color.org, https://force-color.org); as in Python itself, NO_COLOR wins.
-    """
-    if os.environ.get("NO_COLOR"):
-        return False
-    return is_screen(stream) or bool(os.environ.get("FORCE_COLOR"))
-
-
-def is_screen(stream: Any) -> bool:
-    """Whether `stream` goes to a terminal that can do more than show one line after another; one of Windows is made to."""
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return False
-    if not WINDOWS:
-        return True
-    from epbuild.core.windows import shows_sequences
-
-    return shows_sequences(stream.fileno())
-
-
-def under_github_actions() -> bool:
-    """Whether this is a step of a workflow of GitHub Actions, or of a system that does as it does."""
-    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[str, str, str]:

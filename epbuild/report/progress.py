@@ -34,11 +34,12 @@ from epbuild.engine.events import (
     StepStarted,
     Warned,
 )
+from epbuild.report.amounts import amount
 from epbuild.report.changes import ChangeReport
 from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
-from epbuild.report.problems import coloured, tell_problems, under_github_actions
-from epbuild.report.text import painted, print_line
+from epbuild.report.problems import tell_problems
+from epbuild.report.terminal import coloured, painted, print_line, under_github_actions
 from epbuild.survey.snapshot import nothing_to_do
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class PlainLines:
         self._running: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._ending = Ending()
+        self._ending = LastLines()
         self._pulse = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> PlainLines:
@@ -144,7 +145,7 @@ class LiveRows:
         self._rows: Rows | None = None
         self._progress: Completion | None = None
         self._noun = "step"
-        self._ending = Ending()
+        self._ending = LastLines()
 
     def __enter__(self) -> LiveRows:
         return self
@@ -215,7 +216,7 @@ class LiveRows:
             self._rows = None
 
 
-class Ending:
+class LastLines:
     """What is told when a build is over: what it changed, what failed and why, and a line that sums it up."""
 
     def __init__(self) -> None:
@@ -280,7 +281,7 @@ def tell_end(
             if outcome == "emitted":
                 # Where it is, rather than what the step is called.
                 step, note = note, ""
-            parts = [step, *([] if size is None else [_decimal(size)]), *([note] if note else [])]
+            parts = [step, *([] if size is None else [amount(size)]), *([note] if note else [])]
             say(_numbered(progress) + _line(outcome, seconds or None, *parts))
 
 
@@ -289,7 +290,7 @@ def tell_comparison(event: StepCompared, say: Callable[[str], None]) -> None:
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
     number = _numbered(event.progress)
     if event.verdict == "same":
-        say(number + _line(label, event.seconds, event.step, counted(event.files, "file"), _decimal(event.size)))
+        say(number + _line(label, event.seconds, event.step, counted(event.files, "file"), amount(event.size)))
         return
     say(number + _line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ"))
     from epbuild.report.rebuilt import comparison_lines
@@ -338,13 +339,7 @@ def _painted(text: str) -> str:
 
 
 def _arriving(event: Fetching) -> str:
-    return f"fetching {_decimal(event.done)}" + (f" of {_decimal(event.total)}" if event.total else "")
-
-
-def _decimal(size: int) -> str:
-    from rich.filesize import decimal
-
-    return decimal(size)
+    return f"fetching {amount(event.done)}" + (f" of {amount(event.total)}" if event.total else "")
 
 
 def _say(text: str) -> None:

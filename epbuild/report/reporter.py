@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from epbuild.report.problems import is_screen
+from epbuild.report.terminal import is_screen
 
 if TYPE_CHECKING:
     from epbuild.report.coverage import CoverageList, CoverageProgress

@@ -14,13 +14,14 @@ from epbuild.commands.events import OutputRemoved, StepCompared
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
-from epbuild.report.changes import Sizes, amount
+from epbuild.report.amounts import amount
+from epbuild.report.changes import Sizes
 from epbuild.report.coverage import CoverageList, CoverageProgress
 from epbuild.report.documents import JsonLines
 from epbuild.report.failures import FailureList
-from epbuild.report.markdown import Table, code, written
 from epbuild.report.problems import tell_problems
 from epbuild.report.progress import LiveRows, PlainLines, summary
+from epbuild.report.table import Table, code, written
 
 _MOST_BYTES = 1 << 20
 _MOST_ROWS = (1000, 200, 50, 15, 3, 0)
@@ -104,17 +105,17 @@ class StepSummary:
     def ended_by(self, error: EpbuildError) -> Iterator[str | Table]:
         """A build that an error kept from beginning, or from going on."""
         yield "### epbuild run"
-        rows = tuple((code(str(problem.where or "")), _text(problem)) for problem in error.problems)
+        rows = tuple((code(str(problem.where or "")), _problem_cell(problem)) for problem in error.problems)
         yield Table("Errors", ("where", "what"), rows)
         yield from self._tables()
 
     def _tables(self) -> Iterator[Table]:
         failures = self._failures.failures()
         for title, allowed in (("Failures", False), ("Failures that are allowed", True)):
-            rows = ((code(one.reason, _LONGEST_REASON), _listed(one.steps)) for one in failures if one.allowed is allowed)
+            rows = ((code(one.reason, _LONGEST_REASON), _step_cell(one.steps)) for one in failures if one.allowed is allowed)
             yield Table(title, ("reason", "steps"), tuple(rows))
         yield self._coverage.table(self._failures.steps)
-        warnings = ((code(str(problem.where or "")), _text(problem)) for problem in self._warnings)
+        warnings = ((code(str(problem.where or "")), _problem_cell(problem)) for problem in self._warnings)
         yield Table("Warnings", ("where", "what"), tuple(warnings))
         sizes = ((code(found.name), *found.in_words) for found in self._outputs.values())
         yield Table("Sizes", ("output", ">before", ">after", ">change", ">"), tuple(sizes))
@@ -125,11 +126,11 @@ class StepSummary:
         self._steps.append((code(step), outcome, took, "" if size is None else amount(size), code(note) if note else ""))
 
 
-def _text(problem: Problem) -> str:
+def _problem_cell(problem: Problem) -> str:
     return code(f"{problem.text} [{problem.code}]", _LONGEST_REASON)
 
 
-def _listed(steps: tuple[str, ...]) -> str:
+def _step_cell(steps: tuple[str, ...]) -> str:
     rest = len(steps) - _MOST_STEPS
     return "<br>".join([*map(code, steps[:_MOST_STEPS]), *([f"and {rest} more"] if rest > 0 else [])])
 

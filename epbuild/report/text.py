@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 
 from epbuild.engine.events import shown_path
-from epbuild.report.problems import coloured
+from epbuild.report.terminal import coloured, painted, print_line
 from epbuild.survey.snapshot import nothing_to_do
 from epbuild.survey.status import StepStatus, Survey
 
@@ -14,11 +14,6 @@ _DIM = "2"
 _COLOURS = {"current": _DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
 _ORPHAN = "orphan"
 _MOST_REASONS = 6
-
-
-def print_line(text: str) -> None:
-    """One line on standard output."""
-    sys.stdout.write(f"{text}\n")
 
 
 def print_plan(found: Survey, *, only_todo: bool = False) -> None:
@@ -40,11 +35,6 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
         sys.stdout.write(painted(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", _DIM, colour) + "\n")
     counts = Counter[str](status.state for status in found.steps())
     print_line(f"{len(found.plan.steps)} steps: " + ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state]))
-
-
-def painted(text: str, code: str, colour: bool) -> str:
-    """`text` in the colour of a terminal's `code`, where there are colours."""
-    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
 
 
 def _reasons(status: StepStatus) -> list[str]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from epbuild.commands.init.kinds import KINDS
-from epbuild.commands.init.recipe import Wishes, model_names, recipe_text, scalar
+from epbuild.commands.init.recipe import RecipeChoices, model_names, recipe_text, scalar
 from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
 
@@ -342,7 +342,7 @@ def test_a_model_file_of_any_name_can_be_started_with(tmp_path: Path, file: str)
     if os.name == "nt" and set(file) & set(':"'):
         pytest.skip("Windows has no such file names")
     recipe = tmp_path / "epbuild.yaml"
-    text = recipe_text(recipe, Wishes(KINDS["qnn"], [str(tmp_path / file)], {"phone": "SM8750"}))
+    text = recipe_text(recipe, RecipeChoices(KINDS["qnn"], [str(tmp_path / file)], {"phone": "SM8750"}))
     recipe.write_text(text, encoding="utf-8")
     [model] = load(recipe).models.values()
     assert model.path == file

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from epbuild.commands.init.kinds import Kind
-from epbuild.commands.init.recipe import Wishes, model_names, why_not, write_recipe
+from epbuild.commands.init.kinds import StarterKind
+from epbuild.commands.init.recipe import RecipeChoices, model_names, why_not, write_recipe
 from epbuild.commands.init.sizing import BadSizes, Sized, SizeQuestions, Sizes, Sizing, read_sizes
 from epbuild.commands.init.sources import FoundModel, LeftOut, find_models
 from epbuild.core.errors import Problem
@@ -24,10 +24,10 @@ class Questions(SizeQuestions, Protocol):
     def models(self) -> Sequence[str]:
         """Files, folders or globs with models."""
 
-    def kind(self) -> Kind:
+    def kind(self) -> StarterKind:
         """The EP, in its packaging."""
 
-    def targets(self, kind: Kind) -> Sequence[str]:
+    def targets(self, kind: StarterKind) -> Sequence[str]:
         """What to compile for."""
 
     def share_weights(self) -> bool:
@@ -39,7 +39,7 @@ class Questions(SizeQuestions, Protocol):
     def show_left(self, left: Sequence[LeftOut]) -> None:
         """Show what is left out."""
 
-    def show_static(self, kind: Kind) -> None:
+    def show_static(self, kind: StarterKind) -> None:
         """Show that sizes are asked for since the EP takes no open ones."""
 
 
@@ -51,7 +51,7 @@ class Given:
     """The folder for the recipe, or models for one in the current folder."""
     models: Sequence[str]
     sizes: Sequence[str]
-    kind: Kind | None
+    kind: StarterKind | None
     targets: Sequence[str]
     share_weights: bool | None
     name: str | None
@@ -64,7 +64,7 @@ class FirstRecipe:
     """A recipe that was written, and what there is to know of it."""
 
     path: Path
-    wishes: Wishes
+    choices: RecipeChoices
     found: Sequence[FoundModel]
     left: Sequence[LeftOut] = field(default_factory=list)
     """What was found and is not in it, as far as no `Questions` has shown it."""
@@ -76,12 +76,12 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
 
     Raises BadAnswer, and what reading and planning the recipe raises.
     """
-    sizes = dict(map(_size, given.sizes))
+    sizes = dict(map(_read_size, given.sizes))
     folder, named = _places(given.places)
     path = folder / given.output
     if path.exists() and not given.force:
         raise _exists(path)
-    found, left = _models(folder, named, given.models, questions)
+    found, left = _find(folder, named, given.models, questions)
     asked = _is_incomplete(given, found, questions)
     kind = given.kind or _asked(questions).kind()
     targets = given.targets or (_asked(questions).targets(kind) if kind.asks else [kind.start.example])
@@ -96,16 +96,16 @@ def write_first_recipe(given: Given, questions: Questions | None) -> FirstRecipe
     share = given.share_weights
     if share is None:
         share = questions is not None and asked and len(chosen) > 1 and questions.share_weights()
-    wishes = Wishes(kind, list(chosen), _named(targets), share, given.name, chosen)
-    wishes, refused = _possible(path, wishes, sure=set(given.models))
+    choices = RecipeChoices(kind, list(chosen), _named(targets), share, given.name, chosen)
+    choices, refused = _possible(path, choices, sure=set(given.models))
     left += refused
-    if not wishes.models:
+    if not choices.models:
         raise _no_model(left)
     try:
-        warnings = write_recipe(path, wishes, overwrite=given.force)
+        warnings = write_recipe(path, choices, overwrite=given.force)
     except FileExistsError:
         raise _exists(path) from None
-    return FirstRecipe(path, wishes, found, left, warnings)
+    return FirstRecipe(path, choices, found, left, warnings)
 
 
 def _is_incomplete(given: Given, found: Sequence[FoundModel], questions: Questions | None) -> bool:
@@ -135,7 +135,7 @@ def _places(places: Sequence[str]) -> tuple[Path, list[str]]:
     return Path(), list(places)
 
 
-def _models(
+def _find(
     folder: Path, named: Sequence[str], flagged: Sequence[str], questions: Questions | None
 ) -> tuple[list[FoundModel], list[LeftOut]]:
     """The models to start with: those that are named, else those of the folder; and what is left out, unless it was shown."""
@@ -155,7 +155,7 @@ def _models(
     return found, left
 
 
-def _sized(found: Sequence[FoundModel], sizing: Sizing, kind: Kind) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
+def _sized(found: Sequence[FoundModel], sizing: Sizing, kind: StarterKind) -> tuple[dict[str, dict[str, Sized]], list[LeftOut]]:
     """The sizes of the models' inputs, by their paths, and the models for which there are none."""
     chosen: dict[str, dict[str, Sized]] = {}
     left = []
@@ -171,21 +171,21 @@ def _sized(found: Sequence[FoundModel], sizing: Sizing, kind: Kind) -> tuple[dic
     return chosen, left
 
 
-def _possible(path: Path, wishes: Wishes, sure: set[str]) -> tuple[Wishes, list[LeftOut]]:
-    """The wishes without the models that cannot be planned, each by itself; those that are `sure` to be meant stay, to be refused."""
+def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[RecipeChoices, list[LeftOut]]:
+    """The choices without the models that cannot be planned, each by itself; those that are `sure` to be meant stay, to be refused."""
     left = []
-    if len(wishes.models) > 1 and not wishes.share_weights:
-        for model in wishes.models:
-            why = None if model in sure else why_not(path, replace(wishes, models=[model]))
+    if len(choices.models) > 1 and not choices.share_weights:
+        for model in choices.models:
+            why = None if model in sure else why_not(path, replace(choices, models=[model]))
             if why is not None:
                 left.append(LeftOut(model, why[:1].upper() + why[1:]))
         gone = {item.path for item in left}
-        if gone != set(wishes.models):  # what stops all of them is no model's fault
-            return replace(wishes, models=[model for model in wishes.models if model not in gone]), left
-    return wishes, []
+        if gone != set(choices.models):  # what stops all of them is no model's fault
+            return replace(choices, models=[model for model in choices.models if model not in gone]), left
+    return choices, []
 
 
-def _size(text: str) -> tuple[str, Sizes]:
+def _read_size(text: str) -> tuple[str, Sizes]:
     key, equals, sizes = text.rpartition("=")
     if not equals or not key:
         raise BadAnswer(f"invalid size: {text}; write INPUT=SIZES, such as x=1,3,320,320")

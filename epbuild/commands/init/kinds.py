@@ -12,7 +12,7 @@ from epbuild.catalog.facts import Limitation, Start
 
 
 @dataclass(frozen=True)
-class Kind:
+class StarterKind:
     """An EP in one packaging, and what a first recipe for it holds."""
 
     entry: EpEntry
@@ -49,15 +49,15 @@ class Kind:
 _CONDITIONS = ("compile without", "be installed")
 
 
-def _limits(kind: Kind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
+def _limits(kind: StarterKind, platform: str, options: Mapping[str, str] | None = None) -> Iterator[Limitation]:
     device = kind.start.device.get("type")
     for row in kind.entry.cannot:
         if row.of == "machine" and row.holds(platform, str(device) if device else None, options or kind.start.options):
             yield row
 
 
-def _kinds() -> Mapping[str, Kind]:
-    found = {entry.start.name: Kind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
+def _kinds() -> Mapping[str, StarterKind]:
+    found = {entry.start.name: StarterKind(entry, entry.start) for ep in known_eps() for entry in entries_for(ep) if entry.start}
     # What compiles on any machine comes first; its name decides among those.
     return dict(sorted(found.items(), key=lambda item: (item[1].entry.output_depends_on_host, item[0])))
 
@@ -74,4 +74,4 @@ def without_recipe() -> dict[str, list[str]]:
     return found
 
 
-KINDS: Mapping[str, Kind] = _kinds()
+KINDS: Mapping[str, StarterKind] = _kinds()

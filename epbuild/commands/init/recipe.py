@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from epbuild.commands.init.kinds import Kind
+from epbuild.commands.init.kinds import StarterKind
 from epbuild.commands.init.sizing import Sized
 from epbuild.commands.init.sources import is_address
 from epbuild.core.atomic import new_file
@@ -23,10 +23,10 @@ _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RecipeChoices:
     """What the recipe is to build: models (paths as given, or addresses) for targets, each a value that tells it apart, by name."""
 
-    kind: Kind
+    kind: StarterKind
     models: Sequence[str]
     targets: Mapping[str, str]
     share_weights: bool = False
@@ -35,13 +35,13 @@ class Wishes:
     """The sizes of inputs, by the path of the model."""
 
 
-def write_recipe(path: Path, wishes: Wishes, *, overwrite: bool = False) -> tuple[Problem, ...]:
-    """Write the recipe that `wishes` describe to `path`; returns what the planner warns of.
+def write_recipe(path: Path, choices: RecipeChoices, *, overwrite: bool = False) -> tuple[Problem, ...]:
+    """Write the recipe that `choices` describe to `path`; returns what the planner warns of.
 
     Raises what reading and planning it raises, and FileExistsError without `overwrite`; then nothing was written.
     """
     with new_file(path, overwrite=overwrite) as draft:
-        draft.write_bytes(recipe_text(path, wishes).encode())
+        draft.write_bytes(recipe_text(path, choices).encode())
         try:
             warnings = make_plan(load(draft)).warnings
         except EpbuildError as error:
@@ -50,11 +50,11 @@ def write_recipe(path: Path, wishes: Wishes, *, overwrite: bool = False) -> tupl
     return tuple(replace(problem, where=None) for problem in warnings)
 
 
-def why_not(path: Path, wishes: Wishes) -> str | None:
-    """Why the recipe that `wishes` describe could not be written to `path`, in a sentence; None where it could. Writes no recipe."""
+def why_not(path: Path, choices: RecipeChoices) -> str | None:
+    """Why the recipe that `choices` describe could not be written to `path`, in a sentence; None where it could. Writes no recipe."""
     draft = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
     try:
-        draft.write_text(recipe_text(path, wishes), encoding="utf-8", newline="\n")
+        draft.write_text(recipe_text(path, choices), encoding="utf-8", newline="\n")
         make_plan(load(draft))
     except EpbuildError as error:
         return error.problems[0].text
@@ -63,17 +63,17 @@ def why_not(path: Path, wishes: Wishes) -> str | None:
     return None
 
 
-def recipe_text(path: Path, wishes: Wishes) -> str:
+def recipe_text(path: Path, choices: RecipeChoices) -> str:
     """The recipe as it stands in the file at `path`, to which its own paths are relative."""
-    start = wishes.kind.start
-    models = model_names(wishes.models)
+    start = choices.kind.start
+    models = model_names(choices.models)
     environment = f"packages: [{', '.join(start.packages)}]" if start.packages else f"interpreter: {start.interpreter}"
     lines = [
         "# Check this recipe with `epbuild validate`, and build it with `epbuild run`.",
         "# To have an editor complete and explain it, run `epbuild schema --output epbuild.schema.json` and begin it with this line:",
         "#   # yaml-language-server: $schema=epbuild.schema.json",
         "epbuild: 1",
-        f"name: {scalar(wishes.name or _name(path.absolute().parent.name) or 'models')}",
+        f"name: {scalar(choices.name or _plain_name(path.absolute().parent.name) or 'models')}",
         "",
         "toolchains:",
         "  # A Python environment, which epbuild makes. With exact versions, everybody's results are the same."
@@ -84,19 +84,19 @@ def recipe_text(path: Path, wishes: Wishes) -> str:
         "",
         "models:",
         "  # By name; paths are relative to this file.",
-        *(line for name, model in models.items() for line in _model(name, model, path.parent, wishes.sizes.get(model, {}))),
+        *(line for name, model in models.items() for line in _model(name, model, path.parent, choices.sizes.get(model, {}))),
         "",
         "targets:",
         "  # What the models are compiled for.",
-        *(line for name, value in wishes.targets.items() for line in _target(wishes.kind, name, value)),
+        *(line for name, value in choices.targets.items() for line in _target(choices.kind, name, value)),
         "",
         "groups:",
-        *_groups(models, wishes),
+        *_groups(models, choices),
         "",
         "outputs:",
         "  # Where the results go, and a manifest that says what they were made from.",
         "  - layout: directory",
-        f"    path: dist/${{recipe.name}}/{'' if _is_one_group(wishes) else '${group}/'}${{target}}",
+        f"    path: dist/${{recipe.name}}/{'' if _is_one_group(choices) else '${group}/'}${{target}}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -114,7 +114,7 @@ def _model(name: str, model: str, folder: Path, sizes: Mapping[str, Sized]) -> I
         yield f"      {scalar(value)}: [{', '.join(map(str, sized.sizes))}]    # the model has {printable(sized.declared)}{guess}"
 
 
-def _target(kind: Kind, name: str, value: str) -> Iterator[str]:
+def _target(kind: StarterKind, name: str, value: str) -> Iterator[str]:
     start = kind.start
     value, words = scalar(value.replace("${", "$${")), f"    # {start.words}"
     yield f"  {scalar(name)}:"
@@ -132,32 +132,32 @@ def _target(kind: Kind, name: str, value: str) -> Iterator[str]:
             yield f"      {start.option}: {value}{words}"
 
 
-def _groups(models: Mapping[str, str], wishes: Wishes) -> Iterator[str]:
+def _groups(models: Mapping[str, str], choices: RecipeChoices) -> Iterator[str]:
     yield "  # Models that are built for each of the targets."
     yield "  main:"
-    if not _is_one_group(wishes):
+    if not _is_one_group(choices):
         yield "    for_each: model    # a group for each, called main-MODEL, so that one that fails holds back no other"
     yield f"    models: [{', '.join(map(scalar, models))}]"
-    yield f"    targets: [{', '.join(map(scalar, wishes.targets))}]"
-    if _is_one_group(wishes):
-        share = str(wishes.share_weights).lower()
+    yield f"    targets: [{', '.join(map(scalar, choices.targets))}]"
+    if _is_one_group(choices):
+        share = str(choices.share_weights).lower()
         yield f"    share_weights: {share}    # true: the models, in this order, share one context binary"
     yield "    expect: {fallback_nodes: 0}    # any: the CPU may run what the EP does not take"
     yield "    # Its numbers are held against the source's, on made-up inputs, which is weak evidence. Better: {inputs: samples/*.npz}"
-    runs = all(wishes.kind.runs_here(value) for value in wishes.targets.values())
+    runs = all(choices.kind.runs_here(value) for value in choices.targets.values())
     yield "    verify: true" if runs else "    # verify: true    # not here: what is compiled cannot be loaded"
 
 
-def _is_one_group(wishes: Wishes) -> bool:
-    return wishes.share_weights or len(wishes.models) == 1
+def _is_one_group(choices: RecipeChoices) -> bool:
+    return choices.share_weights or len(choices.models) == 1
 
 
 def model_names(models: Sequence[str]) -> dict[str, str]:
     """A name for each model: that of its file, with its folder's before it or a number after it where another has it."""
-    stems = [_name(PurePath(model).stem) or "model" for model in models]
+    stems = [_plain_name(PurePath(model).stem) or "model" for model in models]
     names: dict[str, str] = {}
     for model, stem in zip(models, stems, strict=True):
-        name = stem if stems.count(stem) == 1 else _name(f"{Path(model).absolute().parent.name}-{stem}")
+        name = stem if stems.count(stem) == 1 else _plain_name(f"{Path(model).absolute().parent.name}-{stem}")
         taken = {other.lower() for other in names}
         unique, number = name, 2
         while unique.lower() in taken:
@@ -175,7 +175,7 @@ def scalar(text: str) -> str:
     return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 20)).strip()
 
 
-def _name(text: str) -> str:
+def _plain_name(text: str) -> str:
     return _NO_NAME.sub("-", text).strip("-._")
 
 

@@ -51,7 +51,7 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
         if is_address(place):
             found.setdefault(place, FoundModel(place))
             continue
-        files = list(_files(place))
+        files = list(_named_files(place))
         if not files:
             left.setdefault(place, LeftOut(place, f"There is no file that ends in {_ENDING}."))
         for file in files:
@@ -72,7 +72,7 @@ def is_address(place: str) -> bool:
     return _ADDRESS.match(place) is not None
 
 
-def _files(place: str) -> Iterator[str]:
+def _named_files(place: str) -> Iterator[str]:
     path = Path(place)
     if path.is_dir():
         yield from (str(file) for file in sorted(path.glob(f"*{_ENDING}")) if file.is_file())

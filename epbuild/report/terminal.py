@@ -1,0 +1,45 @@
+"""Terminals: colours, lines, and whether there is a screen."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from epbuild.core.atomic import WINDOWS
+
+
+def print_line(text: str) -> None:
+    """One line on standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+def painted(text: str, code: str, colour: bool) -> str:
+    """`text` in the colour of a terminal's `code`, where there are colours."""
+    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
+
+
+def coloured(stream: Any) -> bool:
+    """Whether to write colours to `stream`: never with NO_COLOR, always with FORCE_COLOR, else on a terminal that has some.
+
+    Either variable counts unless it is empty (https://no-color.org, https://force-color.org); as in Python itself, NO_COLOR wins.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    return is_screen(stream) or bool(os.environ.get("FORCE_COLOR"))
+
+
+def is_screen(stream: Any) -> bool:
+    """Whether `stream` goes to a terminal that can do more than show one line after another; one of Windows is made to."""
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    if not WINDOWS:
+        return True
+    from epbuild.core.windows import shows_sequences
+
+    return shows_sequences(stream.fileno())
+
+
+def under_github_actions() -> bool:
+    """Whether this is a step of a workflow of GitHub Actions, or of a system that does as it does."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
