@@ -1,7 +1,7 @@
 """Sets the project's environment up and runs a command in it: `python bootstrap.py epbuild run recipes/quickstart.yaml`.
 
 Needs Python 3.11 or newer and nothing else. The environment is `.venv` beside this file; it is made on first use, and brought up to date
-whenever pyproject.toml has changed.
+whenever pyproject.toml or constraints.txt has changed. It holds the versions of constraints.txt.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / ".venv"
 PROGRAMS = ENVIRONMENT / ("Scripts" if os.name == "nt" else "bin")
 STAMP = ENVIRONMENT / "installed"
+CONSTRAINTS = ROOT / "constraints.txt"
 OLDEST = (3, 11)
 
 
@@ -25,7 +26,7 @@ def main(command: list[str]) -> int:
         return _fail(f"epbuild needs Python {OLDEST[0]}.{OLDEST[1]} or newer; this is {sys.version.split()[0]}")
     if not command:
         return _fail(f"usage: {Path(sys.argv[0]).name} COMMAND [ARGUMENT]..., such as `epbuild --help` or `pytest`")
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + CONSTRAINTS.read_bytes()).hexdigest()
     if not STAMP.is_file() or STAMP.read_text(encoding="utf-8") != wanted:
         failure = _install()
         if failure:
@@ -46,10 +47,8 @@ def _install() -> str | None:
     """Make or update the environment; says what went wrong, if anything did."""
     sys.stderr.write("setting up .venv, once (about half a minute) ...\n")
     python = PROGRAMS / ("python.exe" if os.name == "nt" else "python")
-    steps = (
-        [sys.executable, "-m", "venv", str(ENVIRONMENT)],
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable", f"{ROOT}[test]"],
-    )
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", str(CONSTRAINTS)]
+    steps = ([sys.executable, "-m", "venv", str(ENVIRONMENT)], [*install, "--editable", f"{ROOT}[test]"])
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
         if done.returncode != 0:

@@ -1,12 +1,11 @@
-"""What only Windows has: processes that end together, the time of a file's change, the colours of its console, its memory.
+"""Windows' own calls: jobs of processes, the time of a file's change, console colours.
 
-Each call is used as Microsoft documents it, and none was run on Windows: docs/windows.md says what that means. What a call refuses is
-never an error here: epbuild then does without.
+What psutil has is asked of psutil. Each call is used as Microsoft documents it, and none was run on Windows: docs/windows.md says what
+that means. What a call refuses is never an error here: epbuild then does without.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -22,9 +21,6 @@ _SUSPENDED = 0x4
 _KILL_ON_JOB_CLOSE = 0x2000
 _EXTENDED_LIMITS = 9
 _EXIT_STATUS = 1
-
-_THREADS = 0x4  # TH32CS_SNAPTHREAD
-_SUSPEND_RESUME = 0x2
 
 _READ_ATTRIBUTES = 0x80
 _SHARE_ALL = 0x7
@@ -54,29 +50,10 @@ class _JobLimits(ctypes.Structure):
     )
 
 
-class _Thread(ctypes.Structure):
-    """THREADENTRY32."""
-
-    _fields_ = (
-        ("size", c_uint32),
-        ("usage", c_uint32),
-        ("ident", c_uint32),
-        ("process", c_uint32),
-        ("priorities", c_uint32 * 2),
-        ("flags", c_uint32),
-    )
-
-
 class _FileTimes(ctypes.Structure):
     """FILE_BASIC_INFO; times in units of 100 ns since 1601."""
 
     _fields_ = (("created", c_uint64), ("accessed", c_uint64), ("written", c_uint64), ("changed", c_uint64), ("flags", c_uint32))
-
-
-class _Memory(ctypes.Structure):
-    """MEMORYSTATUSEX."""
-
-    _fields_ = (("length", c_uint32), ("load", c_uint32), ("physical", c_uint64), ("others", c_uint64 * 6))
 
 
 CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -84,17 +61,11 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "CloseHandle": (c_int, (c_void_p,)),
     "CreateFileW": (c_void_p, (c_wchar_p, c_uint32, c_uint32, c_void_p, c_uint32, c_uint32, c_void_p)),
     "CreateJobObjectW": (c_void_p, (c_void_p, c_wchar_p)),
-    "CreateToolhelp32Snapshot": (c_void_p, (c_uint32, c_uint32)),
     "GetConsoleMode": (c_int, (c_void_p, c_void_p)),
     "GetFileInformationByHandleEx": (c_int, (c_void_p, c_int, c_void_p, c_uint32)),
-    "GlobalMemoryStatusEx": (c_int, (c_void_p,)),
-    "OpenThread": (c_void_p, (c_uint32, c_int, c_uint32)),
-    "ResumeThread": (c_uint32, (c_void_p,)),
     "SetConsoleMode": (c_int, (c_void_p, c_uint32)),
     "SetInformationJobObject": (c_int, (c_void_p, c_int, c_void_p, c_uint32)),
     "TerminateJobObject": (c_int, (c_void_p, c_uint32)),
-    "Thread32First": (c_int, (c_void_p, c_void_p)),
-    "Thread32Next": (c_int, (c_void_p, c_void_p)),
 }
 """The functions of kernel32 that are used: what each returns, and its arguments."""
 
@@ -162,20 +133,6 @@ def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subpr
     return start(NEW_PROCESS_GROUP), None
 
 
-def end_tree(pid: int) -> None:
-    """End a process that is in no job, and those that came from it, as far as their parents still lead to them."""
-    try:
-        import psutil
-    except ImportError:
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True, check=False)  # noqa: S607
-        return
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for found in (*process.children(recursive=True), process):
-            with contextlib.suppress(psutil.Error):
-                found.kill()
-
-
 def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
     """When a file was last changed, in nanoseconds since the epoch; 0 where that is not told. A link itself unless `follow`."""
     kernel = kernel32()
@@ -205,30 +162,12 @@ def shows_sequences(descriptor: int) -> bool:
     return bool(mode.value & _SEQUENCES or kernel32().SetConsoleMode(handle, mode.value | _SEQUENCES))
 
 
-def physical_memory() -> int | None:
-    """The bytes of memory that this machine has; None where that is not told."""
-    memory = _Memory(length=ctypes.sizeof(_Memory))
-    return int(memory.physical) if kernel32().GlobalMemoryStatusEx(ctypes.byref(memory)) else None
-
-
 def _resumed(pid: int) -> bool:
-    """Let the one thread of a suspended process run; whether that worked."""
-    kernel = kernel32()
-    snapshot = kernel.CreateToolhelp32Snapshot(_THREADS, 0)
-    if snapshot in (None, _INVALID):
-        return False
+    """Let a suspended process run; whether that worked."""
+    import psutil
+
     try:
-        entry = _Thread(size=ctypes.sizeof(_Thread))
-        more = kernel.Thread32First(snapshot, ctypes.byref(entry))
-        while more and entry.process != pid:
-            entry.size = ctypes.sizeof(_Thread)
-            more = kernel.Thread32Next(snapshot, ctypes.byref(entry))
-    finally:
-        kernel.CloseHandle(snapshot)
-    thread = kernel.OpenThread(_SUSPEND_RESUME, 0, entry.ident) if more else None
-    if not thread:
+        psutil.Process(pid).resume()
+    except psutil.Error:
         return False
-    try:
-        return bool(kernel.ResumeThread(thread) == 1)  # how often it was suspended
-    finally:
-        kernel.CloseHandle(thread)
+    return True

@@ -28,7 +28,7 @@ def memory_here() -> int | None:
 
 def _physical() -> int | None:
     if WINDOWS:
-        from epbuild.core.windows import physical_memory
+        from epbuild.core.processes import physical_memory
 
         return physical_memory()
     try:

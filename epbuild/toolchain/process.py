@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from epbuild.core.atomic import WINDOWS
+from epbuild.core.processes import end_tree
 from epbuild.toolchain.reports import read_report
 
 if TYPE_CHECKING:
@@ -165,12 +166,9 @@ class _Tree:
 
     def kill(self) -> None:
         """End all of it."""
-        if WINDOWS and self.job is None:
-            from epbuild.core.windows import end_tree
-
-            end_tree(self.process.pid)
-        else:
-            self.kill_rest()
+        if self.job is None:
+            end_tree(self.process.pid)  # also what has begun a group of its own
+        self.kill_rest()
         self.process.wait()
 
     def kill_rest(self) -> None:

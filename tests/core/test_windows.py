@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from fake_windows import EPOCH_TICKS, FakeKernel, imitated
 
@@ -20,6 +21,7 @@ from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
 from epbuild.core import atomic, changetime, windows
 from epbuild.core.atomic import write_file
+from epbuild.core.processes import end_tree
 from epbuild.engine import capacity
 from epbuild.onnxfile import staging
 from epbuild.report.terminal import coloured, is_screen
@@ -72,8 +74,8 @@ class Starter:
 
 @pytest.mark.skipif(ctypes.sizeof(ctypes.c_void_p) != 8, reason="the sizes are those of 64 bits")
 def test_structures_have_the_sizes_that_windows_checks() -> None:
-    sizes = [ctypes.sizeof(kind) for kind in (windows._JobLimits, windows._Thread, windows._FileTimes, windows._Memory)]
-    assert sizes == [144, 28, 40, 64]
+    sizes = [ctypes.sizeof(kind) for kind in (windows._JobLimits, windows._FileTimes)]
+    assert sizes == [144, 40]
 
 
 def test_a_process_runs_only_once_it_is_in_the_job_that_ends_it(kernel: FakeKernel) -> None:
@@ -114,9 +116,8 @@ def test_a_process_that_may_not_join_a_job_runs_without(kernel: FakeKernel) -> N
     assert start.runs(process)
 
 
-@pytest.mark.parametrize("call", ["CreateToolhelp32Snapshot", "Thread32First", "OpenThread", "ResumeThread"])
-def test_a_process_that_cannot_be_let_run_is_started_again_and_none_is_left(kernel: FakeKernel, call: str) -> None:
-    kernel.refuses = {call}
+def test_a_process_that_cannot_be_let_run_is_started_again_and_none_is_left(kernel: FakeKernel) -> None:
+    kernel.refuses = {"NtResumeProcess"}
     start = Starter(kernel)
     process, job = windows.start_in_job(start)
     assert (job, start.flags, kernel.open) == (None, [0x204, 0x200], {})
@@ -174,22 +175,19 @@ def test_a_whole_run_of_a_worker_is_one_job(tmp_path: Path, monkeypatch: pytest.
     assert (ending.how, jobs[0].ended) == (how, 1)
 
 
-def test_without_a_job_its_descendants_are_looked_for(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_job_its_descendants_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "WINDOWS", True)
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    commands: list[list[str]] = []
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: commands.append(command))
+    ended: list[int] = []
+    monkeypatch.setattr(supervisor, "end_tree", ended.append)
     process: Any = SimpleNamespace(pid=PROCESS, wait=lambda: 0)
     tree = supervisor._Tree(process)
     tree.kill_rest()
-    assert commands == []
+    assert ended == []
     tree.kill()
-    assert commands == [["taskkill", "/F", "/T", "/PID", str(PROCESS)]]
+    assert ended == [PROCESS]
 
 
-def test_psutil_ends_a_tree_where_it_is_installed_also_when_some_of_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone(Exception): ...
-
+def test_a_tree_is_ended_also_when_some_of_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     killed = []
 
     class Process:
@@ -201,11 +199,11 @@ def test_psutil_ends_a_tree_where_it_is_installed_also_when_some_of_it_is_gone(m
 
         def kill(self) -> None:
             if self.pid == 2:
-                raise Gone
+                raise psutil.NoSuchProcess(2)
             killed.append(self.pid)
 
-    monkeypatch.setitem(sys.modules, "psutil", SimpleNamespace(Error=Gone, Process=Process))
-    windows.end_tree(1)
+    monkeypatch.setattr("psutil.Process", Process)
+    end_tree(1)
     assert killed == [3, 1]
 
 
@@ -392,11 +390,10 @@ def test_forced_colours_are_shown_as_well_as_written(console: FakeKernel, monkey
     assert coloured(Terminal(is_one=False))
 
 
-def test_the_memory_of_the_machine_is_asked_of_windows(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_the_machine_is_asked_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "WINDOWS", True)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16 << 30))
     assert capacity._physical() == 16 << 30
-    kernel.refuses = {"GlobalMemoryStatusEx"}
-    assert capacity._physical() is None
 
 
 def write_recipe(folder: Path) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from epbuild.core import windows
 
 NO_HANDLE = ctypes.c_void_p(-1).value
 EPOCH_TICKS = 116_444_736_000_000_000
-_REFUSALS = {"CreateFileW": NO_HANDLE, "CreateToolhelp32Snapshot": NO_HANDLE, "ResumeThread": 0xFFFFFFFF}
+_REFUSALS = {"CreateFileW": NO_HANDLE}
 
 
 class FakeKernel:
@@ -43,6 +44,13 @@ class FakeKernel:
             return _REFUSALS.get(name, 0) if name in self.refuses else call(*arguments)
 
         return checked
+
+    def resume(self, pid: int) -> None:
+        """What psutil does, by a call of its own."""
+        if "NtResumeProcess" in self.refuses:
+            raise psutil.AccessDenied(pid)
+        for thread in self.threads:
+            thread.suspended = 0 if thread.process == pid else thread.suspended
 
     def handle(self, what: Any) -> int:
         self._next += 4
@@ -73,30 +81,6 @@ class FakeKernel:
         self.ended |= self.open[handle].processes
         return 1
 
-    def _CreateToolhelp32Snapshot(self, flags: int, process: int) -> Any:  # noqa: N802
-        assert flags == 4
-        return self.handle(iter(list(self.threads)))
-
-    def _Thread32First(self, handle: int, entry: Any) -> int:  # noqa: N802
-        found = next(self.open[handle], None)
-        assert entry._obj.size == 28
-        if found is None:
-            return 0
-        entry._obj.ident, entry._obj.process = found.ident, found.process
-        return 1
-
-    _Thread32Next = _Thread32First
-
-    def _OpenThread(self, access: int, inherited: int, ident: int) -> int:  # noqa: N802
-        assert access == 2
-        return self.handle(next(thread for thread in self.threads if thread.ident == ident))
-
-    def _ResumeThread(self, handle: int) -> int:  # noqa: N802
-        thread = self.open[handle]
-        before: int = thread.suspended
-        thread.suspended = max(0, before - 1)
-        return before
-
     def _CreateFileW(self, path: str, access: int, share: int, *rest: Any) -> Any:  # noqa: N802
         assert (access, share, rest[1]) == (0x80, 7, 3)
         self.opened.append((path, rest[2]))
@@ -116,14 +100,10 @@ class FakeKernel:
         self.console = mode
         return 1
 
-    def _GlobalMemoryStatusEx(self, status: Any) -> int:  # noqa: N802
-        assert status._obj.length == 64
-        status._obj.physical = 16 << 30
-        return 1
-
 
 def imitated(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     """A new imitation in the place of kernel32."""
     kernel = FakeKernel()
     monkeypatch.setattr(windows, "kernel32", lambda: kernel)
+    monkeypatch.setattr("psutil.Process", lambda pid: SimpleNamespace(resume=lambda: kernel.resume(pid)))
     return kernel

@@ -252,7 +252,6 @@ FIRST_LINES: set[str] = {
     "epbuild.verify.live.source",
     "epbuild.verify.live.toolchain",
     "epbuild.verify.live.verdict",
-    "epbuild.verify.live.worker",
     "epbuild.verify.manifest",
     "epbuild.verify.statement",
 }

@@ -259,6 +259,12 @@ def test_cancelling_ends_the_worker_and_what_it_started(worker: Supervised, gran
     assert grandchild.is_dead()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there a job has all of them")
+def test_cancelling_ends_also_what_has_begun_a_session_of_its_own(worker: Supervised, grandchild: Grandchild) -> None:
+    worker.run(grandchild.started_by_worker(WAIT, start_new_session=True), reported=lambda report: worker.cancelled.set())
+    assert grandchild.is_dead()
+
+
 def test_a_timeout_ends_the_worker_and_what_it_started(
     worker: Supervised, grandchild: Grandchild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
