@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,12 @@ class WatchedExecution(Execution):
     idle: Idle
     written: Mapping[Path, tuple[int, ...]]
     """What changes when users or other processes write to a file of theirs; blobs are what their names say, whatever their times."""
+
+    def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
+        """Those of blobs are their names."""
+        store = self.surveyor.store
+        known = {store.place(digest): digest for made in self.subject.needed for _, digest, _ in made.artifacts()}
+        return {**self.surveyor.digests.of_many(file for file in files if file not in known), **known}
 
     def recheck(self) -> None:
         """Raises BuildError if an input of the action is no longer what its key holds, or may have been another for a while."""

@@ -30,7 +30,7 @@ from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
 from epbuild.onnxfile.sizes import fix_sizes, sized_header
 from epbuild.onnxfile.weights import count_weights, read_weights
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.plan.request import custom_ops_request, ep_request
+from epbuild.plan.request import HERE, CompileRequest, places
 from epbuild.plan.steps import Member, SessionGroup
 from epbuild.toolchain.diagnosis import FREE_SPACE
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
@@ -41,7 +41,6 @@ from epbuild.verify.checks import ExpectedEp
 from epbuild.verify.compiled import CompiledModel, Expected, ExpectedModel, check_compiled
 from epbuild.verify.signature import source_signature
 
-REQUEST_FORMAT = 3
 _WORKER = Path(__file__).parent / "worker" / "compile.py"
 _INPUT = "in"
 _OUTPUT = "out"
@@ -177,7 +176,7 @@ def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | No
             _stage_file(file, execution)
         _stage_sized(group, execution.staging)
         shared = _share_initializers(group, execution.staging)
-        request = json.dumps(_request(group), indent=1, sort_keys=True)
+        request = json.dumps(_message(group, execution), indent=1, sort_keys=True)
         (execution.staging / REQUEST).write_text(request, encoding="utf-8")
     except OSError as error:
         message = f"the sources could not be staged: {error.strerror or error}"
@@ -249,34 +248,13 @@ def _stage_file(file: _Staged, execution: Execution) -> None:
         copy_file(real, staged)
 
 
-def _request(group: SessionGroup) -> dict[str, Any]:
-    return {
-        "format": REQUEST_FORMAT,
-        "eps": [ep_request(ep) for ep in group.target.eps],
-        "session_options": dict(group.target.session_options),
-        "custom_ops": custom_ops_request(group.custom_ops),
-        "share": group.share,
-        # Their log at this level has why they leave nodes outside, and where each model begins in it.
-        "node_log": {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None,
-        "members": [_member_request(member) for member in group.members],
-    }
-
-
-def _member_request(member: Member) -> dict[str, Any]:
-    return {
-        "name": member.name,
-        "source": member.source,
-        "output": member.output,
-        "read": member.model.read,
-        "free_dimensions": dict(member.model.free_dimensions),
-        "denoted_dimensions": dict(member.model.denoted_dimensions),
-        "embed": member.compile.embed,
-        "graph_optimization_level": member.compile.graph_optimization_level,
-        "initializers": member.compile.initializers,
-        "external_file": member.external_file,
-        "external_threshold": member.compile.external_threshold,
-        "node_name_prefix": member.compile.node_name_prefix,
-    }
+def _message(group: SessionGroup, execution: Execution) -> dict[str, Any]:
+    """What the worker reads: the request's document, and beside it what only this machine knows."""
+    digests = execution.digests(group.files)
+    request = CompileRequest.of(group, digests, execution.environment.identity(*group.uses))
+    # At this level, the log has why EPs leave nodes outside, and where each model begins.
+    node_log = {"severity": VERBOSE, "mark": MARK} if node_log_of(group).asked else None
+    return {**request.document, HERE: places(group.target.eps, group.custom_ops, node_log)}
 
 
 class _GroupLog(StepLog):

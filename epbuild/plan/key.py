@@ -8,17 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from epbuild.catalog.catalog import session_keys
 from epbuild.core.differences import Kind, Place, changed_facts, facts, shown
 from epbuild.core.digest import document_digest
-from epbuild.plan.steps import Member, PlannedEp, SessionGroup
-
-FORMAT = 2
-CONTRACT = 4
-"""Raised when the worker or the session group contract changes what a compile writes, or what is recorded of it."""
 
 _ORDERS = {"members": "member order", "eps": "EP order"}
 """The lists whose items go by their names, and what their order is called."""
@@ -55,82 +48,6 @@ class Change:
         if isinstance(value, Mapping):
             return f"{self.what} {self.kind}"
         return f"{self.what} added: {new}" if self.kind == "added" else f"{self.what} removed (was {old})"
-
-
-def key_document(group: SessionGroup, digests: Mapping[Path, str], toolchain: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a session group. `digests` are the SHA-256 of its files; `toolchain` is its fingerprint's document."""
-    target = group.target
-    return {
-        "format": FORMAT,
-        "contract": CONTRACT,
-        "members": [_member(member, digests) for member in group.members],
-        "share_weights": group.share,
-        **_shared_initializers(group),
-        "eps": [_ep(ep, digests) for ep in target.eps],
-        "session_options": _loud(target.session_options, target.silent),
-        "session_files": {name: digests[file.path] for name, file in target.session_files.items() if name not in target.silent},
-        "environment": dict(target.environment),
-        **_custom_ops(group, digests),
-        "catalog": {"session": session_keys().revision},
-        "toolchain": toolchain,
-    }
-
-
-def _shared_initializers(group: SessionGroup) -> dict[str, Any]:
-    if group.weights_file is None:
-        return {}
-    return {"share_initializers": {"file": group.weights_file, "threshold": group.initializer_threshold}}
-
-
-def _custom_ops(group: SessionGroup, digests: Mapping[Path, str]) -> dict[str, Any]:
-    # What a package ships is in the toolchain's fingerprint.
-    listed = [{"name": ops.name, "library": digests[ops.library] if ops.library else None} for ops in group.custom_ops]
-    return {"custom_ops": listed} if listed else {}
-
-
-def _member(member: Member, digests: Mapping[Path, str]) -> dict[str, Any]:
-    settings = member.compile
-    return {
-        "name": member.name,
-        "graph": digests[member.graph],
-        "external": {location: digests[path] for location, path in member.external.items()},
-        "source": member.source,
-        "output": member.output,
-        "read": member.model.read,
-        **_inputs(member),
-        "free_dimensions": dict(member.model.free_dimensions),
-        "denoted_dimensions": dict(member.model.denoted_dimensions),
-        "compile": {
-            "embed": settings.embed,
-            "graph_optimization_level": settings.graph_optimization_level,
-            "initializers": settings.initializers,
-            "external_file": member.external_file,
-            "external_threshold": settings.external_threshold if settings.external_file else None,
-            "node_name_prefix": settings.node_name_prefix,
-        },
-    }
-
-
-def _inputs(member: Member) -> dict[str, Any]:
-    """The sizes that inputs are given. What they come to in a prepared model follows from that, and shows only where its graph is there."""
-    shapes = member.inputs if member.prepared is None else {name: shape.sizes for name, shape in member.asked.items()}
-    return {"inputs": {name: list(shape) for name, shape in shapes.items()}} if shapes else {}
-
-
-def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
-    return {
-        "name": ep.entry.ep,
-        "catalog": ep.catalog,
-        "device": {
-            "type": ep.device.type,
-            "vendor": ep.device.vendor,
-            "metadata": dict(ep.device.metadata),
-            "virtual": ep.device.virtual,
-        },
-        "library": digests[ep.library] if ep.library else None,
-        "options": _loud(ep.provider_options, ep.silent),
-        "files": {name: digests[file.path] for name, file in ep.files.items() if name not in ep.silent},
-    }
 
 
 def action_key(document: Mapping[str, Any]) -> str:
@@ -250,7 +167,3 @@ def _subject(place: Place) -> str:
         case ("made", step, "artifacts", name):
             return f"{name} from {step}"
     return " ".join(place).replace("_", " ")
-
-
-def _loud(options: Mapping[str, str], silent: frozenset[str]) -> dict[str, str]:
-    return {name: value for name, value in options.items() if name not in silent}

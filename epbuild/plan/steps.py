@@ -357,6 +357,11 @@ class SessionGroup:
         return tuple((member.model, member.original) for member in fetched if member.original is not None)
 
     @property
+    def uses(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
+        """What its toolchain's identity is about: the EPs, and the packages of custom operators."""
+        return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
+
+    @property
     def runs_in(self) -> ToolchainNeeds:
         """The target's toolchain, with its EPs that come in packages."""
         entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)

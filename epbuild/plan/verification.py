@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.headers import ModelHeader
@@ -119,6 +120,11 @@ class Verification:
     def takes(self) -> tuple[()]:
         """What it takes of the user's own models, the session groups take as well."""
         return ()
+
+    @property
+    def uses(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
+        """What its toolchain's identity is about: the EPs, and the packages of custom operators."""
+        return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
 
     @property
     def runs_in(self) -> ToolchainNeeds:

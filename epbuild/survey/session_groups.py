@@ -11,8 +11,8 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
 from epbuild.onnxfile.headers import read_header
-from epbuild.plan.key import key_document
 from epbuild.plan.made import Made, prepared_files
+from epbuild.plan.request import CompileRequest
 from epbuild.plan.shapes import sized
 from epbuild.plan.steps import Member, SessionGroup
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
@@ -44,10 +44,10 @@ class SessionGroups(Kind[SessionGroup]):
         return replace(action, members=tuple(members))
 
     def document(self, action: SessionGroup, inputs: KeyInputs) -> dict[str, Any]:
-        return key_document(action, inputs.digests, inputs.toolchain)
+        return CompileRequest.of(action, inputs.digests, inputs.toolchain).keyed
 
     def identity(self, action: SessionGroup, environment: Environment) -> dict[str, Any]:
-        return environment.identity((ep.entry for ep in action.target.eps), (ops.name for ops in action.custom_op_packages))
+        return environment.identity(*action.uses)
 
     def unmet(self, action: SessionGroup, result: Mapping[str, Any]) -> Sequence[Problem]:
         """What of `expect` a result does not meet; what sharing saves is not judged before it is measured."""

@@ -33,7 +33,7 @@ class Verifications(Kind[Verification]):
         return verification_document(action, inputs.digests, inputs.toolchain)
 
     def identity(self, action: Verification, environment: Environment) -> dict[str, Any]:
-        return environment.identity((ep.entry for ep in action.target.eps), (ops.name for ops in action.custom_op_packages))
+        return environment.identity(*action.uses)
 
     def unmet(self, action: Verification, result: Mapping[str, Any]) -> Sequence[Problem]:
         return [problem for checked in action.members for problem in unmet_numbers(action, checked, result)]

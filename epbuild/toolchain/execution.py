@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
+from epbuild.core.digest import file_digest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.environment import Environment
@@ -66,6 +67,10 @@ class Execution:
     store: BlobStore
     progress: Progress
     cancelled: threading.Event
+
+    def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
+        """The SHA-256 of files, as they are now."""
+        return {file: file_digest(file) for file in files}
 
     def recheck(self) -> None:
         """Raises an error if an input of the action is no longer what its key holds."""

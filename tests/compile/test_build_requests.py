@@ -75,17 +75,17 @@ def test_the_eps_of_a_target_reach_the_worker_in_order_each_with_its_own_options
     assert with_two_eps.build().exit_code == 0
     qnn, openvino = heard.requests["classifier"]["eps"]
     assert (qnn["name"], openvino["name"]) == (QNN, OPENVINO)
-    assert qnn["provider_options"].keys() == {"backend_path"}
-    assert openvino["provider_options"] == {"device_type": "CPU"}
+    assert qnn["options"].keys() == {"backend_path"}
+    assert openvino["options"] == {"device_type": "CPU"}
 
 
 def test_a_library_of_the_users_own_reaches_the_worker_as_a_path_that_holds_wherever_it_runs(
     with_two_eps: Workshop, heard: Heard
 ) -> None:
     with_two_eps.build()
-    qnn, openvino = heard.requests["classifier"]["eps"]
+    qnn, openvino = heard.requests["classifier"]["here"]["eps"]
     assert Path(qnn["library"]) == (with_two_eps.folder / "own" / "libqnn_ep.so").resolve()
-    [installed] = heard.requests["prefill"]["eps"]
+    [installed] = heard.requests["prefill"]["here"]["eps"]
     assert (openvino["library"], installed["library"]) == (None, None)
 
 
@@ -93,7 +93,7 @@ def test_a_file_that_an_option_names_lies_before_the_ep_under_the_name_that_it_i
     with_two_eps: Workshop, heard: Heard
 ) -> None:
     with_two_eps.build()
-    named = heard.requests["classifier"]["eps"][0]["provider_options"]["backend_path"]
+    named = heard.requests["classifier"]["eps"][0]["options"]["backend_path"]
     assert heard.files["classifier"][named] == b"libQnnHtp.so"
     # What an EP writes of its options must be the same on every machine.
     assert str(with_two_eps.folder) not in named
@@ -171,6 +171,7 @@ def test_each_member_is_compiled_with_its_own_settings_over_those_of_its_group(w
     [classifier] = heard.requests["classifier"]["members"]
     [decode] = heard.requests["decode"]["members"]
     keys = ("read", "free_dimensions", "denoted_dimensions", "embed", "graph_optimization_level", "node_name_prefix")
+    classifier, decode = ({**member, **member["compile"]} for member in (classifier, decode))
     assert [classifier[key] for key in keys] == ["bytes", {"n": 4}, {}, True, "basic", "classifier_"]
     assert [decode[key] for key in keys] == ["file", {}, {}, False, "basic", None]
 

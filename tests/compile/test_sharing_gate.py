@@ -70,9 +70,9 @@ def test_each_member_is_compiled_alone_once_and_the_result_is_as_without_the_gat
     assert workshop.build().exit_code == 0
     assert workshop.compiled == ["prefill+decode", "prefill", "decode", "classifier"]
     shared, *alone, _ = requests
-    assert (shared["share"], [request["share"] for request in alone]) == (True, [False, False])
+    assert (shared["share_weights"], [request["share_weights"] for request in alone]) == (True, [False, False])
     for request, member in zip(alone, shared["members"], strict=True):
-        assert {**request, "share": True, "members": shared["members"]} == shared
+        assert {**request, "share_weights": True, "members": shared["members"]} == shared
         assert request["members"] == [member]
     assert workshop.states() == CURRENT
     workshop.build()
@@ -211,7 +211,7 @@ def test_an_ep_that_reports_success_and_writes_nothing_has_measured_nothing(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write_nothing(request: dict[str, Any], folder: Path) -> Ending | None:
-        return None if request["share"] else Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
+        return None if request["share_weights"] else Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
 
     meddle_with(workshop, monkeypatch, write_nothing)
     workshop.write_recipe(gate(0.3))
@@ -221,7 +221,7 @@ def test_an_ep_that_reports_success_and_writes_nothing_has_measured_nothing(
 
 def test_a_model_that_changes_while_it_is_measured_is_not_measured(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     def change(request: dict[str, Any], folder: Path) -> None:
-        if not request["share"]:
+        if not request["share_weights"]:
             (workshop.folder / "decode.onnx").unlink()
             (workshop.folder / "decode.onnx").write_bytes(source_model(7.0))
 

@@ -503,7 +503,7 @@ class Checkout(Workshop):
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         if "members" not in request:
             return self.prepared(request, folder, log, options["environment"])
-        for item in (*request["eps"], *request["custom_ops"]):
+        for item in (*request["here"]["eps"], *request["here"]["custom_ops"]):
             if item["library"] is not None:
                 item["library"] = hashlib.sha256(Path(item["library"]).read_bytes()).hexdigest()
         sources = {
@@ -516,15 +516,16 @@ class Checkout(Workshop):
         content = json.dumps([request, digests, own], sort_keys=True).encode()
         members = request["members"]
         for member in members:
-            first = members[0] if request["share"] else member
+            first = members[0] if request["share_weights"] else member
             compiles = [ep["name"] for ep in request["eps"] if entry(ep["name"]).sources]
             contexts: dict[str, str | bytes] = {
-                ep: content if member["embed"] else f"{Path(first['output']).stem}_{entry(ep).short}.bin" for ep in compiles
+                ep: content if member["compile"]["embed"] else f"{Path(first['output']).stem}_{entry(ep).short}.bin"
+                for ep in compiles
             }
             onnx.save(context_model(contexts, "input_ids", "logits"), folder / member["output"])
             for ep, binary in contexts.items():
                 if isinstance(binary, str):
-                    soc = request["eps"][0]["provider_options"].get("soc_model", "")
+                    soc = request["eps"][0]["options"].get("soc_model", "")
                     (folder / "out" / binary).write_bytes(f"by {ep} for {soc}: ".encode() + content)
         log.write_text("compiled\n", encoding="utf-8")
         reports = [{"event": "member_finished", "member": member["name"], "seconds": 0.1} for member in members]

@@ -329,7 +329,7 @@ def test_better_knowledge_of_session_keys_compiles_again(workshop: Path, monkeyp
     group = plan_of(workshop).session_groups[SHARED]
     before = document_of(group)
     newer = dataclasses.replace(session_keys(), revision=session_keys().revision + 1)
-    monkeypatch.setattr(importlib.import_module("epbuild.plan.key"), "session_keys", lambda: newer)
+    monkeypatch.setattr(importlib.import_module("epbuild.plan.request"), "session_keys", lambda: newer)
     assert differences(before, document_of(group)) == [
         f"epbuild's catalog of session keys changed: {newer.revision - 1} -> {newer.revision}"
     ]

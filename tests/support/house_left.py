@@ -176,6 +176,7 @@ FIRST_LINES: set[str] = {
     "epbuild.plan.possible",
     "epbuild.plan.preparation_options",
     "epbuild.plan.preparing",
+    "epbuild.plan.request",
     "epbuild.plan.shapes",
     "epbuild.plan.source_problems",
     "epbuild.plan.sources",

@@ -12,8 +12,9 @@ from epbuild.archive.artifact import Artifact
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import Built, RecipeFiles, recipe_file
-from epbuild.plan.key import action_key, key_document
+from epbuild.plan.key import action_key
 from epbuild.plan.planner import make_plan
+from epbuild.plan.request import CompileRequest
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.load import load
 from epbuild.toolchain.fingerprint import Fingerprint
@@ -79,7 +80,8 @@ def sha256(path: Path) -> str:
 
 
 def _built(group: SessionGroup) -> Built:
-    document = key_document(group, {path: sha256(path) for path in group.files}, FINGERPRINT.document(MODULES, host=True))
+    digests = {path: sha256(path) for path in group.files}
+    document = CompileRequest.of(group, digests, FINGERPRINT.document(MODULES, host=True)).keyed
     return Built(
         action=group.id,
         key=action_key(document),

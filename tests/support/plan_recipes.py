@@ -11,8 +11,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from epbuild.core.errors import PlanError, Position, Problem
-from epbuild.plan.key import key_document
 from epbuild.plan.planner import make_plan
+from epbuild.plan.request import CompileRequest
 from epbuild.plan.sources import Locate
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.recipe.load import load
@@ -156,7 +156,7 @@ def codes(problems: Sequence[Problem]) -> list[str]:
 def document_of(group: SessionGroup, toolchain: dict[str, Any] | None = None) -> dict[str, Any]:
     """The key document of a session group, its files read now."""
     digests = {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in group.files}
-    return key_document(group, digests, TOOLCHAIN if toolchain is None else toolchain)
+    return CompileRequest.of(group, digests, TOOLCHAIN if toolchain is None else toolchain).keyed
 
 
 def _count(dims: list[int]) -> int:

@@ -227,9 +227,9 @@ class Workshop:
         compiling = [ep for ep in request["eps"] if entry(ep["name"]).sources]
         binaries = {ep["name"]: f"{members[0]['name']}_ctx_{entry(ep['name']).short}.bin" for ep in compiling}
         for member in members:
-            contexts: Mapping[str, str | bytes] = dict.fromkeys(binaries, content) if member["embed"] else binaries
+            contexts: Mapping[str, str | bytes] = dict.fromkeys(binaries, content) if member["compile"]["embed"] else binaries
             onnx.save(context_model(contexts), folder / member["output"])
-            for ep, binary in binaries.items() if not member["embed"] else ():
+            for ep, binary in binaries.items() if not member["compile"]["embed"] else ():
                 (folder / "out" / binary).write_bytes(f"by {ep}: ".encode() + content)
         log.write_text(f"compiled {members[0]['name']}\n", encoding="utf-8")
         reports: list[Mapping[str, Any]] = [

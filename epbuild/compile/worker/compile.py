@@ -189,7 +189,7 @@ def choose_device(onnxruntime: Any, ep: dict[str, Any]) -> Any:
         if wanted["virtual"] and metadata.get("is_virtual") != "1":
             continue
         fitting.append((facts["type"], device))
-    order = {name: rank for rank, name in enumerate(wanted["prefer"])}
+    order = {name: rank for rank, name in enumerate(ep["prefer"])}
     fitting.sort(key=lambda pair: order.get(pair[0], len(order)))
     if not fitting:
         seen = ", ".join(f"{fact['type']} from {fact['vendor']}" for fact in map(describe, offered)) or "none"
@@ -218,22 +218,22 @@ def open_ep(onnxruntime: Any, ep: dict[str, Any], channel: Channel) -> Any:
 def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str, Any], devices: list[Any]) -> Any:
     """Fresh SessionOptions for one member; the last of a sharing group stops the sharing and so writes the binary."""
     options = onnxruntime.SessionOptions()
-    if request.get("node_log"):
+    if request["node_log"]:
         # Only the session's: at this level the default logger makes the EP's own libraries say everything as well, five times as much.
         options.log_severity_level = request["node_log"]["severity"]
     register_custom_ops(options, request["custom_ops"])
     for ep, device in zip(request["eps"], devices):  # noqa: B905 - older interpreters
         if device is not None:
-            options.add_provider_for_devices([device], ep["provider_options"])
+            options.add_provider_for_devices([device], ep["options"])
         elif hasattr(options, "add_provider"):
-            options.add_provider(ep["name"], ep["provider_options"])
+            options.add_provider(ep["name"], ep["options"])
     entries = dict(request["session_options"])
-    if request["share"]:
+    if request["share_weights"]:
         entries["ep.share_ep_contexts"] = "1"
         if member is request["members"][-1]:
             entries["ep.stop_share_ep_contexts"] = "1"
-    if member["node_name_prefix"]:
-        entries["ep.context_node_name_prefix"] = member["node_name_prefix"]
+    if member["compile"]["node_name_prefix"]:
+        entries["ep.context_node_name_prefix"] = member["compile"]["node_name_prefix"]
     if member["read"] == "bytes":
         # Relative, as the staged source is: the text is hashed into the output.
         entries["session.model_external_initializers_file_folder_path"] = member["source"].rpartition("/")[0]
@@ -250,7 +250,7 @@ def providers_by_name(onnxruntime: Any, request: dict[str, Any]) -> list[tuple[s
     """The EPs that a session is given beside its options: those of a request, in releases before 1.23, whose options hold none."""
     if hasattr(onnxruntime.SessionOptions, "add_provider"):
         return []
-    return [(ep["name"], ep["provider_options"]) for ep in request["eps"]]
+    return [(ep["name"], ep["options"]) for ep in request["eps"]]
 
 
 def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any]) -> Any:
@@ -266,12 +266,12 @@ def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any
 
 def initializer_arguments(member: dict[str, Any]) -> dict[str, Any]:
     """Where ModelCompiler is to put the initializers of nodes that stay outside the EP."""
-    if member["initializers"] == "external":
+    if member["compile"]["initializers"] == "external":
         return {
-            "external_initializers_file_path": member["external_file"],
-            "external_initializers_size_threshold": member["external_threshold"],
+            "external_initializers_file_path": member["compile"]["external_file"],
+            "external_initializers_size_threshold": member["compile"]["external_threshold"],
         }
-    if member["initializers"] == "source":
+    if member["compile"]["initializers"] == "source":
         return {"get_initializer_location_func": lambda name, value, external: external}
     return {}
 
@@ -282,7 +282,7 @@ def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, 
     if member["read"] == "bytes":
         with open(source, "rb") as file:  # noqa: PTH123
             source = file.read()
-    level = OPTIMIZATION_LEVELS[member["graph_optimization_level"]]
+    level = OPTIMIZATION_LEVELS[member["compile"]["graph_optimization_level"]]
     options = session_options(onnxruntime, request, member, devices)
     if not hasattr(onnxruntime, "ModelCompiler"):
         options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
@@ -290,7 +290,7 @@ def compile_member(onnxruntime: Any, request: dict[str, Any], member: dict[str, 
     compiler = onnxruntime.ModelCompiler(
         options,
         source,
-        embed_compiled_data_into_model=member["embed"],
+        embed_compiled_data_into_model=member["compile"]["embed"],
         # Without this flag a backend that fails is a success, and the "compiled" model is the source.
         flags=onnxruntime.OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED,
         graph_optimization_level=getattr(onnxruntime.GraphOptimizationLevel, level),
@@ -305,10 +305,10 @@ def compile_by_session(onnxruntime: Any, request: dict[str, Any], member: dict[s
     entries = {
         "ep.context_enable": "1",
         "ep.context_file_path": member["output"],
-        "ep.context_embed_mode": "1" if member["embed"] else "0",
+        "ep.context_embed_mode": "1" if member["compile"]["embed"] else "0",
     }
-    if member["initializers"] == "external":
-        entries["ep.context_model_external_initializers_file_name"] = member["external_file"]
+    if member["compile"]["initializers"] == "external":
+        entries["ep.context_model_external_initializers_file_name"] = member["compile"]["external_file"]
     for key, value in entries.items():
         options.add_session_config_entry(key, value)
     session = new_session(onnxruntime, source, options, providers_by_name(onnxruntime, request))
@@ -325,9 +325,9 @@ def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
         return
     here = f"this onnxruntime, {onnxruntime.__version__},"
     for member in request["members"]:
-        if member["initializers"] == "source":
+        if member["compile"]["initializers"] == "source":
             raise Unfit(f"{here} cannot leave the initializers of '{member['name']}' in its source; 1.23 and later can")
-        if member["initializers"] == "external" and member["external_threshold"] > 0:
+        if member["compile"]["initializers"] == "external" and member["compile"]["external_threshold"] > 0:
             what = "writes initializers of any size into the external file"
             raise Unfit(f"{here} {what}: give '{member['name']}' the threshold 0, or use 1.23 or later")
 
@@ -342,7 +342,7 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
     kept = []
     for member in request["members"]:
         channel.send("member_started", member=member["name"])
-        if request.get("node_log"):
+        if request["node_log"]:
             # Into the log itself: nobody could tell how far a report, on another pipe, is ahead of it.
             sys.stderr.write(f"{request['node_log']['mark']}{member['name']}\n")
             sys.stderr.flush()
@@ -351,12 +351,20 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
         channel.send("member_finished", member=member["name"], seconds=round(time.monotonic() - begin, 3))
 
 
+def read_request(path: str) -> dict[str, Any]:
+    """The request, in which EPs and custom operators are as this machine has them: libraries are paths there, and no digests."""
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more
+        request: dict[str, Any] = json.load(file)
+    here = request.pop("here")
+    request["eps"] = [{**ep, **place} for ep, place in zip(request["eps"], here.pop("eps"))]  # noqa: B905
+    return {**request, **here}
+
+
 def main(arguments: list[str]) -> int:
     """The process, from the request to the exit status."""
     channel = Channel()
     follow_parent()
-    with open(arguments[0], encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more
-        request = json.load(file)
+    request = read_request(arguments[0])
     try:
         compile_group(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import json
 import os
 import sys
 import time
@@ -107,8 +106,7 @@ def main(arguments: list[str]) -> int:
     """The process, from the request to the exit status."""
     channel = compiling.Channel()
     compiling.follow_parent()
-    with open(arguments[0], encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more
-        request = json.load(file)
+    request = compiling.read_request(arguments[0])
     try:
         load_models(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own

@@ -11,7 +11,7 @@ from typing import Any
 
 from epbuild.cache.leases import Cancelled
 from epbuild.plan.custom_ops import CustomOps
-from epbuild.plan.request import custom_ops_request, ep_request
+from epbuild.plan.request import HERE, ep_document, places
 from epbuild.plan.steps import PlannedEp
 from epbuild.toolchain.diagnosis import diagnose
 from epbuild.toolchain.environment import Environment
@@ -122,10 +122,10 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
 
 def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event, *, verbose: bool) -> Ending:
     request = {
-        "eps": [ep_request(ep) for ep in session.eps],
+        "eps": [ep_document(ep) for ep in session.eps],
         "session_options": dict(session.options),
-        "custom_ops": custom_ops_request(session.custom_ops),
-        "share": False,  # of a compile: sessions that run say so by their session options
+        HERE: places(session.eps, session.custom_ops),
+        "share_weights": False,  # of a compile: sessions that run say so by their session options
         "members": [],
         "verbose": verbose,
         "models": [_model_request(load) for load in loads],
@@ -150,7 +150,7 @@ def _model_request(load: Load) -> dict[str, Any]:
         "file": str(load.file.absolute()),
         "compatibility": dict(load.compatibility),
         "inputs": [{"file": str(feed.file), "names": list(feed.names), "outputs": str(feed.outputs)} for feed in load.feeds],
-        "node_name_prefix": None,
+        "compile": {"node_name_prefix": None},
         "read": "file",
         "free_dimensions": {},
         "denoted_dimensions": {},

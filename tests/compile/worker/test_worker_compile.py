@@ -18,7 +18,6 @@ import pytest
 from fake_onnxruntime import device
 from worker_scripts import FOLDER, load
 
-from epbuild.compile.executor import REQUEST_FORMAT
 from epbuild.recipe.model import GraphOptimization
 from epbuild.toolchain.process import Ending, supervise
 
@@ -26,7 +25,7 @@ worker: Any = load("compile")
 
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
-NO_WISH: dict[str, Any] = {"type": None, "vendor": None, "metadata": {}, "virtual": False, "prefer": []}
+NO_WISH: dict[str, Any] = {"type": None, "vendor": None, "metadata": {}, "virtual": False}
 
 CPU = device(QNN, "CPU", "GenuineIntel")
 GPU = device(QNN, "GPU", "NVIDIA")
@@ -36,9 +35,9 @@ VIRTUAL = device(QNN, "NPU", "Qualcomm", is_virtual="1")
 OTHER_EP = device(OPENVINO, "NPU", "Intel")
 
 
-def chosen(*devices: Any, **wishes: Any) -> Any:
+def chosen(*devices: Any, prefer: tuple[str, ...] = (), **wishes: Any) -> Any:
     onnxruntime = SimpleNamespace(get_ep_devices=lambda: list(devices))
-    return worker.choose_device(onnxruntime, {"name": QNN, "device": {**NO_WISH, **wishes}})
+    return worker.choose_device(onnxruntime, {"name": QNN, "device": {**NO_WISH, **wishes}, "prefer": prefer})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,8 @@ def plugin(**changes: Any) -> dict[str, Any]:
         "library": None,
         "registration": QNN,
         "device": NO_WISH,
-        "provider_options": {"backend_type": "htp"},
+        "prefer": [],
+        "options": {"backend_type": "htp"},
         **changes,
     }
 
@@ -101,11 +101,22 @@ def built_in(**changes: Any) -> dict[str, Any]:
     """An EP that is a part of its onnxruntime, as a request names it."""
     options = {"device_type": "CPU"}
     return plugin(
-        **{"name": OPENVINO, "kind": "provider", "module": None, "registration": OPENVINO, "provider_options": options, **changes}
+        **{"name": OPENVINO, "kind": "provider", "module": None, "registration": OPENVINO, "options": options, **changes}
     )
 
 
+COMPILE = {
+    "embed": False,
+    "graph_optimization_level": "disable_all",
+    "initializers": "inline",
+    "external_file": None,
+    "external_threshold": 1024,
+    "node_name_prefix": None,
+}
+
+
 def member(name: str, **changes: Any) -> dict[str, Any]:
+    """A member of a request; `changes` may also be of its compile settings."""
     return {
         "name": name,
         "source": f"in/{name}/{name}.onnx",
@@ -113,23 +124,24 @@ def member(name: str, **changes: Any) -> dict[str, Any]:
         "read": "file",
         "free_dimensions": {},
         "denoted_dimensions": {},
-        "embed": False,
-        "graph_optimization_level": "disable_all",
-        "initializers": "inline",
-        "external_file": None,
-        "external_threshold": 1024,
-        "node_name_prefix": None,
-        **changes,
+        "compile": {**COMPILE, **{key: value for key, value in changes.items() if key in COMPILE}},
+        **{key: value for key, value in changes.items() if key not in COMPILE},
     }
+
+
+def sent(asked: dict[str, Any]) -> str:
+    """A request as it is sent, with what only this machine knows beside it."""
+    here = {"eps": [{} for _ in asked["eps"]], "custom_ops": asked["custom_ops"], "node_log": asked["node_log"]}
+    return json.dumps({**asked, "here": here})
 
 
 def request(*, prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     return {
-        "format": REQUEST_FORMAT,
         "eps": [plugin()],
         "session_options": {"session.intra_op_thread_affinities": "1"},
         "custom_ops": [],
-        "share": True,
+        "node_log": None,
+        "share_weights": True,
         "members": [member("prefill", **(prefill or {})), member("decode", **(decode or {}))],
         **changes,
     }
@@ -199,7 +211,7 @@ def test_why_custom_operators_cannot_be_had_is_told_and_no_model_is_blamed(
     ],
 )
 def test_only_the_last_member_of_a_sharing_group_stops_the_sharing(share: bool, last: bool, entries: dict[str, str]) -> None:
-    asked = request(share=share)
+    asked = request(share_weights=share)
     options = worker.session_options(fake, asked, asked["members"][-1 if last else 0], [NPU])
     assert options.entries == {**asked["session_options"], **entries}
     assert options.providers == [[["NPU"], {"backend_type": "htp"}]]
@@ -285,7 +297,7 @@ class Group:
             source = self.folder / "in" / name / f"{name}.onnx"
             source.parent.mkdir(parents=True)
             source.write_text(sources.get(name, "model"), encoding="utf-8")
-        (self.folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
+        (self.folder / "request.json").write_text(sent(asked), encoding="utf-8")
         return supervise(
             [sys.executable, "-I", "-c", self.code],
             self.folder,
@@ -386,7 +398,7 @@ def test_a_library_of_the_users_own_is_the_one_that_is_registered(group: Group) 
 
 def test_every_ep_of_a_target_is_opened_before_any_model_is_compiled(group: Group) -> None:
     other = plugin(name="OtherExecutionProvider", registration="OtherExecutionProvider", library="libother.so")
-    other["provider_options"] = {"a": "b"}
+    other["options"] = {"a": "b"}
     ending = group.compile(request(eps=[other, built_in(), plugin()]))
     assert events(ending)[:4] == ["started", "device", "device", "member_started prefill"]
     assert [report["ep"] for report in ending.reports[1:3]] == ["OtherExecutionProvider", QNN]

@@ -44,7 +44,7 @@ class Loader:
             "file": str(self.folder / f"{name}.onnx"),
             "compatibility": {QNN: written} if written else {},
             "inputs": inputs or [],
-            "node_name_prefix": None,
+            "compile": {"node_name_prefix": None},
             "read": "file",
             "free_dimensions": {},
             "denoted_dimensions": {},
@@ -57,11 +57,18 @@ class Loader:
             "module": "none",
             "library": "qnn.so",
             "registration": QNN,
-            "device": {"type": None, "vendor": None, "metadata": {}, "virtual": False, "prefer": []},
-            "provider_options": {"backend_type": "htp"},
+            "device": {"type": None, "vendor": None, "metadata": {}, "virtual": False},
+            "prefer": [],
+            "options": {"backend_type": "htp"},
         }
-        request = {"eps": [ep], "session_options": {"ep.share_ep_contexts": "1"}, "share": False, "members": [], "verbose": False}
-        request["custom_ops"] = []
+        request = {
+            "eps": [ep],
+            "session_options": {"ep.share_ep_contexts": "1"},
+            "share_weights": False,
+            "members": [],
+            "verbose": False,
+        }
+        request["here"] = {"eps": [{}], "custom_ops": [], "node_log": None}
         text = json.dumps({**request, "models": models, **changes})
         (self.folder / "request.json").write_text(text, encoding="utf-8")
         return supervise(

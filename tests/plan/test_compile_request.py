@@ -1,0 +1,89 @@
+"""What is sent to a worker is what is keyed: a setting cannot reach a compile and stay out of its key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plan_recipes import RECIPE, TOOLCHAIN, edited, plan_of, write_models
+
+from epbuild.core.digest import file_digest
+from epbuild.core.safepath import real_path
+from epbuild.plan.request import CompileRequest, places
+from epbuild.plan.steps import SessionGroup
+
+Keys = tuple[str | int, ...]
+FULL = edited(  # with an option and a session key that change nothing of what is compiled
+    RECIPE,
+    ("classifier: models/classifier.onnx", "classifier: {path: models/classifier.onnx, read: bytes}"),
+    (
+        "soc_model: SM8750\n",
+        "soc_model: SM8750\n      rpc_control_latency: 5\n    session_options: {session.intra_op.allow_spinning: '0'}\n",
+    ),
+    (
+        "    share_weights: true\n",
+        "    share_weights: true\n    share_initializers: true\n    compile: {initializers: {store: external, file: '${model}.w'}}\n",
+    ),
+)
+
+
+@pytest.fixture(params=["share:decoder/phone", "compile:vision/cpu/classifier"])
+def group(request: pytest.FixtureRequest, tmp_path: Path) -> SessionGroup:
+    write_models(tmp_path)
+    return plan_of(tmp_path, FULL).session_groups[request.param]
+
+
+@pytest.fixture
+def request_(group: SessionGroup) -> CompileRequest:
+    return CompileRequest.of(group, {path: file_digest(path) for path in group.files}, TOOLCHAIN)
+
+
+def leaves(node: Any, place: Keys = ()) -> Iterator[Keys]:
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    found = [leaf for key, value in items for leaf in leaves(value, (*place, key))]
+    yield from found or [place]
+
+
+def changed(node: Any, place: Keys) -> Any:
+    """A copy in which the leaf at a place is another."""
+    if not place:
+        return {"another": "x"} if isinstance(node, dict) else ["another", node]
+    copied: Any = dict(node) if isinstance(node, dict) else list(node)
+    copied[place[0]] = changed(node[place[0]], place[1:])
+    return copied
+
+
+def test_every_setting_that_is_sent_is_in_the_key_unless_the_catalog_says_that_it_changes_nothing(
+    request_: CompileRequest,
+) -> None:
+    left_out = set[Keys]()
+    for place in leaves(dict(request_.document)):
+        other = dataclasses.replace(request_, document=changed(dict(request_.document), place))
+        if other.key == request_.key:
+            left_out.add(place)
+    unkeyed = {("eps", number, "options", name) for number, names in enumerate(request_.unkeyed) for name in names} | {
+        ("session_options", name) for name in request_.unkeyed_session
+    }
+    assert left_out <= unkeyed
+    assert ("eps", 0, "options", "rpc_control_latency") in left_out or request_.document["share_weights"] is False
+
+
+def test_what_is_sent_beside_the_document_is_known_to_the_key_by_the_catalog_or_a_digest(group: SessionGroup) -> None:
+    here = places(group.target.eps, group.custom_ops)
+    assert here.keys() == {"eps", "custom_ops", "node_log"}
+    # The first two and the last are the catalog's, by its revision; a library is in the key by its digest, a name by the EP and its device.
+    assert {key for ep in here["eps"] for key in ep} == {"kind", "module", "library", "registration", "prefer"}
+
+
+def test_every_compile_setting_of_the_recipe_reaches_the_worker(request_: CompileRequest, group: SessionGroup) -> None:
+    for member, sent in zip(group.members, request_.document["members"], strict=True):
+        settings = {field.name for field in dataclasses.fields(member.compile) if not field.name.endswith("_where")}
+        assert sent["compile"].keys() == settings
+
+
+def test_the_document_has_no_path_of_this_machine(request_: CompileRequest, group: SessionGroup) -> None:
+    folder = str(real_path(group.members[0].graph).parent)
+    assert folder not in str(request_.document)
