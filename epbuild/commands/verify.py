@@ -12,7 +12,7 @@ from epbuild.archive.refusal import UnsoundArchive
 from epbuild.catalog.numbers import Thresholds
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.verify.archive_statement import check_statement
-from epbuild.verify.artifact import Artifact, find_artifacts
+from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.faults import faulty_models
 from epbuild.verify.findings import Finding, sentence
 from epbuild.verify.static import check_artifact
@@ -92,7 +92,7 @@ def _archive_findings(path: Path, received: OpenedArtifact) -> Iterator[Finding]
         yield found
 
 
-def _findings(artifact: Artifact, check: LiveCheck | None, report: Report, *, sound: bool) -> Iterator[Finding]:
+def _findings(artifact: ArtifactFolder, check: LiveCheck | None, report: Report, *, sound: bool) -> Iterator[Finding]:
     """Those of its bytes, and then those of its models' EPs: no EP is given a model of which it is known that something is wrong."""
     found = []
     for finding in check_artifact(artifact):
@@ -106,12 +106,12 @@ def _findings(artifact: Artifact, check: LiveCheck | None, report: Report, *, so
     yield from check_live(artifact, check, report, faulty)
 
 
-def _live_check(artifacts: Sequence[Artifact], options: LiveOptions) -> LiveCheck:
+def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:
     from epbuild.commands.run import Request, read_plan
     from epbuild.compile.sharing import measure_alone
+    from epbuild.recipe.model import MadeInputs
     from epbuild.verify.live.check import LiveCheck
-    from epbuild.verify.live.comparison import Comparison
-    from epbuild.verify.live.inputs import Made
+    from epbuild.verify.live.comparison import OutputComparison
     from epbuild.verify.live.session import LoadOptions
     from epbuild.verify.live.source import Sources
 
@@ -124,9 +124,9 @@ def _live_check(artifacts: Sequence[Artifact], options: LiveOptions) -> LiveChec
         strict=options.strict,
         options=LoadOptions(options.interpreter, options.device, options.ep_options, options.timeout, options.custom_ops),
         sources=Sources(_by_model("--source", options.sources, names), options.recipe, plan),
-        comparison=Comparison(
+        comparison=OutputComparison(
             _by_model("--inputs", options.inputs, names),
-            Made(options.seed or 0, options.samples or 1, options.ranges) if made else None,
+            MadeInputs(options.seed or 0, options.samples or 1, options.ranges) if made else None,
             options.asked,
             options.atol,
             options.rtol,
@@ -135,7 +135,7 @@ def _live_check(artifacts: Sequence[Artifact], options: LiveOptions) -> LiveChec
     )
 
 
-def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> list[str]:
+def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) -> list[str]:
     """What models go by on the command line. Raises Misuse where one of them needs an interpreter, and none is named."""
     from epbuild.verify.live.check import model_names
 
@@ -149,7 +149,7 @@ def _model_names(artifacts: Sequence[Artifact], interpreter: Path | None) -> lis
     return names
 
 
-def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[Artifact]) -> None:
+def _check_ranges(ranges: Mapping[str, object], artifacts: Sequence[ArtifactFolder]) -> None:
     """Raises Misuse for an input that none of the models has."""
     headers = [model.header for artifact in artifacts for model in artifact.models]
     known = {value.name for header in headers if not isinstance(header, str) for value in header.inputs}

@@ -1,4 +1,4 @@
-"""The parts of an artifact's file that have names: the places of an ONNX model, the members of an archive that a context binary may be."""
+"""Named parts of a file: places of an ONNX model, members of an archive."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ _MOST_MEMBERS = 10_000
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """A part of a file, by what a person would call it; the empty title is for what holds the others together."""
 
     title: str
     bytes: Payload
 
 
-def parts(path: Path) -> tuple[Part, ...]:
+def parts(path: Path) -> tuple[FilePart, ...]:
     """The parts of a file, in order, which do not overlap; all of it is one part where nothing is known of its form. Raises OSError."""
     whole = Payload.whole(path)
     if path.suffix == ".onnx":
         try:
             places = model_places(path)
         except MalformedModel:
-            return (Part("", whole),)
-        found = (Part(place.title, Payload(path, place.start, place.size)) for place in places)
+            return (FilePart("", whole),)
+        found = (FilePart(place.title, Payload(path, place.start, place.size)) for place in places)
         return tuple(inner for part in found for inner in (_members(part) if part.title.endswith(_CONTEXT) else (part,)))
-    return tuple(_members(Part("", whole)))
+    return tuple(_members(FilePart("", whole)))
 
 
-def with_rest(path: Path, found: tuple[Part, ...]) -> tuple[Part, ...]:
+def with_rest(path: Path, found: tuple[FilePart, ...]) -> tuple[FilePart, ...]:
     """`found`, and between them what is in none of them: tags, lengths, headers, alignment."""
-    filled: list[Part] = []
+    filled: list[FilePart] = []
     at = 0
-    for part in (*found, Part("", Payload(path, path.stat().st_size, 0))):
+    for part in (*found, FilePart("", Payload(path, path.stat().st_size, 0))):
         if part.bytes.start > at:
-            filled.append(Part("", Payload(path, at, part.bytes.start - at)))
+            filled.append(FilePart("", Payload(path, at, part.bytes.start - at)))
         filled.append(part)
         at = part.bytes.start + part.bytes.size
     return tuple(filled[:-1])
 
 
-def _members(part: Part) -> Iterator[Part]:
+def _members(part: FilePart) -> Iterator[FilePart]:
     """The members of the archive that a part is, else the part itself: QNN's context for several SoCs is a ZIP file."""
     try:
         members = list(_archive(part.bytes))
@@ -64,7 +64,7 @@ def _members(part: Part) -> Iterator[Part]:
         return
     before = f"{part.title}, " if part.title else ""
     for name, payload in members:
-        yield Part(f"{before}member {name}", payload)
+        yield FilePart(f"{before}member {name}", payload)
 
 
 def _archive(payload: Payload) -> Iterator[tuple[str, Payload]]:

@@ -1,4 +1,4 @@
-"""In which bytes two files differ, and what these are, as far as can be told: times of day, padding that was never set, texts.
+"""Bytes in which two files differ, and their meaning: times, padding, texts.
 
 What QNN 2.7.0 was seen to do (docs/facts.md) is what is recognised; nothing is guessed from a byte or two.
 """
@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from epbuild.diff.anatomy import Part, parts, with_rest
+from epbuild.diff.anatomy import FilePart, parts, with_rest
 from epbuild.verify.payload import Payload
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def _extent(old: Payload, new: Payload) -> tuple[int, int]:
     return first, count
 
 
-def _compare_parts(before: tuple[Part, ...], after: tuple[Part, ...], old: Path, new: Path) -> list[DifferingBytes]:
-    if [_place(part) for part in before] == [_place(part) for part in after] and old.stat().st_size == new.stat().st_size:
+def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], old: Path, new: Path) -> list[DifferingBytes]:
+    if [_extent_of(part) for part in before] == [_extent_of(part) for part in after] and old.stat().st_size == new.stat().st_size:
         # Whatever they are called: QNN names a member of its archive after what is in it.
         pairs = list(zip(with_rest(old, before), with_rest(new, after), strict=True))
     else:
@@ -127,17 +127,17 @@ def _compare_parts(before: tuple[Part, ...], after: tuple[Part, ...], old: Path,
     return sorted(found, key=lambda item: item.offset) or [DifferingBytes("bytes", "", 0, 0)]
 
 
-def _place(part: Part) -> tuple[int, int]:
+def _extent_of(part: FilePart) -> tuple[int, int]:
     return part.bytes.start, part.bytes.size
 
 
-def _paired(before: tuple[Part, ...], after: tuple[Part, ...]) -> list[tuple[Part, Part]]:
+def _paired(before: tuple[FilePart, ...], after: tuple[FilePart, ...]) -> list[tuple[FilePart, FilePart]]:
     """Parts of one title; of several with one title, those in the same order."""
     theirs = dict(zip(_numbered(after), after, strict=True))
     return [(part, theirs[key]) for key, part in zip(_numbered(before), before, strict=True) if key in theirs]
 
 
-def _numbered(found: tuple[Part, ...]) -> list[tuple[str, int]]:
+def _numbered(found: tuple[FilePart, ...]) -> list[tuple[str, int]]:
     seen = Counter[str]()
     keys = []
     for part in found:
@@ -147,7 +147,7 @@ def _numbered(found: tuple[Part, ...]) -> list[tuple[str, int]]:
 
 
 def _alone(
-    meaning: Literal["missing", "added"], found: tuple[Part, ...], pairs: Sequence[tuple[Part, Part]], side: int
+    meaning: Literal["missing", "added"], found: tuple[FilePart, ...], pairs: Sequence[tuple[FilePart, FilePart]], side: int
 ) -> Iterator[DifferingBytes]:
     paired = {id(pair[side]) for pair in pairs}
     for part in found:
@@ -157,7 +157,7 @@ def _alone(
             yield DifferingBytes(meaning, part.title, part.bytes.start, part.bytes.size, 1, *shown)
 
 
-def _compare_part(old: Part, new: Part, before: BinaryIO, after: BinaryIO, budget: list[int]) -> Iterator[DifferingBytes]:
+def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO, budget: list[int]) -> Iterator[DifferingBytes]:
     """What differs in a part that both files have; `budget` is how many runs may still be looked at."""
     title, start = old.title, old.bytes.start
     texts = [_short_text(payload, file) for payload, file in ((old.bytes, before), (new.bytes, after))]
@@ -192,11 +192,11 @@ def _runs(at: int, positions: NDArray[intp]) -> Iterator[_Run]:
             yield _Run(at + int(found[0]), found - found[0])
 
 
-def _told(run: _Run, old: Part, new: Part, before: BinaryIO, after: BinaryIO) -> Iterator[DifferingBytes]:
+def _told(run: _Run, old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO) -> Iterator[DifferingBytes]:
     """What a run's bytes are: those of times of day, and all others together."""
     around = max(0, run.start - _AROUND)
     end = min(old.bytes.size, run.start + int(run.positions[-1]) + 1 + _AROUND)
-    left, right = (_read(part.bytes, file, around, end) for part, file in ((old, before), (new, after)))
+    left, right = (_read_part(part.bytes, file, around, end) for part, file in ((old, before), (new, after)))
     rest = run.positions + (run.start - around)
     for stamp in _stamps(left, right):
         inside = (stamp.start() <= rest) & (rest < stamp.end())
@@ -257,7 +257,7 @@ def _short_text(payload: Payload, file: BinaryIO) -> str | None:
     if payload.size > _LONGEST_TEXT:
         return None
     try:
-        text = _read(payload, file, 0, payload.size).decode("utf-8")
+        text = _read_part(payload, file, 0, payload.size).decode("utf-8")
     except UnicodeDecodeError:
         return None
     return text if text.isprintable() else None
@@ -268,7 +268,7 @@ def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> It
     size = min(old.size, new.size)
     for at in range(0, size, _CHUNK):
         end = min(at + _CHUNK, size)
-        yield at, _read(old, before, at, end), _read(new, after, at, end)
+        yield at, _read_part(old, before, at, end), _read_part(new, after, at, end)
 
 
 def _positions(left: bytes, right: bytes) -> NDArray[intp]:
@@ -278,7 +278,7 @@ def _positions(left: bytes, right: bytes) -> NDArray[intp]:
     return numpy.flatnonzero(numpy.frombuffer(left, numpy.uint8) != numpy.frombuffer(right, numpy.uint8))
 
 
-def _read(payload: Payload, file: BinaryIO, start: int, end: int) -> bytes:
+def _read_part(payload: Payload, file: BinaryIO, start: int, end: int) -> bytes:
     file.seek(payload.start + start)
     data = file.read(end - start)
     if len(data) < end - start:

@@ -1,7 +1,7 @@
-"""What differs between two artifacts, and in which sense: names, target, toolchain, settings, weights or graph.
+"""Differences of two artifacts, by their sense.
 
-Each artifact becomes facts, sorted by sense (`traits`), and what differs is told from the facts alone. What no file of an artifact says
-(the options, the toolchain and the source models, where there is no manifest) is not compared, and told as that.
+Each artifact becomes facts, sorted by sense (`traits`): names, target, toolchain, settings, weights or graph. What no file of an artifact
+has (the options, the toolchain and the source models, where there is no manifest) is not compared, and reported as that.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 
 from epbuild.core.differences import Kind, Place, changed_facts
 from epbuild.diff.pairing import Pair, paired_artifacts, place_of
-from epbuild.diff.sizes import ModelFiles, SizeChange, model_files, size_changes
+from epbuild.diff.sizes import FileSizes, SizeChange, model_files, size_changes
 from epbuild.diff.traits import Facts, ModelTraits, Sense, Traits, traits
-from epbuild.verify.artifact import Artifact, find_artifacts
+from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.payload import Payload
 
 SENSES: tuple[Sense, ...] = get_args(Sense)
@@ -111,7 +111,7 @@ class Comparison:
         if self.accepted:
             return "They are the same but for bytes of contexts, which their recipe accepts."
         if self.explained:
-            return f"They differ in {_listed(self.senses)}."
+            return f"They differ in {_enumeration(self.senses)}."
         if self.without_manifest:
             return "Their contexts differ: other weights, or options that only manifests tell."
         return "Their contexts differ, though they were made from the same with the same."
@@ -166,7 +166,7 @@ def difference(old: Traits, new: Traits) -> Comparison:
         without_manifest=tuple(side for side, items in zip(get_args(Side), (old, new), strict=True) if not items.has_manifest),
         explained=not contexts or any(item.sense not in _EFFECTS for item in found),
         accepted=bool(found) and old.accepts_other_bytes and new.accepts_other_bytes and all(item.of_bytes for item in found),
-        sizes=tuple(size_changes([(_files(first), _files(second)) for first, second in pairs])),
+        sizes=tuple(size_changes([(_sizes_of(first), _sizes_of(second)) for first, second in pairs])),
     )
 
 
@@ -215,7 +215,7 @@ def _aligned(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[st
     return numbered, numbered
 
 
-def _placed(part: Comparison, old: Artifact | None, new: Artifact | None, place: str) -> Comparison:
+def _placed(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
     """What differs between two of several artifacts, with the place that tells them apart."""
     found = list(part.differences)
     if old is not None and new is not None and old.place != new.place:
@@ -232,7 +232,7 @@ def _have_models(pair: Pair) -> bool:
     return all(item is not None for item in pair) and any(item.models for item in pair if item is not None)
 
 
-def _one_sided(old: Artifact | None, new: Artifact | None) -> Comparison:
+def _one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Comparison:
     kind: Kind = "added" if old is None else "removed"
     before, after = (", ".join(model.file for model in item.models) if item is not None else None for item in (old, new))
     files = [[model_files(model, item.label(model)) for model in item.models] if item is not None else [] for item in (old, new)]
@@ -260,7 +260,7 @@ def _paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> li
     return [*((first, found.get(id(first))) for first in old), *((None, second) for second in left)]
 
 
-def _files(model: ModelTraits | None) -> ModelFiles | None:
+def _sizes_of(model: ModelTraits | None) -> FileSizes | None:
     return model.files if model is not None else None
 
 
@@ -268,7 +268,7 @@ def _sorted(found: Any) -> tuple[Difference, ...]:
     return tuple(sorted(found, key=lambda item: SENSES.index(item.sense)))
 
 
-def _listed(words: Sequence[str]) -> str:
+def _enumeration(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 

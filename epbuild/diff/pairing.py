@@ -1,4 +1,4 @@
-"""Which artifacts of two paths belong together."""
+"""Pairs of artifacts that belong together, at two paths."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 
-Pair = tuple[Artifact | None, Artifact | None]
+Pair = tuple[ArtifactFolder | None, ArtifactFolder | None]
 
 
-def paired_artifacts(old: Sequence[Artifact], new: Sequence[Artifact]) -> list[Pair]:
+def paired_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder]) -> list[Pair]:
     """Each artifact with the one that it belongs to; one that has no other is alone.
 
     They belong together by their group and target and their place below the two paths; then by group and target alone, where each side
@@ -21,7 +21,7 @@ def paired_artifacts(old: Sequence[Artifact], new: Sequence[Artifact]) -> list[P
         return [(old[0], new[0])]
     found: list[Pair] = []
     before, after = list(old), list(new)
-    for name_of in (_place_and_names, _names, _place):
+    for name_of in (_by_place_and_names, _by_names, _by_place):
         met = _once(name_of, before) & _once(name_of, after)
         partners = {name_of(item): item for item in after if name_of(item) in met}
         found += [(item, partners[name_of(item)]) for item in before if name_of(item) in met]
@@ -37,21 +37,21 @@ def place_of(pair: Pair) -> str:
     return item.place if item is not None else ""
 
 
-def _once(name_of: Callable[[Artifact], object], side: Sequence[Artifact]) -> set[object]:
+def _once(name_of: Callable[[ArtifactFolder], object], side: Sequence[ArtifactFolder]) -> set[object]:
     """The names that one artifact alone has."""
     return {name for name, count in Counter(map(name_of, side)).items() if count == 1 and name is not None}
 
 
-def _place_and_names(artifact: Artifact) -> object:
-    return artifact.place, _names(artifact)
+def _by_place_and_names(artifact: ArtifactFolder) -> object:
+    return artifact.place, _by_names(artifact)
 
 
-def _names(artifact: Artifact) -> object:
+def _by_names(artifact: ArtifactFolder) -> object:
     """The group and the target that it was made for; None where no manifest tells."""
     if artifact.manifest is None:
         return None
     return artifact.manifest.group, artifact.manifest.target
 
 
-def _place(artifact: Artifact) -> object:
+def _by_place(artifact: ArtifactFolder) -> object:
     return artifact.place

@@ -1,4 +1,4 @@
-"""How large the files of two artifacts are that belong to their models: each model, its context binaries, its external data."""
+"""Sizes of the files of two artifacts' models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SizedKind = Literal["model", "context binary", "external data"]
 
 
 @dataclass(frozen=True)
-class ModelFiles:
+class FileSizes:
     """The bytes of a model's file, and of what it refers to, by POSIX paths below the artifact's folder."""
 
     label: str
@@ -42,11 +42,11 @@ class SizeChange:
     artifact: str = ""
 
 
-def model_files(model: Model, label: str) -> ModelFiles:
+def model_files(model: Model, label: str) -> FileSizes:
     """The sizes that a model's file and its references lead to; what is not there, or cannot be read, is left out."""
     header, folder = model.header, PurePosixPath(model.file).parent
     if isinstance(header, str):
-        return ModelFiles(label, None, (), {}, {})
+        return FileSizes(label, None, (), {}, {})
     references = tuple(
         None if node.reference is None else (folder / node.reference).as_posix() for node in header.ep_context_nodes
     )
@@ -65,11 +65,11 @@ def model_files(model: Model, label: str) -> ModelFiles:
     try:
         size = model.path.stat().st_size
     except OSError:
-        return ModelFiles(label, None, references, binaries, data)
-    return ModelFiles(label, size, references, binaries, data)
+        return FileSizes(label, None, references, binaries, data)
+    return FileSizes(label, size, references, binaries, data)
 
 
-def size_changes(pairs: Sequence[tuple[ModelFiles | None, ModelFiles | None]]) -> Iterator[SizeChange]:
+def size_changes(pairs: Sequence[tuple[FileSizes | None, FileSizes | None]]) -> Iterator[SizeChange]:
     """The sizes of all files of two artifacts whose models belong together as in `pairs`; a file of several models is there once.
 
     Files belong together by their names, context binaries also where the same node of a model names them.

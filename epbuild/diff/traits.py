@@ -1,4 +1,4 @@
-"""The facts of an artifact by which it can be compared with another one, sorted by the sense in which they would make a difference.
+"""Facts of an artifact for a comparison, by the sense of a difference.
 
 Models are read by their headers, contexts and data by their digests, as streams.
 """
@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
-from epbuild.diff.sizes import ModelFiles, model_files
+from epbuild.diff.sizes import FileSizes, model_files
 from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode, resolve
 from epbuild.onnxfile.headers import Initializer, ModelHeader
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import read_target
 from epbuild.verify.facts import Model
 from epbuild.verify.makers import COMPATIBILITY, entry_of
@@ -59,7 +59,7 @@ class ModelTraits:
     outside: Facts
     data: Mapping[str, Mapping[str, str]]
     """Digests by location: of the source's external data, and of the model's own."""
-    files: ModelFiles
+    files: FileSizes
 
     @property
     def label(self) -> str:
@@ -78,7 +78,7 @@ class Traits:
     """Whether its recipe accepts that the same compile gives other bytes."""
 
 
-def traits(artifact: Artifact, digests: dict[Payload, str]) -> Traits:
+def traits(artifact: ArtifactFolder, digests: dict[Payload, str]) -> Traits:
     """The facts of an artifact. `digests` remembers what has been read. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
         raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
@@ -87,10 +87,10 @@ def traits(artifact: Artifact, digests: dict[Payload, str]) -> Traits:
     models = tuple(_model_traits(model, listed.get(model.file), digests) for model in artifact.models)
     if manifest is None:
         return Traits(has_manifest=False, whole={}, models=models)
-    return Traits(True, _whole(manifest), models, bool(manifest.models) and "reproducible" in manifest.document["target"])
+    return Traits(True, _traits_of_all(manifest), models, bool(manifest.models) and "reproducible" in manifest.document["target"])
 
 
-def _whole(manifest: Manifest) -> Facts:
+def _traits_of_all(manifest: Manifest) -> Facts:
     document = manifest.document
     beside = {"files beside": {file.path: file.sha256 for file in manifest.files.values() if file.role in _BESIDE}}
     if not manifest.models:  # a package, whose models are in folders of their own
@@ -196,7 +196,7 @@ def _header_facts(header: ModelHeader) -> Facts:
             "metadata": metadata,
         },
         "target": {"compatibility": {ep: fields[0] for ep, fields in compatibility.items()}},
-        "settings": {"initializers kept": {item.name: _place(item) for item in header.initializers}},
+        "settings": {"initializers kept": {item.name: _initializer_place(item) for item in header.initializers}},
         "toolchain": {
             "compatibility": {ep: fields[1] for ep, fields in compatibility.items()},
             "producer": header.producer_name,
@@ -264,7 +264,7 @@ def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
     return {**{name: value for name, value in named.items() if name not in versions}, "the rest": rest}, versions
 
 
-def _place(item: Initializer) -> str:
+def _initializer_place(item: Initializer) -> str:
     if item.external is None:
         return "in the model"
     length = "the rest" if item.external.length is None else f"{item.external.length} bytes"

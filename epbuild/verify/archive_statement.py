@@ -1,4 +1,4 @@
-"""The provenance beside an archive: whether it is about this archive, by its SHA-256."""
+"""Provenance of an archive, in a file beside it: whether it is about this one."""
 
 from __future__ import annotations
 

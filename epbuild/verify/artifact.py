@@ -19,7 +19,7 @@ _MODEL = ".onnx"
 
 
 @dataclass(frozen=True)
-class Artifact:
+class ArtifactFolder:
     """Models that belong together in one folder, with what their manifest says.
 
     `place` is the folder as seen from the path that was asked for: empty, or a POSIX path that ends in a slash. `flaw` says why there
@@ -60,10 +60,10 @@ class Artifact:
 
     def files(self) -> Iterator[str]:
         """Every file below the folder, as POSIX paths in order, less those of inner artifacts and of hidden folders. Raises OSError."""
-        return (name for name in _files(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner))
+        return (name for name in _files_below(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner))
 
 
-def find_artifacts(path: Path) -> tuple[Artifact, ...]:
+def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
     """What there is to verify at `path`: a folder, a manifest or a model. Raises NothingToVerify."""
     try:
         if path.is_dir():
@@ -73,15 +73,15 @@ def find_artifacts(path: Path) -> tuple[Artifact, ...]:
     except (OSError, ValueError) as error:
         raise _nothing(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if path.suffix != ".json":
-        return (Artifact(path.parent, (Model(path.parent, path.name, asked_for=True),), whole=False),)
+        return (ArtifactFolder(path.parent, (Model(path.parent, path.name, asked_for=True),), whole=False),)
     found = _with_manifest(path.parent, "", path.name)
     if found is None:
         raise _nothing(f"{path} is not a manifest of epbuild's")
     return (found,)
 
 
-def _in_folder(folder: Path) -> tuple[Artifact, ...]:
-    listed = list(_files(folder))
+def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
+    listed = list(_files_below(folder))
     places = [name[: -len(NAME)] for name in listed if name == NAME or name.endswith(f"/{NAME}")]
     emitted = {place: found for place in places if (found := _with_manifest(folder / place, place, NAME)) is not None}
     loose: dict[str, list[str]] = {}
@@ -90,13 +90,13 @@ def _in_folder(folder: Path) -> tuple[Artifact, ...]:
             parent, _, file = name.rpartition("/")
             loose.setdefault(f"{parent}/" if parent else "", []).append(file)
     artifacts = [_without(found, emitted) for found in emitted.values()]
-    artifacts += [Artifact(folder / place, _models(folder / place, names), place) for place, names in loose.items()]
+    artifacts += [ArtifactFolder(folder / place, _models_of(folder / place, names), place) for place, names in loose.items()]
     if not artifacts:
         raise _nothing(f"{folder} holds no manifest and no ONNX model")
     return tuple(sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.place).parts))
 
 
-def _with_manifest(folder: Path, place: str, name: str) -> Artifact | None:
+def _with_manifest(folder: Path, place: str, name: str) -> ArtifactFolder | None:
     """A folder with its manifest; None where the file is no manifest of epbuild's."""
     flaw = None
     try:
@@ -108,21 +108,23 @@ def _with_manifest(folder: Path, place: str, name: str) -> Artifact | None:
     except OSError as error:
         manifest, flaw = None, f"it cannot be read: {error.strerror or error}"
     if manifest is not None:
-        return Artifact(folder, _models(folder, (model.file for model in manifest.models)), place, manifest)
-    return Artifact(folder, _models(folder, (name for name in _files(folder) if name.endswith(_MODEL))), place, None, flaw)
+        return ArtifactFolder(folder, _models_of(folder, (model.file for model in manifest.models)), place, manifest)
+    return ArtifactFolder(
+        folder, _models_of(folder, (name for name in _files_below(folder) if name.endswith(_MODEL))), place, None, flaw
+    )
 
 
-def _without(outer: Artifact, emitted: Iterable[str]) -> Artifact:
+def _without(outer: ArtifactFolder, emitted: Iterable[str]) -> ArtifactFolder:
     """An artifact that knows which of the others are below it."""
     inner = frozenset(place[len(outer.place) : -1] for place in emitted if place != outer.place and place.startswith(outer.place))
-    return Artifact(outer.folder, outer.models, outer.place, outer.manifest, outer.flaw, outer.whole, inner)
+    return ArtifactFolder(outer.folder, outer.models, outer.place, outer.manifest, outer.flaw, outer.whole, inner)
 
 
-def _models(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
+def _models_of(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
     return tuple(Model(folder, name) for name in names)
 
 
-def _files(folder: Path) -> Iterator[str]:
+def _files_below(folder: Path) -> Iterator[str]:
     """Every file below a folder, as POSIX paths in order; hidden folders, and links to folders, are not entered. Raises OSError."""
 
     def refuse(error: OSError) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.core.errors import nearest
 from epbuild.onnxfile.epcontext import EPContextNode
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_one_binary, check_sources, check_target, ep_of, read_target
 from epbuild.verify.facts import Model, node_title
 from epbuild.verify.findings import Finding, failed, sentence
@@ -22,7 +22,7 @@ _LONGEST_GRAPH = 1024
 _MOST_GRAPHS = 100_000
 
 
-def source_findings(artifact: Artifact) -> Iterator[Finding]:
+def source_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether every node comes from an EP of the manifest's target, or, without a manifest, from one that the catalog knows."""
     makers = makers_in(artifact.manifest)
     for model in artifact.models:
@@ -36,7 +36,7 @@ def source_findings(artifact: Artifact) -> Iterator[Finding]:
             yield Finding("source", name, "passed")
 
 
-def target_findings(artifact: Artifact) -> Iterator[Finding]:
+def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether each context is for the target of the manifest, or else for the one that its model names; and whether models are."""
     makers = makers_in(artifact.manifest)
     read: dict[Payload, str | None] = {}
@@ -67,7 +67,7 @@ def target_findings(artifact: Artifact) -> Iterator[Finding]:
         yield from _compatibility_findings(artifact, model, makers)
 
 
-def partition_findings(artifact: Artifact) -> Iterator[Finding]:
+def partition_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether each context holds the graph that its node runs, as far as the names of graphs in it tell."""
     graphs: dict[tuple[Payload, bytes], frozenset[bytes]] = {}
     for model in artifact.models:
@@ -87,7 +87,7 @@ def partition_findings(artifact: Artifact) -> Iterator[Finding]:
             yield _partition_finding(name, node, sorted({graph for payload in payloads for graph in graphs[payload, pattern]}))
 
 
-def sharing_findings(artifact: Artifact) -> Iterator[Finding]:
+def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether models that share weights have one context binary between them, and others one each."""
     manifest = artifact.manifest
     shared = _shared_binaries(artifact.models)
@@ -124,7 +124,7 @@ def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
     return {binary: files for binary, files in users.items() if len(files) > 1}
 
 
-def _shared_data_findings(artifact: Artifact) -> Iterator[Finding]:
+def _shared_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """For EPs that share weights through the sources' external data: whether that was published beside each model."""
     manifest = artifact.manifest
     if manifest is None:
@@ -183,7 +183,7 @@ def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) 
     return Finding("partitions", name, "skipped", message)
 
 
-def _compatibility_findings(artifact: Artifact, model: Model, makers: Iterable[Maker]) -> Iterator[Finding]:
+def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iterable[Maker]) -> Iterator[Finding]:
     """Whether a model's compatibility strings name the target too: they are what ONNX Runtime chooses a model by."""
     for maker in makers:
         text = compatibility(model, maker.name)

@@ -1,4 +1,4 @@
-"""What a recipe asks of a compiled model beside that it is whole: its EPContext nodes, and how many nodes stayed outside its EPs.
+"""Expectations of a recipe: EPContext nodes, and nodes left to other EPs.
 
 None of it is part of a key: any result may be asked again, so that a model that stayed outside in part is compiled once, whatever the
 recipe comes to say of it.

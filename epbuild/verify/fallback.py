@@ -1,4 +1,4 @@
-"""The nodes of a compiled model that stayed outside its EPs: which operators, how many of each, and why as far as an EP said."""
+"""Fallback nodes: those of a compiled model that its EPs left to others, and why."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Outside:
     def what(self) -> str:
         """Which operators they are: `3 Shape, 2 Range and 9 of 4 other operators`; empty where that is not known."""
         named = [(number, f"{number} {operator}") for operator, number in self.operators.items()]
-        return _listed(named, self.count, "of {} other operators")
+        return _sentence_of(named, self.count, "of {} other operators")
 
     @property
     def why(self) -> str:
         """What an EP said of them: `Cannot get shape (66 nodes)`; empty where none said anything."""
         named = [(number, f"{reason} ({counted(number, 'node')})") for reason, number in self.reasons.items()]
-        return _listed(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
+        return _sentence_of(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
 
     @property
     def groups(self) -> tuple[LeftGroup, ...]:
@@ -80,7 +80,7 @@ def _ranked(counts: Counter[Any]) -> dict[Any, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _listed(named: Sequence[tuple[int, str]], total: int, others: str, between: str = ", ") -> str:
+def _sentence_of(named: Sequence[tuple[int, str]], total: int, others: str, between: str = ", ") -> str:
     """The first few of what is counted, and what the others come to; `others` takes how many kinds these are."""
     if len(named) <= _SHOWN:
         *most, last = [text for _, text in named] or [""]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import Finding
 
 _OWN = "its bytes are not in order"
 
 
-def faulty_models(artifact: Artifact, findings: Iterable[Finding]) -> dict[str, str]:
+def faulty_models(artifact: ArtifactFolder, findings: Iterable[Finding]) -> dict[str, str]:
     """Why a compiled model should not be loaded, as the end of a sentence, by its file; nothing for those that may be.
 
     What is wrong with a model, or with a file that it refers to, keeps it alone from being loaded; what is wrong with a listed file that

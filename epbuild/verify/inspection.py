@@ -1,4 +1,4 @@
-"""What is inside ONNX models, as plain data: EPContext nodes, their contexts and targets, what is left for other EPs, what is shared."""
+"""Inspection of ONNX models: their contents as plain data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FOLDERS_UP = 4
 
 def inspect_model(path: Path) -> dict[str, Any]:
     """The contents of an ONNX file, compiled or not. Raises VerifyError (EPB600, EPB602) when it cannot be read or is not whole."""
-    return _describe(path, _read(path), _Contexts())
+    return _describe(path, _read_model(path), _Contexts())
 
 
 def inspect_files(paths: Iterable[Path]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def inspect_files(paths: Iterable[Path]) -> dict[str, Any]:
             try:
                 if path.is_dir():
                     locate(path, file.relative_to(path).as_posix(), "model")
-                header = _read(file)
+                header = _read_model(file)
             except BadReference as error:
                 found.append({"file": str(file), "problem": str(error)})
             except VerifyError as error:
@@ -78,7 +78,7 @@ class _Contexts:
         return self._targets[key]
 
 
-def _read(path: Path) -> ModelHeader:
+def _read_model(path: Path) -> ModelHeader:
     try:
         if path.exists() and not path.is_file():
             raise VerifyError(Problem("EPB600", f"{path} is not a file"))
@@ -194,11 +194,11 @@ def _left(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
     """The nodes of a compiled model that are outside its EPs, with the reasons that a manifest beside it has; none of a source."""
     if not header.is_compiled or not header.remaining_nodes:
         return ()
-    reasons = {(left.node, left.operator): left.reason for left in _listed(path)}
+    reasons = {(left.node, left.operator): left.reason for left in _left_in_manifest(path)}
     return tuple(LeftNode(*node, reasons.get(node)) for node in read_header(path, name_nodes=True).other_nodes)
 
 
-def _listed(path: Path) -> tuple[LeftNode, ...]:
+def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
     """What the manifest that a model was emitted with says of its nodes; nothing where there is none, or it speaks of another file."""
     for folder in path.absolute().parents[:_FOLDERS_UP]:
         try:

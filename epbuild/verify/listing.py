@@ -1,11 +1,11 @@
-"""The files of an artifact against its manifest: is each there, whole and unchanged, and does nothing stand beside them unlisted."""
+"""Files of an artifact against its manifest: present, whole and unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from epbuild.core.safepath import BadReference, MissingReference, locate
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import Finding
 from epbuild.verify.manifest import NAME, ListedFile
 from epbuild.verify.payload import Payload
@@ -13,7 +13,7 @@ from epbuild.verify.payload import Payload
 _AGAIN = "Emit or copy it again."
 
 
-def manifest_findings(artifact: Artifact) -> Iterator[Finding]:
+def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether there is a manifest, and it can be used."""
     name = artifact.shown(NAME)
     if artifact.flaw is not None:
@@ -28,7 +28,7 @@ def manifest_findings(artifact: Artifact) -> Iterator[Finding]:
         yield Finding("manifest", artifact.title, "skipped", message)
 
 
-def file_findings(artifact: Artifact) -> Iterator[Finding]:
+def file_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether every file that the manifest lists is there, inside the folder; and which others are."""
     manifest = artifact.manifest
     if manifest is None:
@@ -47,7 +47,7 @@ def file_findings(artifact: Artifact) -> Iterator[Finding]:
         yield Finding("files", artifact.shown(name), "skipped", message)
 
 
-def digest_findings(artifact: Artifact) -> Iterator[Finding]:
+def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether every listed file has the size and the content that it was emitted with; what is missing is not told again."""
     manifest = artifact.manifest
     for listed in manifest.files.values() if manifest is not None else ():
@@ -74,7 +74,7 @@ def digest_findings(artifact: Artifact) -> Iterator[Finding]:
             yield Finding("digests", name, "passed")
 
 
-def _check_presence(artifact: Artifact, listed: ListedFile) -> Finding:
+def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
     name = artifact.shown(listed.path)
     try:
         locate(artifact.folder, listed.path)

@@ -1,4 +1,4 @@
-"""Reads a manifest for a check: what an artifact's folder should hold, and what it was compiled from and for."""
+"""Manifests as they are read for a check."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def read_manifest(path: Path) -> Manifest | None:
     if document.get("format") != _FORMAT:
         raise BadManifest(f"its format is {_short(document.get('format'))}, and this epbuild reads {_FORMAT}")
     _check_schema(document)
-    files = _files(document["files"])
+    files = _listed_files(document["files"])
     models = tuple(_model(item) for item in document["models"])
     _check_places((*(item.path for item in files), *(model.file for model in models)))
     for model in models:
@@ -120,7 +120,7 @@ def _package(document: Mapping[str, Any]) -> Manifest | None:
     if own.get("format") != _FORMAT:
         raise BadManifest(f"its format is {_short(own.get('format'))}, and this epbuild reads {_FORMAT}")
     try:
-        files = _files(own["files"])
+        files = _listed_files(own["files"])
         provenance = str(own["provenance"]) if "provenance" in own else None
     except (KeyError, TypeError) as error:
         raise BadManifest("its list of files is not as a package of epbuild's has it") from error
@@ -137,7 +137,7 @@ def _package(document: Mapping[str, Any]) -> Manifest | None:
     )
 
 
-def _files(listed: Iterable[Mapping[str, Any]]) -> list[ListedFile]:
+def _listed_files(listed: Iterable[Mapping[str, Any]]) -> list[ListedFile]:
     return [ListedFile(str(item["path"]), str(item["role"]), int(item["size"]), str(item["sha256"])) for item in listed]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from epbuild.core.safepath import locate
 from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_embedded_size, check_references, check_whole
 from epbuild.verify.facts import Context, Model, node_title
 from epbuild.verify.findings import Finding, failed, sentence
@@ -16,7 +16,7 @@ from epbuild.verify.signature import declared_wrong, signature, signature_differ
 _LONGEST_PATH = 1024
 
 
-def model_findings(artifact: Artifact) -> Iterator[Finding]:
+def model_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether every model is a whole ONNX file, and compiled."""
     for model in artifact.models:
         name = artifact.shown(model.file)
@@ -31,7 +31,7 @@ def model_findings(artifact: Artifact) -> Iterator[Finding]:
         yield Finding("model", artifact.title, "failed", "None of the models in this folder is a compiled one.", "EPB603")
 
 
-def schema_findings(artifact: Artifact) -> Iterator[Finding]:
+def schema_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether every EPContext node is as the operator's schema has it, with a context where one must be and nowhere else."""
     for model in artifact.models:
         if not model.nodes:
@@ -41,7 +41,7 @@ def schema_findings(artifact: Artifact) -> Iterator[Finding]:
         yield from _findings("schema", artifact.shown(model.file), flaws, "EPB614")
 
 
-def reference_findings(artifact: Artifact) -> Iterator[Finding]:
+def reference_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether everything that a model refers to is below its folder, is not empty or too short, and is listed by the manifest."""
     listed = artifact.manifest.files if artifact.manifest is not None else None
     for model in artifact.models:
@@ -54,7 +54,7 @@ def reference_findings(artifact: Artifact) -> Iterator[Finding]:
         yield from _findings("references", artifact.shown(model.file), flaws, "EPB605")
 
 
-def source_data_findings(artifact: Artifact) -> Iterator[Finding]:
+def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether no model still needs the external data of its source, except what was published with it."""
     manifest = artifact.manifest
     by_file = {listed.file: listed for listed in manifest.models} if manifest is not None else {}
@@ -80,7 +80,7 @@ def source_data_findings(artifact: Artifact) -> Iterator[Finding]:
         yield from _findings("source data", name, flaws, "EPB616", hint)
 
 
-def signature_findings(artifact: Artifact) -> Iterator[Finding]:
+def signature_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether each model has the inputs and outputs of its source; a dimension that the source leaves open may have become a size."""
     listed = {model.file: model for model in artifact.manifest.models} if artifact.manifest is not None else {}
     for model in artifact.models:

@@ -51,8 +51,8 @@ def signature_differences(source: Mapping[str, Sequence[Value]], compiled: Mappi
 def declared_wrong(outputs: Sequence[Value]) -> str:
     """Which outputs a source declares with shapes that its graph does not compute, as sentences; empty where there are none."""
     return " ".join(
-        f"The source declares the output '{value['name']}' as {_text(value['shape'])}; "
-        f"ONNX Runtime made {_text(value['computed'])} of it."
+        f"The source declares the output '{value['name']}' as {_shape_text(value['shape'])}; "
+        f"ONNX Runtime made {_shape_text(value['computed'])} of it."
         for value in outputs
         if "computed" in value
     )
@@ -69,7 +69,8 @@ def _differences(kind: str, source: Sequence[Value], compiled: Sequence[Value]) 
         if value["type"] != found[name]["type"]:
             yield f"the {kind} '{name}' is {found[name]['type']}; in the source it is {value['type']}"
         if not _fits(value.get("computed", value["shape"]), found[name]["shape"]):
-            yield f"the {kind} '{name}' has the shape {_text(found[name]['shape'])}; in the source it is {_text(value['shape'])}"
+            made, wanted_shape = _shape_text(found[name]["shape"]), _shape_text(value["shape"])
+            yield f"the {kind} '{name}' has the shape {made}; in the source it is {wanted_shape}"
     if wanted.keys() == found.keys() and list(wanted) != list(found):
         yield f"the {kind}s are in another order: {', '.join(found)}; in the source it is {', '.join(wanted)}"
 
@@ -86,7 +87,7 @@ def _fits(source: Any, compiled: Any) -> bool:
     return all(not isinstance(size, int) or size < 0 or size == made for size, made in zip(source, compiled, strict=True))
 
 
-def _text(shape: Any) -> str:
+def _shape_text(shape: Any) -> str:
     return "unknown" if shape is None else str(shape).replace("None", "?").replace("'", "")
 
 

@@ -1,4 +1,4 @@
-"""The provenance of an artifact against its manifest: a statement about these very files, the manifest itself among them.
+"""Provenance of an artifact against its manifest and files.
 
 Nothing is signed here: whoever changes a file and the statement alike is found by whoever checks signatures.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from epbuild.core.safepath import BadReference, MissingReference, locate
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.findings import Finding
 from epbuild.verify.manifest import NAME
 from epbuild.verify.payload import Payload
@@ -20,7 +20,7 @@ _MOST_BYTES = 64 << 20
 _TYPE = "https://in-toto.io/Statement/"
 
 
-def provenance_findings(artifact: Artifact) -> Iterator[Finding]:
+def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether the statement that the manifest names is there, and tells of the manifest and of every file that is listed."""
     manifest = artifact.manifest
     if manifest is None or manifest.provenance is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.contexts import partition_findings, sharing_findings, source_findings, target_findings
 from epbuild.verify.findings import Finding
 from epbuild.verify.listing import digest_findings, file_findings, manifest_findings
@@ -37,7 +37,7 @@ CHECKS = (
 )
 
 
-def check_artifact(artifact: Artifact) -> Iterator[Finding]:
+def check_artifact(artifact: ArtifactFolder) -> Iterator[Finding]:
     """The findings of every check, each as soon as it is known. A check that has nothing to look at has none."""
     for check in CHECKS:
         yield from check(artifact)

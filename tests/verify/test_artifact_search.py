@@ -11,7 +11,7 @@ import pytest
 from compiled_models import context_node, emitted, list_files, relu, save
 
 from epbuild.core.errors import NothingToVerify
-from epbuild.verify.artifact import Artifact, find_artifacts
+from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.static import check_artifact
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="making links takes a privilege on Windows")
@@ -118,7 +118,7 @@ def test_a_manifest_of_another_program_is_none_of_ours(tmp_path: Path) -> None:
         find_artifacts(tmp_path / "manifest.json")
 
 
-def broken(path: Path, change: Any) -> Artifact:
+def broken(path: Path, change: Any) -> ArtifactFolder:
     folder = emitted(path)
     document = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     changed = change(document)

@@ -1,4 +1,4 @@
-"""Checks of numbers as actions: figures of compiled models against those of their sources."""
+"""Checks of numbers as actions: figures of compiled models and their sources."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from epbuild.plan.verification import CheckedMember, Compiled, Verification
 from epbuild.toolchain.execution import Execution, Workplace
 from epbuild.verify.live.eps import session_of
 from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
-from epbuild.verify.live.inputs import Made as MadeBy
 from epbuild.verify.live.judging import not_judged_here
 from epbuild.verify.live.metrics import DifferentOutput
-from epbuild.verify.live.model import Source, other_values
-from epbuild.verify.live.runs import Reference, measure, run_reference
-from epbuild.verify.live.worker import Attempt, Failure, Load, Session, run_models
+from epbuild.verify.live.model import RunnableSource, other_values
+from epbuild.verify.live.runs import ReferenceRun, measure, run_reference
+from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, run_models
 
 
 class Alone(Protocol):
@@ -53,15 +52,15 @@ class NumbersMaker:
 
 
 @dataclass(frozen=True)
-class _Subject:
+class _ComparedMember:
     """A member that is run: what it is compared with, and the outputs of that."""
 
     checked: CheckedMember
-    source: Source
+    source: RunnableSource
     kind: str
     """`source` or `prepared`."""
     quantised: bool
-    reference: Reference
+    reference: ReferenceRun
 
 
 class _Check:
@@ -129,7 +128,7 @@ class _Check:
         else:
             self._unjudged += [{"member": name, "reason": attempt.failure.message} for name in subjects]
 
-    def _run_alone(self, name: str, subject: _Subject, built: Compiled, place: Path) -> None:
+    def _run_alone(self, name: str, subject: _ComparedMember, built: Compiled, place: Path) -> None:
         """The same of a member compiled un-shared, where what shares cannot be loaded."""
         self._say(f"compiling {name} un-shared, as what shares cannot be loaded here")
         place.mkdir(parents=True)
@@ -148,7 +147,7 @@ class _Check:
         else:
             raise _failed(self._action, attempt.failure, self._execution)
 
-    def _subject(self, checked: CheckedMember, built: Compiled, compiled: Path, place: Path) -> _Subject:
+    def _subject(self, checked: CheckedMember, built: Compiled, compiled: Path, place: Path) -> _ComparedMember:
         """A member with the outputs of what it is compared with."""
         member = _member(built, checked.name)
         step = StepId(self._action.id)
@@ -156,7 +155,7 @@ class _Check:
             compiled_from = ModelFiles(member.graph, member.external, member.subgraph_data)
             files = checked.source or compiled_from
             prepared = compiled_from if member.prepared is not None else None
-            source = Source(files.graph, files.external, read_header(files.graph), member.model.free_dimensions, prepared)
+            source = RunnableSource(files.graph, files.external, read_header(files.graph), member.model.free_dimensions, prepared)
             inputs = read_header(compiled).inputs
             samples = self._samples(checked, source, inputs)
         except (BadInputs, NoInputs) as error:
@@ -185,19 +184,19 @@ class _Check:
             place,
             self._execution.cancelled,
         )
-        if isinstance(found, Failure):
+        if isinstance(found, LoadFailure):
             message = f"there is nothing to compare '{checked.name}' with: the CPU EP cannot run its source: {found.message}"
             raise BuildError(Problem("EPB649", message, step, f"The whole log: {self._execution.shown_log}."))
-        return _Subject(checked, source, checked.reference, source.is_quantised, found)
+        return _ComparedMember(checked, source, checked.reference, source.is_quantised, found)
 
-    def _samples(self, checked: CheckedMember, source: Source, inputs: Sequence[Any]) -> list[Sample]:
+    def _samples(self, checked: CheckedMember, source: RunnableSource, inputs: Sequence[Any]) -> list[Sample]:
         made = checked.made
         if made is None:
             return [replace(sample, name=name) for name, path in checked.inputs.items() for sample in read_samples(path, inputs)]
         ranges = {name: bounds for name, bounds in made.ranges.items() if name in {value.name for value in inputs}}
-        return made_samples(MadeBy(made.seed, made.samples, ranges), inputs, source.sizes)
+        return made_samples(replace(made, ranges=ranges), inputs, source.sizes)
 
-    def _compare(self, name: str, subject: _Subject, attempt: Attempt, *, unshared: bool) -> None:
+    def _compare(self, name: str, subject: _ComparedMember, attempt: Attempt, *, unshared: bool) -> None:
         outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == name]
         try:
             measured = measure(subject.reference, outputs)
@@ -244,7 +243,7 @@ def _member(built: Compiled, name: str) -> Member:
     return next(member for member in built.group.members if member.name == name)
 
 
-def _failed(action: Verification, failure: Failure, execution: Execution) -> EnvironmentFailure | BuildError:
+def _failed(action: Verification, failure: LoadFailure, execution: Execution) -> EnvironmentFailure | BuildError:
     """That a compiled model could not be run, as a mistake of its own."""
     subject = f"the model '{failure.model}' cannot be run" if failure.model is not None else "the models cannot be run"
     message = f"{subject} on {action.target.title}: {failure.message}"

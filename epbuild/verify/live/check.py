@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding, Outcome
-from epbuild.verify.live.comparison import Comparison, Judged
+from epbuild.verify.live.comparison import Judged, OutputComparison
 from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
-from epbuild.verify.live.worker import Attempt, Failure, Load, Session, run_models
+from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, run_models
 
 _COMPATIBILITY = "ep_compatibility_info."
 _VIRTUAL = ".virtual"
@@ -41,7 +41,7 @@ class LiveCheck:
     strict: bool = False
     options: LoadOptions = field(default_factory=LoadOptions)
     sources: Sources = field(default_factory=lambda: Sources({}))
-    comparison: Comparison = field(default_factory=Comparison)
+    comparison: OutputComparison = field(default_factory=OutputComparison)
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class _Batch:
     share: bool
 
 
-def model_names(artifact: Artifact) -> dict[str, str]:
+def model_names(artifact: ArtifactFolder) -> dict[str, str]:
     """What each compiled model of an artifact goes by, by its file: its name in the manifest, else the file's without its suffix."""
     listed = {model.file: model.name for model in artifact.manifest.models} if artifact.manifest is not None else {}
     return {model.file: listed.get(model.file, Path(model.file).stem) for model in artifact.models if model.nodes}
 
 
 def check_live(
-    artifact: Artifact, check: LiveCheck, say: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
+    artifact: ArtifactFolder, check: LiveCheck, say: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
     """The findings `load`, `compatibility` and `numbers` for every compiled model of an artifact.
 
@@ -75,7 +75,9 @@ def check_live(
             yield finding
 
 
-def _findings(artifact: Artifact, check: LiveCheck, say: Callable[[str], None], faulty: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(
+    artifact: ArtifactFolder, check: LiveCheck, say: Callable[[str], None], faulty: Mapping[str, str]
+) -> Iterator[Finding]:
     batches = []
     for batch in _batches(artifact, model_names(artifact)):
         if any(model.file in faulty for _, model in batch.models):
@@ -96,7 +98,7 @@ def _findings(artifact: Artifact, check: LiveCheck, say: Callable[[str], None], 
             yield from _check_batch(batch, artifact, session, check, Path(folder))
 
 
-def _not_loaded(batch: _Batch, artifact: Artifact, faulty: Mapping[str, str]) -> Iterator[Finding]:
+def _not_loaded(batch: _Batch, artifact: ArtifactFolder, faulty: Mapping[str, str]) -> Iterator[Finding]:
     """Why no model of a batch is loaded: something is wrong with it, or with one that it would be open with."""
     first = next(model.file for _, model in batch.models if model.file in faulty)
     together = f"it would be open together with {artifact.shown(first)}, and of that something is wrong"
@@ -105,7 +107,7 @@ def _not_loaded(batch: _Batch, artifact: Artifact, faulty: Mapping[str, str]) ->
         yield Finding("load", artifact.shown(model.file), "skipped", message)
 
 
-def _check_batch(batch: _Batch, artifact: Artifact, session: Session, check: LiveCheck, scratch: Path) -> Iterator[Finding]:
+def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, check: LiveCheck, scratch: Path) -> Iterator[Finding]:
     if batch.share:
         session = session.sharing(share=True)
     loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}
@@ -124,7 +126,7 @@ def _check_batch(batch: _Batch, artifact: Artifact, session: Session, check: Liv
         yield _numbers_finding(judged, shown[judged.model])
 
 
-def _batches(artifact: Artifact, names: Mapping[str, str]) -> Iterator[_Batch]:
+def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Batch]:
     """The models that share a binary, or a group that shares weights, together; every other model by itself."""
     models = [model for model in artifact.models if model.file in names]
     if artifact.manifest is not None and artifact.manifest.share_weights:
@@ -168,7 +170,7 @@ def _load_findings(attempt: Attempt, shown: Mapping[str, str], session: Session,
             )
 
 
-def _failed_load(failure: Failure, subject: str, hint: str | None) -> Finding:
+def _failed_load(failure: LoadFailure, subject: str, hint: str | None) -> Finding:
     if failure.cannot_load:
         return Finding("load", subject, "skipped", _sentence(failure.message))
     return Finding("load", subject, "failed", _sentence(failure.message), failure.code, hint)

@@ -1,4 +1,4 @@
-"""Outputs of compiled models against those of ONNX Runtime's CPU EP on the models that they were compiled from."""
+"""Comparison of compiled models' outputs with those of their sources."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from epbuild.onnxfile.headers import ValueInfo, read_header
 from epbuild.plan.shapes import sized
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember
+from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.execution import Execution
 from epbuild.verify.findings import Outcome
 from epbuild.verify.live.action import Alone
-from epbuild.verify.live.inputs import BadInputs, Made, NoInputs, Sample, made_samples, read_samples
+from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
 from epbuild.verify.live.metrics import DifferentOutput, Figures
-from epbuild.verify.live.model import Source
+from epbuild.verify.live.model import RunnableSource
 from epbuild.verify.live.numbers import Tolerance, default_float, default_tolerance
-from epbuild.verify.live.runs import Measured, Reference, measure, run_reference
+from epbuild.verify.live.runs import Measured, ReferenceRun, measure, run_reference
 from epbuild.verify.live.source import NoSource, Sources
-from epbuild.verify.live.verdict import Rules, Verdict, overall, told
-from epbuild.verify.live.worker import Failure, Load, Session, run_models
+from epbuild.verify.live.verdict import OutputVerdict, Rules, overall, told
+from epbuild.verify.live.worker import Load, LoadFailure, Session, run_models
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,12 +53,12 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class OutputComparison:
     """On what models are run, and how exact they have to be."""
 
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Files or folders of inputs, by model; under the empty name, those of every other model."""
-    made: Made | None = None
+    made: MadeInputs | None = None
     """How inputs are made where none are given; None: as the recipe says in `verify`, else from the seed 0."""
     asked: Thresholds = field(default_factory=Thresholds)
     """What metrics have to come to; none: what the recipe says in `verify`, else what the catalog has for the EP."""
@@ -71,7 +72,7 @@ class Comparison:
         self,
         loads: Sequence[Load],
         inputs: Mapping[str, Sequence[ValueInfo]],
-        failed: Failure | None,
+        failed: LoadFailure | None,
         session: Session,
         sources: Sources,
         document: Mapping[str, Any] | None,
@@ -83,7 +84,7 @@ class Comparison:
         if failed is not None and not alone:
             yield from (self._unloaded(load, failed, group, sources) for load in loads)
             return
-        references: dict[str, tuple[Source, Reference]] = {}
+        references: dict[str, tuple[RunnableSource, ReferenceRun]] = {}
         checked = {load.name: sources.checked(load.name, document) for load in loads}
         asked = {} if self.asked != Thresholds() else {name: item.asked for name, item in checked.items() if item is not None}
         for number, load in enumerate(loads):
@@ -99,7 +100,7 @@ class Comparison:
             fed = [replace(load, feeds=references[load.name][1].feeds if load.name in references else ()) for load in loads]
             yield from self._run(fed, references, session, scratch, asked)
 
-    def _unloaded(self, load: Load, failed: Failure, group: SessionGroup | None, sources: Sources) -> Judged:
+    def _unloaded(self, load: Load, failed: LoadFailure, group: SessionGroup | None, sources: Sources) -> Judged:
         if not failed.cannot_load:
             return Judged(load.name, "skipped", "it was not run, as it could not be loaded")
         cure = "with --recipe, the same model is compiled un-shared and its numbers are compared"
@@ -114,7 +115,7 @@ class Comparison:
         sources: Sources,
         document: Mapping[str, Any] | None,
         scratch: Path,
-    ) -> tuple[Source, Reference] | Judged:
+    ) -> tuple[RunnableSource, ReferenceRun] | Judged:
         """A model's source, its inputs, and what the CPU EP makes of them; or why there are none."""
         name = load.name
         try:
@@ -129,25 +130,26 @@ class Comparison:
         found = run_reference(
             name, source.placed(scratch / "source"), samples, [value.name for value in inputs], session, scratch
         )
-        if isinstance(found, Failure):
+        if isinstance(found, LoadFailure):
             return Judged(name, "failed", f"the CPU EP cannot run its source model: {found.message}", "EPB649")
         return source, found
 
-    def _samples(self, name: str, inputs: Sequence[ValueInfo], source: Source, checked: CheckedMember | None) -> list[Sample]:
+    def _samples(
+        self, name: str, inputs: Sequence[ValueInfo], source: RunnableSource, checked: CheckedMember | None
+    ) -> list[Sample]:
         """What a model is run on: what is given for it, else what the recipe has, else what is made up."""
         place = self.inputs.get(name) or self.inputs.get("")
         if place:
             return read_samples(place, inputs)
         if self.made is None and checked is not None and checked.made is None:
             return [sample for path in checked.inputs.values() for sample in read_samples(path, inputs)]
-        planned = checked.made if checked is not None else None
-        usual = Made(planned.seed, planned.samples, planned.ranges) if planned is not None else Made()
-        return made_samples(self.made or usual, inputs, source.sizes)
+        usual = checked.made if checked is not None else None
+        return made_samples(self.made or usual or MadeInputs(), inputs, source.sizes)
 
     def _run(
         self,
         loads: Sequence[Load],
-        references: Mapping[str, tuple[Source, Reference]],
+        references: Mapping[str, tuple[RunnableSource, ReferenceRun]],
         session: Session,
         scratch: Path,
         asked: Mapping[str, Thresholds],
@@ -171,9 +173,9 @@ class Comparison:
 
     def _judge_alone(
         self,
-        references: Mapping[str, tuple[Source, Reference]],
+        references: Mapping[str, tuple[RunnableSource, ReferenceRun]],
         group: SessionGroup,
-        failed: Failure,
+        failed: LoadFailure,
         session: Session,
         document: Mapping[str, Any] | None,
         scratch: Path,
@@ -200,7 +202,7 @@ class Comparison:
             yield from self._run([load], {name: reference}, session.sharing(share=False), place, asked, because)
 
     def _compared(
-        self, name: str, reference: Reference, outputs: Sequence[tuple[str, ...]], rules: Rules, because: str
+        self, name: str, reference: ReferenceRun, outputs: Sequence[tuple[str, ...]], rules: Rules, because: str
     ) -> Judged:
         """The verdict on all outputs for all samples."""
         evidence: Literal["made", "given"] = "made" if reference.made else "given"
@@ -239,7 +241,9 @@ class Comparison:
         return of
 
 
-def _by_metrics(verdicts: Sequence[Verdict], measured: Measured, reference: Reference) -> tuple[Outcome, str, str | None]:
+def _by_metrics(
+    verdicts: Sequence[OutputVerdict], measured: Measured, reference: ReferenceRun
+) -> tuple[Outcome, str, str | None]:
     """The outcome by figures, a clause that tells it with them, and what to do."""
     outcome, figures, hint = overall(verdicts), told(verdicts), _hint(verdicts)
     worst = f"; the worst number, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
@@ -252,7 +256,9 @@ def _by_metrics(verdicts: Sequence[Verdict], measured: Measured, reference: Refe
     return "failed", f"{few} too far from those of the CPU EP, for {reference.on}: {figures}{worst}", hint
 
 
-def _by_element(verdicts: Sequence[Verdict], measured: Measured, reference: Reference) -> tuple[Outcome, str, str | None]:
+def _by_element(
+    verdicts: Sequence[OutputVerdict], measured: Measured, reference: ReferenceRun
+) -> tuple[Outcome, str, str | None]:
     """The same by what each element may be off by; what shows nothing by its figures shows nothing by its elements either."""
     figures, worst = told(verdicts), measured.worst
     if overall(verdicts) == "unjudgeable":
@@ -270,7 +276,7 @@ def _by_element(verdicts: Sequence[Verdict], measured: Measured, reference: Refe
     return "failed", f"{far}; the worst, for {measured.at}, is {worst}; {figures}", _hint(verdicts) or _ELEMENTS
 
 
-def _hint(verdicts: Sequence[Verdict]) -> str | None:
+def _hint(verdicts: Sequence[OutputVerdict]) -> str | None:
     """What to do about the outputs that decide."""
     outcome = overall(verdicts)
     hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
@@ -285,7 +291,7 @@ def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> boo
     return eps == here and target["session_options"] == dict(group.target.session_options)
 
 
-def _compile_alone(alone: Alone, group: SessionGroup, name: str, source: Source, session: Session, staging: Path) -> Path:
+def _compile_alone(alone: Alone, group: SessionGroup, name: str, source: RunnableSource, session: Session, staging: Path) -> Path:
     """Compile a member of a sharing group by itself, as the recipe has it; returns its EPContext model. Raises what a compile does.
 
     Of a member that is prepared, `source` knows what is compiled.

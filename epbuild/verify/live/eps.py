@@ -1,4 +1,4 @@
-"""EPs with the options that a session is given which runs what they compiled, and sessions for the targets of a recipe."""
+"""EPs and sessions that open what was compiled for a target."""
 
 from __future__ import annotations
 

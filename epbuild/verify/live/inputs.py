@@ -1,4 +1,4 @@
-"""What a model is run on: arrays from a `.npz` file, ONNX test sets, or made from a seed."""
+"""Inputs of a model: arrays of a `.npz` file, ONNX test sets, or from a seed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.onnxfile.headers import ValueInfo
+from epbuild.recipe.model import MadeInputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,16 +48,6 @@ class Sample:
     """Whether it was made up, so that what it shows is weak evidence."""
 
 
-@dataclass(frozen=True)
-class Made:
-    """How inputs are made up: from a seed alone, so that they are the same everywhere."""
-
-    seed: int = 0
-    samples: int = 1
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The least and the largest number of an input, both among them."""
-
-
 def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
     """The inputs in a `.npz` file, by name, in each of those that a glob names, or in a folder: of `.npz` files, of ONNX test sets
     (`test_data_set_*/input_*.pb`), or one such set.
@@ -71,7 +62,7 @@ def read_samples(place: Path, inputs: Sequence[ValueInfo]) -> list[Sample]:
             raise
         raise BadInputs(f"{place} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     for sample in samples:
-        _check(sample, inputs)
+        _check_against(sample, inputs)
     return samples
 
 
@@ -90,7 +81,7 @@ def archives_at(place: Path) -> list[Path]:
     return found
 
 
-def made_samples(made: Made, inputs: Sequence[ValueInfo], sizes: Mapping[str, int]) -> list[Sample]:
+def made_samples(made: MadeInputs, inputs: Sequence[ValueInfo], sizes: Mapping[str, int]) -> list[Sample]:
     """Inputs that depend on the seed alone: floats of a normal distribution with deviation 1, integers of 8 and 16 bits from all of
     their range, wider ones from 0 to 9, and booleans; or numbers that are spread evenly over a range. An open dimension is what `sizes`
     says of its name.
@@ -205,7 +196,7 @@ def _test_set(folder: Path, inputs: Sequence[ValueInfo]) -> Sample:
     return Sample(folder.name, arrays)
 
 
-def _check(sample: Sample, inputs: Sequence[ValueInfo]) -> None:
+def _check_against(sample: Sample, inputs: Sequence[ValueInfo]) -> None:
     wanted = {value.name: value for value in inputs}
     for name in sample.arrays.keys() - wanted.keys():
         raise BadInputs(f"{sample.name} has '{name}', and the model has no such input; it has: {', '.join(wanted)}")

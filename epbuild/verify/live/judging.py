@@ -10,7 +10,7 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.verify.live.metrics import Figures
-from epbuild.verify.live.verdict import Rules, Verdict, overall, shown, told
+from epbuild.verify.live.verdict import OutputVerdict, Rules, overall, shown, told
 
 _ALONE = "These are the numbers of the same model compiled un-shared"
 _PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then says so."
@@ -77,7 +77,7 @@ def unmet_numbers(action: Verification, checked: CheckedMember, result: Mapping[
     yield Problem("EPB646", message, where, " ".join((*hints, _CHANGE)))
 
 
-def _verdicts(action: Verification, checked: CheckedMember, result: Mapping[str, Any]) -> list[Verdict]:
+def _verdicts(action: Verification, checked: CheckedMember, result: Mapping[str, Any]) -> list[OutputVerdict]:
     """The verdict on each output of a member, by what is asked of it now."""
     return [
         Rules(action.numbers, row["quantised"], checked.asked).judge(Figures.read(row))

@@ -1,4 +1,4 @@
-"""Metrics of an output against what it should be: cosine, signal to noise, largest difference, and agreement on the largest number.
+"""Metrics of an output: cosine, SNR, largest difference, top-1 agreement.
 
 With `x` for what is expected and `y` for what came out, over all elements of all samples of an output:
 

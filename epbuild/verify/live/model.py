@@ -16,7 +16,7 @@ _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 
 
 @dataclass(frozen=True)
-class Source:
+class RunnableSource:
     """A source model that is what the manifest says it was, as far as there is one."""
 
     graph: Path

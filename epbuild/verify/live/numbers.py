@@ -1,4 +1,4 @@
-"""How far outputs are from those that they should be, and how far they may be.
+"""Differences of outputs, element by element, and their tolerances.
 
 A difference is held against `atol + rtol * (the largest expected magnitude of that output)`: what half precision and quantisation cost
 grows with the range of an output, also for those of its elements that happen to be near zero.

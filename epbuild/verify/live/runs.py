@@ -1,4 +1,4 @@
-"""Runs of a model and of what it was compiled from on the same inputs, and the figures of the outputs of both."""
+"""Runs of a model and of its source on the same inputs, and their figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.verify.live.inputs import Sample
 from epbuild.verify.live.metrics import DifferentOutput, Figures, Meter
 from epbuild.verify.live.numbers import Tolerance, Worst, worst_element
-from epbuild.verify.live.worker import Failure, Feed, Load, Session, run_models
+from epbuild.verify.live.worker import Feed, Load, LoadFailure, Session, run_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ _BY_RANGE = Tolerance(0, 1)
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceRun:
     """A source model's outputs on each sample, by ONNX Runtime's CPU EP."""
 
     samples: tuple[Sample, ...]
@@ -68,7 +68,7 @@ def run_reference(
     session: Session,
     scratch: Path,
     cancelled: threading.Event | None = None,
-) -> Reference | Failure:
+) -> ReferenceRun | LoadFailure:
     """Run the model that another was compiled from on the CPU EP; `inputs` are the names of its inputs. Files go to `scratch`."""
     scratch.mkdir(parents=True, exist_ok=True)
     names = tuple(inputs)
@@ -79,10 +79,10 @@ def run_reference(
     if attempt.failure is not None:
         return attempt.failure
     outputs = [(feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, attempt.of("ran"), strict=True)]
-    return Reference(tuple(samples), feeds, tuple(outputs))
+    return ReferenceRun(tuple(samples), feeds, tuple(outputs))
 
 
-def measure(reference: Reference, outputs: Sequence[Sequence[str]], tolerance: ToleranceFor | None = None) -> Measured:
+def measure(reference: ReferenceRun, outputs: Sequence[Sequence[str]], tolerance: ToleranceFor | None = None) -> Measured:
     """The figures of each output over all samples; `outputs` are the names of those that a compiled model gave for each sample.
 
     `tolerance` says what each element of a type may be off by, where that is asked. Raises DifferentOutput.

@@ -14,7 +14,7 @@ from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.steps import PlannedEp
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import DeviceChoice
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.live.eps import planned_ep, real_device, with_files
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.toolchain import Wanted, entries_of, toolchain_at, toolchain_of
@@ -41,7 +41,7 @@ class LoadOptions:
     """Paths of libraries and names of packages with custom operators, as a recipe has them; none: those of the manifest."""
 
 
-def session_for(artifact: Artifact, given: LoadOptions, sources: Sources, say: Callable[[str], None]) -> Session:
+def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, say: Callable[[str], None]) -> Session:
     """What to open the models of an artifact with. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
     manifest = artifact.manifest
     document = manifest.document if manifest is not None else None
@@ -50,7 +50,7 @@ def session_for(artifact: Artifact, given: LoadOptions, sources: Sources, say: C
     unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
     if unknown:
         raise CannotLoad(f"the catalog does not know {unknown[0]}; name the recipe whose catalog file does, with --recipe")
-    custom_ops = _custom_ops(artifact, given, sources)
+    custom_ops = _custom_ops_for(artifact, given, sources)
     packages = [ops.name for ops in custom_ops if ops.library is None]
     home = toolchain_directory()
     if given.interpreter is not None:
@@ -83,7 +83,7 @@ def session_for(artifact: Artifact, given: LoadOptions, sources: Sources, say: C
     return Session(environment, eps, options, target.get("environment", {}), given.timeout, lacking, custom_ops)
 
 
-def _custom_ops(artifact: Artifact, given: LoadOptions, sources: Sources) -> tuple[CustomOps, ...]:
+def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOps, ...]:
     """The custom operators that the models of an artifact need: as the user names them, else by its manifest. Raises CannotLoad.
 
     A library is not in the artifact: it is where the user says, or where the recipe has it.
@@ -108,7 +108,7 @@ def _custom_ops(artifact: Artifact, given: LoadOptions, sources: Sources) -> tup
     return tuple(ops)
 
 
-def _eps_in(artifact: Artifact) -> list[str]:
+def _eps_in(artifact: ArtifactFolder) -> list[str]:
     """The EPs that the nodes of an artifact's models come from, each once; a source that nobody knows goes by its own name."""
     sources = dict.fromkeys(node.source or "" for model in artifact.models for node in model.nodes)
     names = {source: entry.ep for ep in known_eps() for entry in entries_for(ep) for source in entry.sources}

@@ -1,4 +1,4 @@
-"""The source models that numbers are compared with: where they are, and whether they are those that the artifact was compiled from."""
+"""Sources of compiled models, and whether they are the ones compiled from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.steps import Member, ModelFiles, Plan, PlannedEp, SessionGroup
 from epbuild.plan.verification import CheckedMember, Verification, verification_id
-from epbuild.verify.live.model import Source, other_values
+from epbuild.verify.live.model import RunnableSource, other_values
 
 
 class NoSource(Exception):
@@ -60,9 +60,9 @@ class Sources:
         members = action.members if isinstance(action, Verification) else ()
         return next((checked for checked in members if checked.name == name), None)
 
-    def find(self, name: str, document: Mapping[str, Any] | None) -> Source:
+    def find(self, name: str, document: Mapping[str, Any] | None) -> RunnableSource:
         """The source of a model; raises NoSource, also when it is not what the manifest says that the model was compiled from."""
-        model = _listed(name, document)
+        model = _model_in(name, document)
         if "merged" in model and not self.named.get(name):
             members = ", ".join(item["name"] for item in model["merged"])
             raise NoSource(f"it was merged from {members}; name one model that computes the same with --source {name}=FILE")
@@ -103,7 +103,7 @@ class Sources:
                 raise NoSource(
                     f"the external data {location} of the source model {graph} is not what it was compiled from", wrong=True
                 )
-        return Source(graph, external, header, member.model.free_dimensions if member is not None else {}, prepared)
+        return RunnableSource(graph, external, header, member.model.free_dimensions if member is not None else {}, prepared)
 
     def _member(self, name: str, document: Mapping[str, Any] | None) -> Member | None:
         group = self.group(document, name)
@@ -143,7 +143,7 @@ def _other_values(graph: Path, model: Mapping[str, Any]) -> bool:
         return False
 
 
-def _listed(name: str, document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _model_in(name: str, document: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """What a manifest says of a model; nothing without one."""
     models = document["models"] if document is not None else ()
     return next((model for model in models if model["name"] == name), {})

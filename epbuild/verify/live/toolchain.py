@@ -1,4 +1,4 @@
-"""Toolchains for artifacts: that of the compile, one like it, or one that the user names."""
+"""Toolchains for artifacts: that of the compile, one like it, one by name."""
 
 from __future__ import annotations
 

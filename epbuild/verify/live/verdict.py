@@ -1,4 +1,4 @@
-"""Whether the figures of an output are good enough, and what is wrong where they are not.
+"""Verdicts on outputs by their figures, and what is wrong with them.
 
 Figures that show nothing are never good enough: what the CPU EP itself does not give as numbers, an output that is the same number
 throughout, or one that stays below what the EP's precision or a tolerance tells apart.
@@ -25,7 +25,7 @@ OTHER_INPUTS = "Give inputs like those in use (--inputs, or `inputs` of a recipe
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OutputVerdict:
     """What becomes of one output."""
 
     figures: Figures
@@ -66,29 +66,29 @@ class Rules:
         # Two steps of eight bits, whatever the bits that they are written with.
         return Thresholds(max_abs=float(2 << (figures.bits - 8))) if figures.kind == "steps" else self.usual
 
-    def judge(self, figures: Figures) -> Verdict:
+    def judge(self, figures: Figures) -> OutputVerdict:
         """The verdict on one output."""
         if figures.undefined:
             count = f"{figures.undefined:,} of {figures.elements:,} numbers"
             reason = f"the CPU EP itself gives NaN or infinity for {count} with these inputs"
-            return Verdict(figures, "unjudgeable", reason, OTHER_INPUTS)
+            return OutputVerdict(figures, "unjudgeable", reason, OTHER_INPUTS)
         if figures.elements == 0:
-            return Verdict(figures, "unjudgeable", "it has no elements with these inputs", OTHER_INPUTS)
+            return OutputVerdict(figures, "unjudgeable", "it has no elements with these inputs", OTHER_INPUTS)
         thresholds = self.thresholds(figures)
         missed = tuple(_missed(figures, thresholds))
         if figures.kind == "exact":
-            return Verdict(figures, "failed" if missed else "passed", ", ".join(missed))
+            return OutputVerdict(figures, "failed" if missed else "passed", ", ".join(missed))
         if figures.kind == "float" and (overflow := self._overflow(figures)) is not None:
-            return Verdict(figures, "failed", overflow, self.numbers.overflow or self.numbers.far or None)
+            return OutputVerdict(figures, "failed", overflow, self.numbers.overflow or self.numbers.far or None)
         if not figures.largest and figures.max_abs and thresholds.max_abs is None and self.bound is None:
             missed = (f"zero is expected of each number, and up to {figures.max_abs:.3g} came out",)
         if missed and (tiny := self._tiny(figures)) is not None:
-            return Verdict(figures, "unjudgeable", tiny, OTHER_INPUTS)
+            return OutputVerdict(figures, "unjudgeable", tiny, OTHER_INPUTS)
         if missed:
-            return Verdict(figures, "failed", ", ".join(missed), self.numbers.far or None, self._met_by_zeros(figures))
+            return OutputVerdict(figures, "failed", ", ".join(missed), self.numbers.far or None, self._met_by_zeros(figures))
         if (nothing := self._shown_nothing(figures, thresholds)) is not None:
-            return Verdict(figures, "unjudgeable", nothing, f"{OTHER_INPUTS} `max_abs` judges such an output all the same.")
-        return Verdict(figures, "passed")
+            return OutputVerdict(figures, "unjudgeable", nothing, f"{OTHER_INPUTS} `max_abs` judges such an output all the same.")
+        return OutputVerdict(figures, "passed")
 
     def _met_by_zeros(self, figures: Figures) -> bool:
         """Whether a bound that is asked for is larger than every number: then the output's own scale counts."""
@@ -133,13 +133,13 @@ class Rules:
         return None
 
 
-def overall(verdicts: Sequence[Verdict]) -> Outcome:
+def overall(verdicts: Sequence[OutputVerdict]) -> Outcome:
     """What becomes of a model: one output that fails, or that cannot be judged, is that of the whole."""
     outcomes = {verdict.outcome for verdict in verdicts}
     return "failed" if "failed" in outcomes else "passed" if outcomes == {"passed"} else "unjudgeable"
 
 
-def told(verdicts: Sequence[Verdict]) -> str:
+def told(verdicts: Sequence[OutputVerdict]) -> str:
     """The figures of outputs, with what is wrong with them: those first that decide."""
     order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
     ranked = sorted(verdicts, key=lambda verdict: (order[verdict.outcome], _cosine_order(verdict.figures)))

@@ -70,7 +70,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Failure:
+class LoadFailure:
     """Why a run did not come to its end, and at which model (None: before any); `cannot_load`: no model is at fault."""
 
     model: str | None
@@ -84,7 +84,7 @@ class Attempt:
     """How far a run came."""
 
     reports: tuple[Mapping[str, Any], ...]
-    failure: Failure | None
+    failure: LoadFailure | None
 
     def of(self, event: str) -> list[Mapping[str, Any]]:
         """The reports of one kind, in order."""
@@ -169,7 +169,7 @@ def _last_model(ending: Ending) -> tuple[str, str] | None:
     return (doing[-1]["event"], doing[-1]["model"]) if doing else None
 
 
-def _failure(ending: Ending, said: Sequence[str], session: Session) -> Failure | None:
+def _failure(ending: Ending, said: Sequence[str], session: Session) -> LoadFailure | None:
     """What an ending amounts to, with what was `said`, at the end of it or when it was asked for; None when it ended well."""
     found = diagnose(ending, [ep.entry for ep in session.eps])
     if found is None:
@@ -181,20 +181,22 @@ def _failure(ending: Ending, said: Sequence[str], session: Session) -> Failure |
     reason = told or ""
     known = _limitation((*said, found.raised or ""), session.eps)
     if known is not None:
-        return Failure(model, known, "EPB640", cannot_load=True)
+        return LoadFailure(model, known, "EPB640", cannot_load=True)
     match found.cause:
         case "timed out":
-            return Failure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
+            return LoadFailure(model, f"{act} did not end within {session.timeout:g} s and was stopped.{quote}", "EPB643")
         case "out of memory":
-            return Failure(model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644")
+            return LoadFailure(
+                model, f"the process ran out of memory {moment}{f': {reason}' if reason else ''}.{quote}", "EPB644"
+            )
         case "unfit" | "custom operators":
-            return Failure(model, f"{reason}.{quote}", "EPB640", cannot_load=True)
+            return LoadFailure(model, f"{reason}.{quote}", "EPB640", cannot_load=True)
         case "ended":
             doubt = "" if ending.out_of_memory else ", if not for lack of memory,"
-            return Failure(model, f"the process {found.end}{doubt} {moment}.{quote}", "EPB644")
+            return LoadFailure(model, f"the process {found.end}{doubt} {moment}.{quote}", "EPB644")
         case "crashed":
-            return Failure(model, f"the process {found.end} {moment}.{quote}", "EPB642")
-    return Failure(model, f"{act} failed: {reason}.{quote}", "EPB641")
+            return LoadFailure(model, f"the process {found.end} {moment}.{quote}", "EPB642")
+    return LoadFailure(model, f"{act} failed: {reason}.{quote}", "EPB641")
 
 
 def _limitation(said: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:

@@ -20,14 +20,14 @@ from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
 from epbuild.catalog.numbers import Thresholds
 from epbuild.compile.sharing import measure_alone
-from epbuild.verify.artifact import Artifact
+from epbuild.recipe.model import MadeInputs
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Finding
 from epbuild.verify.live import check as live
 from epbuild.verify.live import worker as live_worker
 from epbuild.verify.live.check import LiveCheck, check_live
-from epbuild.verify.live.comparison import Comparison
-from epbuild.verify.live.inputs import Made
+from epbuild.verify.live.comparison import OutputComparison
 from epbuild.verify.live.session import CannotLoad
 from epbuild.verify.live.source import Sources
 from epbuild.verify.manifest import ListedModel, Manifest
@@ -67,7 +67,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def artifact(folder: Path, *, share: bool = False) -> Artifact:
+def artifact(folder: Path, *, share: bool = False) -> ArtifactFolder:
     source = {name: {"sha256": digest(folder / f"{name}.onnx"), "external_data": {}} for name in NAMES}
     document = {
         "group": "decoder",
@@ -76,7 +76,7 @@ def artifact(folder: Path, *, share: bool = False) -> Artifact:
     }
     listed = tuple(ListedModel(name, f"{name}_ctx.onnx", frozenset(), None, None) for name in NAMES)
     manifest = Manifest("decoder", "npu", share, {QNN: {}}, listed, {}, None, document)
-    return Artifact(folder, tuple(Model(folder, f"{name}_ctx.onnx") for name in NAMES), "npu/", manifest)
+    return ArtifactFolder(folder, tuple(Model(folder, f"{name}_ctx.onnx") for name in NAMES), "npu/", manifest)
 
 
 def sources(folder: Path) -> Sources:
@@ -92,7 +92,7 @@ def tried(folder: Path, check: LiveCheck | None = None, *, share: bool = False) 
 
 
 def compared(folder: Path, **comparison: Any) -> Finding:
-    check = LiveCheck(numbers=True, sources=sources(folder), comparison=Comparison(**comparison, alone=measure_alone))
+    check = LiveCheck(numbers=True, sources=sources(folder), comparison=OutputComparison(**comparison, alone=measure_alone))
     return tried(folder, check)["numbers", "decode"]
 
 
@@ -210,14 +210,14 @@ def test_the_eps_own_judgement_of_a_model_and_a_device_is_told(
 
 def test_numbers_that_are_near_enough_pass_and_those_that_are_not_are_named(folder: Path) -> None:
     behave(folder, "decode_ctx", factor=1.001)
-    near = compared(folder, made=Made(3))
+    near = compared(folder, made=MadeInputs(3))
     assert near.outcome == "passed"
     assert near.message.startswith(
         "Its numbers are near enough to those of the CPU EP, for seed 3 (made inputs: weak evidence): file: cosine 1.000000, snr_db 60.0"
     )
     assert "; the worst number, for seed 3, is file[" in near.message
     behave(folder, "decode_ctx", factor=2)
-    far = compared(folder, made=Made(3))
+    far = compared(folder, made=MadeInputs(3))
     assert (far.outcome, far.code) == ("failed", "EPB646")
     assert far.message.startswith(
         "Its only output is too far from those of the CPU EP, for seed 3 (made inputs: weak evidence): "

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from epbuild.onnxfile.headers import ValueInfo
-from epbuild.verify.live.inputs import BadInputs, Made, NoInputs, Sample, made_samples, read_samples
+from epbuild.recipe.model import MadeInputs
+from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
 
 IMAGE = ValueInfo("image", TensorProto.FLOAT, (1, 3, "height", None))
 IDS = ValueInfo("ids", TensorProto.INT64, (2,))
@@ -25,7 +26,7 @@ SIZED = (ValueInfo("image", TensorProto.FLOAT, (1, 3, 4, 5)), IDS)
 
 
 def made_sample(seed: int, inputs: Sequence[ValueInfo], sizes: Mapping[str, int], **how: Any) -> Sample:
-    (sample,) = made_samples(Made(seed, **how), inputs, sizes)
+    (sample,) = made_samples(MadeInputs(seed, **how), inputs, sizes)
     return sample
 
 
@@ -103,7 +104,7 @@ def test_the_same_seed_gives_the_same_inputs_and_another_one_others() -> None:
 
 
 def test_several_sets_are_made_from_one_seed_and_the_first_is_the_one_that_is_made_alone() -> None:
-    sets = made_samples(Made(5, samples=3), SIZED, {})
+    sets = made_samples(MadeInputs(5, samples=3), SIZED, {})
     assert [sample.name for sample in sets] == ["seed 5, set 0", "seed 5, set 1", "seed 5, set 2"]
     assert np.array_equal(sets[0].arrays["image"], made_sample(5, SIZED, {}).arrays["image"])
     assert not np.array_equal(sets[0].arrays["image"], sets[1].arrays["image"])

@@ -21,7 +21,7 @@ from epbuild.recipe.model import DeviceChoice
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.provision import Requirements
-from epbuild.verify.artifact import Artifact
+from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
 from epbuild.verify.live import session as live_session
 from epbuild.verify.live import toolchain as live_toolchain
@@ -159,7 +159,7 @@ def test_an_interpreter_decides_which_packaging_of_an_ep_is_meant(home: Home) ->
     assert raised.value.problems[0].where == interpreter  # a place, and no line of a program
 
 
-def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = None, **options: str) -> Artifact:
+def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = None, **options: str) -> ArtifactFolder:
     listed = {"ep": ep, "provider_options": options, **({"device": device} if device else {})}
     document = {
         "group": "g",
@@ -167,7 +167,7 @@ def artifact(folder: Path, ep: str = QNN, *, device: Mapping[str, Any] | None = 
         "toolchain": DOCUMENT,
         "models": [],
     }
-    return Artifact(folder, (), "", Manifest("g", "npu", False, {ep: options}, (), {}, None, document))
+    return ArtifactFolder(folder, (), "", Manifest("g", "npu", False, {ep: options}, (), {}, None, document))
 
 
 class Recipe(Sources):
@@ -181,7 +181,7 @@ class Recipe(Sources):
         return {ep.entry.ep: ep for ep in self.planned}  # type: ignore[attr-defined]
 
 
-def opened(found: Artifact, wanted: LoadOptions = LoadOptions(), sources: Sources = Sources({})) -> Any:  # noqa: B008 - frozen
+def opened(found: ArtifactFolder, wanted: LoadOptions = LoadOptions(), sources: Sources = Sources({})) -> Any:  # noqa: B008 - frozen
     return session_for(found, wanted, sources, lambda text: None)
 
 
@@ -230,7 +230,7 @@ def test_a_model_without_a_manifest_needs_an_interpreter_and_its_nodes_say_which
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", source="QNN")
     graph = helper.make_graph([node], "g", [], [])
     (home.folder / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
-    found = Artifact(home.folder, (Model(home.folder, "m.onnx"),), whole=False)
+    found = ArtifactFolder(home.folder, (Model(home.folder, "m.onnx"),), whole=False)
     with pytest.raises(CannotLoad, match="--interpreter"):
         opened(found)
     interpreter = home.folder / "python"
@@ -239,7 +239,7 @@ def test_a_model_without_a_manifest_needs_an_interpreter_and_its_nodes_say_which
     assert [(ep.entry.ep, ep.provider_options) for ep in session.eps] == [(QNN, {"backend_type": "htp"})]
 
 
-def with_ops(folder: Path, *ops: Mapping[str, str]) -> Artifact:
+def with_ops(folder: Path, *ops: Mapping[str, str]) -> ArtifactFolder:
     found = artifact(folder)
     assert found.manifest is not None
     document = {**found.manifest.document, "custom_ops": list(ops)}

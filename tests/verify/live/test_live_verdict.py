@@ -10,14 +10,14 @@ import pytest
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.verify.live.metrics import Meter
-from epbuild.verify.live.verdict import Rules, Verdict, overall, told
+from epbuild.verify.live.verdict import OutputVerdict, Rules, overall, told
 
 HTP = entry("QNNExecutionProvider").numbers
 NOISE = np.random.default_rng(0).standard_normal(1000)
 SIGNAL = np.random.default_rng(1).standard_normal(1000)
 
 
-def judged(expected: Any, got: Any, numbers: Numbers = HTP, *, quantised: bool = False, **asked: float) -> Verdict:
+def judged(expected: Any, got: Any, numbers: Numbers = HTP, *, quantised: bool = False, **asked: float) -> OutputVerdict:
     meter = Meter("y")
     meter.add(np.asarray(expected), np.asarray(got))
     return Rules(numbers, quantised, Thresholds(**asked)).judge(meter.figures)
