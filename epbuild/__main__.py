@@ -60,10 +60,10 @@ def _execute(arguments: Sequence[str]) -> int:
 
 def _warn(warnings: Sequence[tuple[Any, ...]]) -> None:
     from epbuild.core.errors import Problem
-    from epbuild.report.problems import tell_problems
+    from epbuild.report.problems import print_problems
 
     for warning in warnings:
-        tell_problems([Problem.from_plain(warning)], "warning")
+        print_problems([Problem.from_plain(warning)], "warning")
 
 
 def _end_when_interrupted() -> None:

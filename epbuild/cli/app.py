@@ -30,14 +30,14 @@ _COMMANDS = {
     "plan": "Show the steps, the state of each, and why it would run.",
     "run": "Build what is out of date.",
     "coverage": "Show how much of each model an EP takes, and why no more.",
-    "explain": "Say why a step would run: what changed, and from what.",
+    "explain": "Show why a step would run: what changed, and from what.",
     "inspect": "Show what is inside an EPContext model.",
     "verify": "Check artifacts: whole, right, loadable, right in numbers.",
-    "diff": "Say what differs between two artifacts, in which sense.",
+    "diff": "Show what differs between two artifacts, in which sense.",
     "relink": "Embed, extract, rename or move a context binary.",
     "merge": "Glue EPContext models into one.",
     "lock": "Write down what toolchains and remote models are, exactly.",
-    "log": "Print what the EP said while a step was compiled.",
+    "log": "Print what the EP logged while a step was compiled.",
     "schema": "Print a JSON Schema, for editors and for checks of one's own.",
     "clean": "Remove what was emitted.",
     "gc": "Remove from the store what no build uses, the oldest first.",
@@ -103,10 +103,10 @@ def _global_options(
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; whatever goes wrong is told on standard error, without a traceback."""
+    """Run one command line and return its exit code; what goes wrong is shown on standard error, without a traceback."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # What an EP says must not fail on the encoding of somebody's terminal.
+            # What an EP logs must not fail on the encoding of a terminal.
             stream.reconfigure(errors="backslashreplace")
     with contextlib.suppress(ValueError):  # outside the main thread, which alone is interrupted
         signal.signal(signal.SIGINT, _interrupt_once)
@@ -121,40 +121,40 @@ def execute(arguments: Sequence[str]) -> int:
     except SystemExit as error:  # how typer ends what it does about completion
         return error.code if isinstance(error.code, int) else 0
     except EpbuildError as error:
-        from epbuild.report.problems import tell_count, tell_problems
+        from epbuild.report.problems import print_count, print_problems
 
-        tell_problems(error.problems)
-        tell_count(error.problems)
+        print_problems(error.problems)
+        print_count(error.problems)
         return _failed(error.exit_code, arguments)
     except ClickException as error:
-        _say(f"error: {sentence(error)} See `epbuild --help`.")
+        _print(f"error: {sentence(error)} See `epbuild --help`.")
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted; what was finished is kept")
+        _print("interrupted; what was finished is kept")
         return INTERRUPTED
     except BrokenPipeError:
         return abandon_output()
     except OSError as error:
         if isinstance(error, FileNotFoundError) and _folder_is_gone():
-            _say("error: the folder that epbuild was started in is no longer there. Change to one that is.")
+            _print("error: the folder that epbuild was started in is no longer there. Change to one that is.")
             return _failed(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
-        _say(f"error: {place}{error.strerror or error}")
+        _print(f"error: {place}{error.strerror or error}")
         return _failed(_ENVIRONMENT, arguments)
     except MemoryError:
-        _say("error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`).")
+        _print("error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`).")
         return _failed(_ENVIRONMENT, arguments)
     except Exception as error:  # noqa: BLE001 - a mistake of epbuild's own is no reason to show a user its insides unasked
-        if "can't start new thread" in str(error):  # how Python tells that there is no memory for one
-            _say(f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`).")
+        if "can't start new thread" in str(error):  # how Python reports that there is no memory for one
+            _print(f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`).")
             return _failed(_ENVIRONMENT, arguments)
-        _say(f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows.")
+        _print(f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows.")
         return _failed(1, arguments)
     return outcome if isinstance(outcome, int) else 0
 
 
 def _folder_is_gone() -> bool:
-    """Whether somebody has removed the current directory: whatever is relative to it fails, and says no name."""
+    """Whether the current directory was removed: what is relative to it fails, without a name."""
     try:
         os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
@@ -169,7 +169,7 @@ def _interrupt_once(number: int, frame: object) -> None:
 
 
 def abandon_output() -> int:
-    """Say nothing more, also not when Python flushes at exit, as whoever read our output has gone; returns the exit code."""
+    """Write nothing more, also not when Python flushes at exit, as the reader of our output has gone; returns the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
@@ -180,5 +180,5 @@ def _failed(code: int, arguments: Sequence[str]) -> int:
     return code
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(f"epbuild: {text}\n")

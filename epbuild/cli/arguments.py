@@ -107,7 +107,7 @@ Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}: o
 NeededNames = Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
 NamesOfOne = Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
 Json = Annotated[bool, option("--json", help="Print JSON only.")]
-Locked = Annotated[bool, option("--locked", help="Refuse whatever is not as the recipe's lock says (`epbuild lock`).")]
+Locked = Annotated[bool, option("--locked", help="Refuse what is not as the recipe's lock has it (`epbuild lock`).")]
 Settings = Annotated[
     list[str],
     options("--set", metavar="vars.NAME=VALUE", help="Give a variable of the recipe another value, for this run."),
@@ -135,6 +135,6 @@ def needed(steps: Sequence[str], recipe: Path) -> Sequence[str]:
     return steps
 
 
-def tell(text: str) -> None:
+def log_line(text: str) -> None:
     """A line about what takes long, beside the answer, which alone goes to standard output."""
     typer.echo(text, err=True)

@@ -1,6 +1,6 @@
 """Completion in shells: of commands and options by typer, of recipes and step ids by what is there.
 
-Typer's script for bash hands over the words as bash splits them, which does so at `:` and `=` too (COMP_WORDBREAKS), and replaces the
+Typer's script for bash passes on the words as bash splits them, which does so at `:` and `=` too (COMP_WORDBREAKS), and replaces the
 last part alone. Step ids are put together again here, and what is proposed is cut off before what bash keeps.
 """
 
@@ -22,7 +22,7 @@ VARIABLE = "_EPBUILD_COMPLETE"
 _BREAKS = ":="
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")  # what bash would not leave as it is
 _SUFFIXES = (".yaml", ".yml")
-_MOST_BYTES = 1 << 16  # of a file, in which a recipe has said that it is one
+_MOST_BYTES = 1 << 16  # of a file, in which a recipe shows that it is one
 
 
 def recipes(incomplete: str) -> list[str]:

@@ -26,14 +26,14 @@ def diff(
     ] = False,
     json: arguments.Json = False,
 ) -> int:
-    """Say what differs between the artifacts A and B, and in which sense: names, target, toolchain, settings, weights or graph.
+    """Show what differs between the artifacts A and B, and in which sense: names, target, toolchain, settings, weights or graph.
 
     Each is a folder, an archive (.zip, .tar.zst), an OCI image layout, a manifest, or one EPContext model. Exit code 1: they differ, in
     more than their recipe accepts; 2: one of them cannot be read.
     """
     if markdown and json:
         raise UsageError("--markdown and --json exclude each other: there is one standard output")
-    found = compare(a, b, arguments.tell)
+    found = compare(a, b, arguments.log_line)
     if json:
         print_json(comparison_document(str(a), str(b), found))
     elif markdown:

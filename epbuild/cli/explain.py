@@ -19,7 +19,7 @@ def explain(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Say why STEP would run, or why not: what has changed since it was last built here, from what to what.
+    """Show why STEP would run, or why not: what has changed since it was last built here, from what to what.
 
     Builds nothing and provisions nothing.
     """

@@ -1,4 +1,4 @@
-"""`epbuild log`: what the EP said while a step was compiled."""
+"""`epbuild log`: what the EP logged while a step was compiled."""
 
 from __future__ import annotations
 

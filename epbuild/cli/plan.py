@@ -5,7 +5,7 @@ from __future__ import annotations
 from epbuild.cli import arguments
 from epbuild.commands.run import Request, survey
 from epbuild.report.documents import plan_document, print_json
-from epbuild.report.problems import tell_problems
+from epbuild.report.problems import print_problems
 from epbuild.report.text import print_plan
 
 app = arguments.application()
@@ -29,6 +29,6 @@ def plan(
     if json:
         print_json(plan_document(str(file), found))
     else:
-        tell_problems(found.plan.warnings, "warning")
+        print_problems(found.plan.warnings, "warning")
         print_plan(found)
     return 0

@@ -50,9 +50,9 @@ def relink(
     if embed and (extract or binary):
         raise UsageError("--embed leaves no file: it goes with neither --extract nor --binary")
     if not (embed or extract or binary):
-        raise UsageError("say what to change: --embed, --extract or --binary NAME.bin")
+        raise UsageError("name what to change: --embed, --extract or --binary NAME.bin")
     if in_place == (output is not None):
-        raise UsageError("say where the result goes: either -o OUT or --in-place")
+        raise UsageError("name where the result goes: either -o OUT or --in-place")
     packaging: Packaging = "embed" if embed else "extract" if extract else "rename"
     named = models_in(models)
     if output is not None and output.suffix == ".onnx" and len(named) > 1:

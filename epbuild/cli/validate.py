@@ -10,7 +10,7 @@ from epbuild.core.errors import EpbuildError
 from epbuild.core.units import counted
 from epbuild.plan.possible import obstacles
 from epbuild.report.documents import print_json, problem_document
-from epbuild.report.problems import tell_problems
+from epbuild.report.problems import print_problems
 from epbuild.report.terminal import print_line
 
 _FORMAT = 1
@@ -23,7 +23,7 @@ app = arguments.application()
 def validate(recipe: arguments.Recipe = arguments.DEFAULT, *, settings: arguments.Settings, json: arguments.Json = False) -> int:
     """Check RECIPE and the models that it names; build nothing.
 
-    Every mistake is told at once, with its file, line and column; notes tell what can be built, and not on this machine. Exit code 0: it
+    Every mistake is shown at once, with its file, line and column; notes are of what can be built, and not on this machine. Exit code 0: it
     can be built. 2: it cannot.
     """
     try:
@@ -39,8 +39,8 @@ def validate(recipe: arguments.Recipe = arguments.DEFAULT, *, settings: argument
         warnings, here = ([problem_document(problem) for problem in found] for found in (plan.warnings, notes))
         print_json({"format": _FORMAT, "recipe": str(recipe), "valid": True, "problems": [], "warnings": warnings, "notes": here})
         return 0
-    tell_problems(plan.warnings, "warning")
-    tell_problems(notes, "note")
+    print_problems(plan.warnings, "warning")
+    print_problems(notes, "note")
     counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
     print_line(f"{recipe} is valid: " + ", ".join(counted(len(things), noun) for noun, things in counts.items()))
     return 0

@@ -158,16 +158,16 @@ def verify(
 ) -> int:
     """Check the artifacts at PATH. No recipe is needed.
 
-    Exit code 1: a check failed. What could not be checked here is told, and is no failure.
+    Exit code 1: a check failed. What could not be checked here is shown, and is no failure.
     """
     given = (recipe, sources, inputs, ranges, metrics)
     if not numbers and (any(given) or any(value is not None for value in (seed, samples, atol, rtol))):
         named = "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol"
-        raise UsageError(f"{named} say how to compare: add --numbers")
+        raise UsageError(f"{named} are about comparing: add --numbers")
     if metrics and (atol, rtol) != (None, None):
         raise UsageError("--metric judges outputs, --atol and --rtol judge each of their elements: choose one")
     if not (load or numbers) and (strict or interpreter or device or ep_options or custom_ops or timeout is not None):
-        raise UsageError("--strict, --interpreter, --device, --option, --custom-ops and --timeout say how to load: add --load")
+        raise UsageError("--strict, --interpreter, --device, --option, --custom-ops and --timeout are about loading: add --load")
     if settings and not recipe:
         raise UsageError("--set is for the recipe that the artifacts came from: name it with --recipe")
 
@@ -191,7 +191,7 @@ def verify(
         rtol=rtol,
     )
     try:
-        findings = list(check(path, options if load or numbers else None, arguments.tell))
+        findings = list(check(path, options if load or numbers else None, arguments.log_line))
     except Misuse as error:
         if error.option is None:
             raise UsageError(str(error)) from None

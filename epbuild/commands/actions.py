@@ -121,7 +121,7 @@ class Actions:
         return Cost(1.0 + kind_of(action).size(action) / _BYTES_PER_SECOND, measured=False)
 
     def memory(self, ident: str) -> int:
-        """How many bytes an action will take: as the recipe says, else as last time, else by the bytes that it works on."""
+        """How many bytes an action will take: as the recipe has it, else as last time, else by the bytes that it works on."""
         action = self._plan.actions[ident]
         if isinstance(action, Emission):
             return 0
@@ -169,7 +169,7 @@ class Actions:
         self._ledger.end_all(action, "skipped", note)
 
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
-        """The sum of it all, once it is told how far the models were compiled that are new here, or all, and what sharing saves in them."""
+        """The sum of it all, once it is reported how far the models were compiled that are new here, or all, and what sharing saves."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
         for covered in covered_models(self._plan, self._results, self._failures, new):
             self._progress.report(covered)
@@ -259,7 +259,7 @@ class Actions:
         return *self._surveyor.keyed(asked, needed, self._environments[runs_in.toolchain.name]), needed
 
     def _restore(self, needed: Iterable[Made]) -> bool:
-        """Make again what the store has lost of results that something is about to be made of; says whether there was any."""
+        """Make again what the store has lost of results that something is about to be made of; returns whether there was any."""
         lost = [made for made in needed if not self._surveyor.is_whole(made)]
         for made in lost:
             self._progress.report(StepOutput(made.action.steps[0], "the store has lost its result; it is made again"))
@@ -302,7 +302,7 @@ class Actions:
             )
 
     def _held_still(self, action: Action, document: Mapping[str, Any]) -> Environment:
-        """The action's toolchain as it is now; raises BuildError unless it is still what `document` says."""
+        """The action's toolchain as it is now; raises BuildError unless it is still what `document` has."""
         kind = kind_of(action)
         name = action.runs_in.toolchain.name if action.runs_in is not None else ""
         environment = self._environments[name] = self._environments[name].now()

@@ -1,4 +1,7 @@
-"""Takes back what builds laid out: outputs go, what is not epbuild's stays, and the steps are forgotten. The store keeps what it has."""
+"""Removal of what builds published, with the memory of their steps.
+
+What is not epbuild's stays. The cache keeps what it has.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
                     digests = Digests(workspace.files)
                     emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
                     found = emitted.sort_out() if dry_run else emitted.remove(recipe.directory)
-                # The record alone tells that a file which stays is not as epbuild made it: the next `clean` has to know as well.
+                # The record alone shows that a file which stays is not as epbuild made it: the next `clean` has to know as well.
                 if not dry_run and not found.kept_as("changed since"):
                     memory.forget_steps([emission.id])
                     if output is not None:

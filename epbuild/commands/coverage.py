@@ -23,7 +23,7 @@ def covered_models(
 ) -> list[ModelCovered]:
     """Each model of a plan for all its targets, in the plan's order, once a build has ended: those of session groups that were `touched`.
 
-    `results` are those that are known, also where they are not as the recipe wants them; `failures` say why actions failed. What a build
+    `results` are those that are known, also where they are not as the recipe wants them; `failures` have why actions failed. What a build
     did not come to is left out.
     """
     rows = list(_rows(plan, results, failures, touched))

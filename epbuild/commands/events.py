@@ -71,7 +71,7 @@ class OutputRemoved(Event):
     directory: str
     files: int
     changed: tuple[str, ...] = ()
-    """Kept, since somebody has changed them."""
+    """Kept, since they were changed."""
     foreign: tuple[str, ...] = ()
     """Kept, since epbuild did not make them."""
     size: int = 0

@@ -39,7 +39,7 @@ class WatchedExecution(Execution):
     surveyor: Surveyor
     idle: Idle
     written: Mapping[Path, tuple[int, ...]]
-    """What changes when users or other processes write to a file of theirs; blobs are what their names say, whatever their times."""
+    """What changes when users or other processes write to a file of theirs; blobs are what they are named by, whatever their times."""
 
     def digests(self, files: Iterable[Path]) -> Mapping[Path, str]:
         """Those of blobs are their names."""

@@ -69,7 +69,7 @@ class _Explainer:
         before = self.memory.previous(step.action)
         document: Mapping[str, Any] | None = before.key_document if before else None
         if made_of and before and before.action_key == status.key:
-            # It has been made since; why it had to be is told by what it was before.
+            # It has been made since; why it had to be follows from what it was before.
             document = (self.records.get(made_of) or {}).get("document")
         return Explanation(
             step=step,

@@ -71,7 +71,7 @@ class Publishing:
 
     def publish(self, emission: Emission) -> None:
         """Put an output in its place, unless it is there. Raises EpbuildError, and Cancelled when the build is being stopped."""
-        self._progress.report(StepStarted(emission.steps[0], "laying out"))
+        self._progress.report(StepStarted(emission.steps[0], "publishing"))
         with self._actions.leases.hold(
             emission.id, emission.id, self._surveyor.workspace.directory, lease_name(self._outputs.place(emission.path))
         ):
@@ -118,11 +118,11 @@ class Publishing:
         left = next((orphan for orphan in self._found.orphans if orphan.step == emission.id), None)
         if left is None or not emission.is_file:
             return left.files if left is not None else {}
-        # An archive, and what is said about it, are called as the output is.
+        # An archive, and the statement about it, are called as the output is.
         return {f"{emission.path.name}{name.removeprefix(left.directory.name)}": file for name, file in left.files.items()}
 
     def _clear_away(self, current: Mapping[Path, Emission]) -> None:
-        """Remove what killed builds left beside outputs that are in place, and so are not laid out again, unless a build is at it now."""
+        """Remove what killed builds left beside outputs that are in place, and so are not published again, unless a build is at it now."""
         for directory in unfinished(current):
             emission = current[directory]
             with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
@@ -139,7 +139,7 @@ class Publishing:
         """
         emission = output.emission
 
-        def say(text: str) -> None:
+        def log(text: str) -> None:
             self._progress.report(StepOutput(emission.steps[0], text))
 
         def push(image: Image, reference: ImageReference, copy: Copy) -> None:
@@ -147,7 +147,7 @@ class Publishing:
 
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return output, output.publish(self._surveyor.store, written, self._surveyor.digests, say, push)
+                return output, output.publish(self._surveyor.store, written, self._surveyor.digests, log, push)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
@@ -161,12 +161,12 @@ class Publishing:
         from epbuild.core.http import HttpCancelled  # it speaks HTTP, which few builds do
         from epbuild.publish.registry.client import push
 
-        told = 0.0
+        reported = 0.0
 
         def sent(done: int, total: int) -> None:
-            nonlocal told
-            if time.monotonic() - told >= 1 or done == total:
-                told = time.monotonic()
+            nonlocal reported
+            if time.monotonic() - reported >= 1 or done == total:
+                reported = time.monotonic()
                 self._progress.report(StepOutput(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes"))
 
         try:

@@ -1,6 +1,7 @@
-"""Makes what the store keeps of actions again, in a fresh place and a fresh process, and compares them with what was made before.
+"""`run --rebuild-and-compare`: results made again, and compared with the cached ones.
 
-Where they differ, both are kept, beside the workspace's logs. Nothing of what is made again goes into the store or the records.
+They are made in a fresh place and a fresh process. Where they differ, both are kept, beside the workspace's logs. Nothing of what is made
+again goes into the store or the records.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def rebuild_and_compare(
 ) -> int:
     """Make everything that `actions` has made for the store, or found there, again, and compare; returns the exit code.
 
-    What comes of each is told as an event. Raises KeyboardInterrupt when the user stopped it, StoreError where there is no room to work.
+    What comes of each is an event. Raises KeyboardInterrupt when the user stopped it, StoreError where there is no room to work.
     """
     begin = time.monotonic()
     made = {ident: item for ident, item in actions.made.items() if kind_of(item.action).compares(item.action)}
@@ -104,7 +105,7 @@ class _Rebuilding:
         self._progress = progress
         self._tally = tally
         self._lock = threading.Lock()
-        self._ending = threading.Lock()  # held while an end is counted and told, so that the counts are told in order
+        self._ending = threading.Lock()  # held while an end is counted and reported, so that the counts are in order
         self._counts = Counter[str]()
 
     def execute(self, ident: str) -> None:

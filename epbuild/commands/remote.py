@@ -1,4 +1,4 @@
-"""Remote models: where they are once fetched, and the fetching, told as events."""
+"""Remote models: where they are once fetched, and the fetching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One build from start to end: read the recipe, plan it, see what is out of date, make that, and say what came of it."""
+"""One build from start to end: plan the recipe, make what is out of date, report."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ class Request:
     memory: int | None = None
     """Bytes of memory for all that runs at once; None: what there is."""
     locked: bool = False
-    """Whether only what the recipe's lock says may be built with."""
+    """Whether only what the recipe's lock has may be built with."""
     rebuild_and_compare: bool = False
     """Whether to make everything again afterwards, and compare."""
     every_model: bool = False
-    """Whether to tell of every model how far it is compiled, and not only of those that were to do."""
+    """Whether to report of every model how far it is compiled, and not only of those that were to do."""
     retry: bool = False
     """Whether to try again what failed before, although nothing that it depends on has changed."""
 
 
 class ReadVariables(Mapping[str, str]):
-    """The environment of this process, with a note of every variable that somebody looked at."""
+    """The environment of this process, with a note of every variable that was read."""
 
     def __init__(self) -> None:
         self.seen: dict[str, str | None] = {}
@@ -106,7 +106,7 @@ def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping
                 settings=request.settings,
             )
         except BrokenRecipe as error:
-            # Told together, so that one run shows all that there is to mend.
+            # Together, so that one run shows all that there is to mend.
             raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
         if request.locked:
             check_lock(recipe)  # before anything is fetched
@@ -144,7 +144,7 @@ def survey(request: Request) -> Survey:
 def run(request: Request, progress: Progress, cancelled: threading.Event | None = None) -> int:
     """Build what is out of date, reporting every event to `progress`; returns the exit code.
 
-    Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are told as events.
+    Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are events.
     """
     begin = time.monotonic()
     progress = Serialised(progress)
@@ -188,7 +188,7 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
         steps = sum(step.action in todo for step in plan.steps)
         progress.report(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()
-        # Held as long as there is work: whoever wants to remove the workspace can tell.
+        # Held as long as there is work, so that nobody removes the workspace meanwhile.
         with workspace.staging("run") if todo else nullcontext():
             _drive(actions, found, request)
         ended = actions.finished(time.monotonic() - begin, every_model=request.every_model)
@@ -222,7 +222,7 @@ def cover(request: Request, progress: Progress) -> None:
 def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
     """The workspace beside a recipe, made where it is not, and known to the store as one that builds with it."""
     with Workspace.open(workspace_of(recipe)) as workspace:
-        with suppress(StoreError):  # where nothing can be written, whoever has to will say so
+        with suppress(StoreError):  # where nothing can be written, what has to write fails
             tag_cache(cache_directory())
             Roots(cache_directory()).register(workspace.directory)
         yield workspace
@@ -289,7 +289,7 @@ def _drive(actions: Actions, found: Survey, request: Request) -> None:
 
 
 def _with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
-    """`found` with the outputs that nobody asks for any more; some steps alone do not tell what the whole recipe asks for."""
+    """`found` with the outputs that nobody asks for any more; from some steps alone it is not known what the whole recipe asks for."""
     if request.selection:
         return found
     return replace(found, orphans=outputs.orphans(emission.path for emission in found.plan.emissions.values()))

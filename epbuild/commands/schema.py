@@ -62,7 +62,7 @@ _JUDGING = frozenset(
         "errorMessage",
     }
 )
-"""What a subschema says of a value, beside what it says of what the value means."""
+"""What a subschema has on a value, beside what the value means."""
 
 
 def _let_variables_stand_for(definition: _Schema) -> None:

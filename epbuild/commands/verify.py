@@ -143,7 +143,7 @@ def _model_names(artifacts: Sequence[ArtifactFolder], interpreter: Path | None) 
     for artifact in artifacts:
         found = model_names(artifact).values()
         if found and interpreter is None and not artifact.has_manifest:
-            message = "without a manifest, nothing says what to load a model with"
+            message = "without a manifest, it is not known what to load a model with"
             raise Misuse(f"{message}: verify its folder, or name an environment with --interpreter")
         names += (name for name in found if name not in names)
     return names
@@ -166,7 +166,7 @@ def _by_model(option: str, texts: Sequence[str], names: Sequence[str]) -> dict[s
         if not equals or (name not in names and Path(text).exists()):
             name, place = "", text
         elif name not in names:
-            raise Misuse(f"there is no model '{name}'; there are: {', '.join(names)}", option)
+            raise Misuse(f"unknown model '{name}'; there are: {', '.join(names)}", option)
         if name in found:
             raise Misuse(f"two are given for {name or 'every model'}", option)
         found[name] = Path(place)

@@ -49,7 +49,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True)
 class StepStarted(Event):
-    """Work on a step begins; `doing` says what, in a few words."""
+    """Work on a step begins; `doing` is what, in a few words."""
 
     step: str
     doing: str
@@ -57,17 +57,17 @@ class StepStarted(Event):
 
 @dataclass(frozen=True)
 class StepOutput(Event):
-    """A line that the EP, or whatever else works on the step, has said."""
+    """A line that the EP, or whatever else works on the step, has logged."""
 
     step: str
     text: str
     status: bool = True
-    """Whether it tells what is being done; what an EP says beside that is for logs."""
+    """Whether it is about what is being done; what else an EP writes is for logs."""
 
 
 @dataclass(frozen=True)
 class StepFinished(Event):
-    """A step came to its end; `note` has what is worth telling of its result, `size` the bytes that it wrote."""
+    """A step came to its end; `note` has what is worth knowing of its result, `size` the bytes that it wrote."""
 
     step: str
     outcome: Outcome
@@ -157,7 +157,7 @@ class OutputOf:
 
 
 def shown_path(path: Path) -> str:
-    """A path as short as it can be told: relative to the current directory when it is below it."""
+    """A path as short as it can be: relative to the current directory when it is below it."""
     try:
         return path.relative_to(Path.cwd()).as_posix()
     except ValueError:

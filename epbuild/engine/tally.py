@@ -51,7 +51,7 @@ class Tally:
         self._kinds = {measured: self._kind(measured) for measured in (True, False)}
 
     def seconds_left(self) -> float | None:
-        """What the rest is likely to take; None as long as nothing that was measured says so."""
+        """What the rest is likely to take; None as long as nothing was measured that it follows from."""
         with self._lock:
             return self._left()
 
@@ -64,7 +64,7 @@ class Tally:
     def end(self, step: str, *, compiled: bool) -> Completion | None:
         """A step has ended; returns how far the build is, or None if the step was not to do.
 
-        `compiled`: the step was really done, so that its time says something of the others'.
+        `compiled`: the step was really done, so that its time is a measure of the others'.
         """
         with self._lock:
             action = self._actions.pop(step, None)

@@ -59,7 +59,7 @@ class Sizes:
 
 
 class ChangeReport:
-    """Hears a build, and then has the lines to show before its last one: none where nothing was made, or where a failure ended the build.
+    """Takes the events of a build, and then has the lines before its last one: none where nothing was made, or a failure ended the build.
 
     A build that went on after a failure (`--keep-going`) has made what did not depend on it.
     """
@@ -71,8 +71,8 @@ class ChangeReport:
         self._seconds: dict[str, float] = {}
         self._keep_going = False
 
-    def hear(self, event: Event) -> None:
-        """Take note of what an event says of sizes or of time."""
+    def report(self, event: Event, /) -> None:
+        """Take note of sizes and times."""
         match event:
             case RunStarted(keep_going=keep_going):
                 self._keep_going = keep_going
@@ -88,7 +88,7 @@ class ChangeReport:
                 self._seconds[step] = seconds
 
     def lines(self, ended: RunFinished) -> list[str]:
-        """What there is to tell, between empty lines."""
+        """What there is to show, between empty lines."""
         if (ended.exit_code and not self._keep_going) or not (ended.built or ended.restored):
             return []
         sections = (
@@ -98,18 +98,20 @@ class ChangeReport:
             time_lines(self._seconds, ended.seconds),
         )
         colour = coloured(sys.stdout)
-        told = [_with_bold_word(line, colour) if number == 0 else line for lines in sections for number, line in enumerate(lines)]
-        return ["", *told, ""] if told else []
+        shown = [
+            _with_bold_word(line, colour) if number == 0 else line for lines in sections for number, line in enumerate(lines)
+        ]
+        return ["", *shown, ""] if shown else []
 
 
 def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemoved]) -> Iterator[str]:
-    """What each output was and is, biggest change first, with the files that changed most; one line where there is no change to tell."""
+    """What each output was and is, biggest change first, with the files that changed most; one line where there is no change."""
     sizes = {item: Sizes(item.directory, item.before, item.after) for item in outputs}
     new = [found for found in sizes.values() if found.before is None]
     changed = [
         item
         for item in outputs
-        if item.before is not None and (item.before != item.after or any(_is_told(item, file) for file in item.files))
+        if item.before is not None and (item.before != item.after or any(_has_row(item, file) for file in item.files))
     ]
     # An output that has moved was compared with what lay at its old place: that is not gone as well.
     moved = {item.step for item in outputs if item.before is not None}
@@ -128,9 +130,9 @@ def size_lines(outputs: Sequence[OutputCompared], removed: Iterable[OutputRemove
     yield from _row("Size", ("before", "after", "change", ""))
     changed.sort(key=lambda item: (-abs(sizes[item].change), item.directory))
     for item in changed[:_MOST_OUTPUTS]:
-        files = [Sizes(f"  {file.path}", file.before, file.after) for file in item.files if _is_told(item, file)]
+        files = [Sizes(f"  {file.path}", file.before, file.after) for file in item.files if _has_row(item, file)]
         files.sort(key=lambda file: (-abs(file.change), file.name))
-        # One file's numbers need not be told twice, if they are all that there is to tell.
+        # One file's numbers need not be shown twice, if they are all that there is.
         alone = len(files) == 1 and files[0].change == sizes[item].change
         yield from _row(item.directory, ("",) * 4 if alone else sizes[item].in_words)
         yield from _limited_rows(files, _MOST_FILES, "  {} other files")
@@ -178,8 +180,8 @@ def time_lines(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
         yield from _row(step, ("", "", f"{own:,.1f} s", f"{100 * own / total:.0f}%"))
 
 
-def _is_told(output: OutputCompared, file: ChangedFile) -> bool:
-    """Whether a file has a row of its own: not an archive, which is the output, and not the blobs of an image, whose names say nothing."""
+def _has_row(output: OutputCompared, file: ChangedFile) -> bool:
+    """Whether a file has a row of its own: not an archive, which is the output, and not the blobs of an image, whose names mean nothing."""
     name = file.path.rpartition("/")[2]
     return file.before != file.after and name != PurePath(output.directory).name and not re.fullmatch("[0-9a-f]{64}", name)
 

@@ -40,23 +40,23 @@ _OF_NODES = {"EPB609", "EPB655"}
 
 
 class CoverageList:
-    """Hears a build, and then has its models, in the order of the plan."""
+    """Takes the events of a build, and then has its models, in the order of the plan."""
 
     def __init__(self) -> None:
         self.rows: list[ModelCovered] = []
 
-    def hear(self, event: Event) -> None:
+    def report(self, event: Event, /) -> None:
         """Take note of a model."""
         if isinstance(event, ModelCovered):
             self.rows.append(event)
 
-    def lines(self, told: frozenset[str] = frozenset()) -> list[str]:
-        """The table, where there are several models; it gives no reasons for the steps that were `told` of."""
-        return [*coverage_lines(self.rows, told), ""] if len(self.rows) > 1 else []
+    def lines(self, shown: frozenset[str] = frozenset()) -> list[str]:
+        """The table, where there are several models; it gives no reasons for the steps that were `shown`."""
+        return [*coverage_lines(self.rows, shown), ""] if len(self.rows) > 1 else []
 
-    def table(self, told: frozenset[str]) -> Table:
+    def table(self, shown: frozenset[str]) -> Table:
         """The same for a page, of however many models."""
-        return coverage_table(self.rows, told)
+        return coverage_table(self.rows, shown)
 
 
 def print_coverage(rows: Sequence[ModelCovered]) -> None:
@@ -94,8 +94,8 @@ def coverage_document(rows: Sequence[ModelCovered]) -> dict[str, Any]:
     }
 
 
-def coverage_lines(rows: Sequence[ModelCovered], told: frozenset[str] = frozenset()) -> Iterator[str]:
-    """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `told` of."""
+def coverage_lines(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Iterator[str]:
+    """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `shown`."""
     colour = coloured(sys.stdout)
     yield f"{painted('Coverage', _BOLD, colour)}: {_sum(rows)}"
     cells = [[_outcome(row), _size_cell(row), _time(row), _accuracy(row)] for row in rows]
@@ -112,7 +112,7 @@ def coverage_lines(rows: Sequence[ModelCovered], told: frozenset[str] = frozense
         outcome, *others = (f"{value:>{width}}" for value, width in zip(values, widths, strict=True))
         yield f"{name:<{room}}{painted(outcome, _COLOURS[row.outcome], colour)}{''.join(others)}".rstrip()
         why = _why(row)
-        if row.step in told or not why:
+        if row.step in shown or not why:
             continue
         first = explained.setdefault((row.model, why), row.target)
         if first != row.target:
@@ -121,8 +121,8 @@ def coverage_lines(rows: Sequence[ModelCovered], told: frozenset[str] = frozense
             yield _INDENT + painted(line, _DIM, colour)
 
 
-def coverage_table(rows: Sequence[ModelCovered], told: frozenset[str] = frozenset()) -> Table:
-    """The models as a table of Markdown; without the reasons of steps that were `told` of."""
+def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:
+    """The models as a table of Markdown; without the reasons of steps that were `shown`."""
     figures = any(row.accuracy is not None for row in rows)
     columns = ("model", "target", "", ">size", ">time", *(["accuracy"] if figures else []), "outside, and why")
     cells = (
@@ -133,7 +133,7 @@ def coverage_table(rows: Sequence[ModelCovered], told: frozenset[str] = frozense
             _size_cell(row),
             _time(row),
             *([_accuracy(row)] if figures else []),
-            code(why, _LONGEST_REASON) if (why := "" if row.step in told else _why(row)) else "",
+            code(why, _LONGEST_REASON) if (why := "" if row.step in shown else _why(row)) else "",
         )
         for row in rows
     )
@@ -143,8 +143,8 @@ def coverage_table(rows: Sequence[ModelCovered], told: frozenset[str] = frozense
 def _sum(rows: Sequence[ModelCovered]) -> str:
     counts = Counter(row.outcome for row in rows)
     models, targets = len({row.model for row in rows}), len({row.target for row in rows})
-    told = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
-    return f"{counted(models, 'model')} for {counted(targets, 'target')}" + (f": {told}" if told else "")
+    sums = ", ".join(f"{counts[outcome]} {words}" for outcome, words in _WORDS.items() if counts[outcome])  # type: ignore[index]
+    return f"{counted(models, 'model')} for {counted(targets, 'target')}" + (f": {sums}" if sums else "")
 
 
 def _outcome(row: ModelCovered) -> str:
@@ -172,7 +172,7 @@ def _accuracy(row: ModelCovered) -> str:
 
 
 class CoverageProgress:
-    """Hears a build of which the table alone goes to standard output: each step that ends is a line on standard error."""
+    """Takes the events of a build of which the table alone goes to standard output: each step that ends is a line on standard error."""
 
     def __init__(self, found: CoverageList) -> None:
         self._found = found
@@ -184,7 +184,7 @@ class CoverageProgress:
         sys.stderr.flush()
 
     def report(self, event: Event, /) -> None:
-        self._found.hear(event)
+        self._found.report(event)
         match event:
             case StepFinished(step, outcome, seconds, progress=progress) if outcome != "current" and progress is not None:
                 sys.stderr.write(f"[{progress.done}/{progress.total}] {outcome} {step} ({seconds:.1f} s)\n")

@@ -1,6 +1,6 @@
-"""What machines read: JSON documents, each with the number of its format, and events as JSON lines.
+"""JSON documents, each with the number of its format, and events as JSON lines.
 
-They are written in ASCII: what an EP or a file name says must not fail on the encoding of somebody's standard output.
+Both are written in ASCII: what an EP logs, or a file is called, must not fail on the encoding of standard output.
 """
 
 from __future__ import annotations

@@ -41,15 +41,15 @@ class FailureGroup:
 
 
 class FailureList:
-    """Hears a build, and then has its failures by their reasons, in the order in which these were first met."""
+    """Takes the events of a build, and then has its failures by their reasons, in the order in which these were first met."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[bool, str], dict[str, str]] = {}
         """For each reason, as far as it is the same for all, how it was put for each step; apart where the recipe allows it."""
         self._keep_going = False
 
-    def hear(self, event: Event) -> None:
-        """Take note of what an event says of failures."""
+    def report(self, event: Event, /) -> None:
+        """Take note of failures."""
         match event:
             case RunStarted(keep_going=keep_going):
                 self._keep_going = keep_going
@@ -72,7 +72,7 @@ class FailureList:
         return frozenset(step for steps in self._found.values() for step in steps)
 
     def lines(self) -> list[str]:
-        """The list, between what else ends a build; none where the only failure ended the build, and was told last."""
+        """The list, between what else ends a build; none where the only failure ended the build, and was shown last."""
         if not self._keep_going and len(self.steps) < 2:
             return []
         found = self.failures()
@@ -93,12 +93,12 @@ def failure_lines(failures: list[FailureGroup]) -> Iterator[str]:
         rest = len(failure.steps) - _MOST_STEPS
         yield from (f"  {printable(step)}" for step in failure.steps[: _MOST_STEPS + (rest == 1)])
         if rest > 1:
-            yield f"  and {rest} more steps, told above"
+            yield f"  and {rest} more steps, shown above"
     yield ""
 
 
 def _sentence(problem: Problem) -> str:
-    """Why, and no more than that where the problem says so."""
+    """The reason alone, where the problem has one."""
     reason = problem.message if problem.reason is None else problem.reason
     return f"{reason[:1].upper()}{reason[1:].rstrip('.')}. [{problem.code}]"
 

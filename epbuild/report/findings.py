@@ -53,7 +53,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         for finding in found:
             if finding.outcome == "failed":
                 _tell((finding.subject,), _sentences(finding))
-        # What passed and has something to say was measured: how it was, and on what, belongs to the result.
+        # What passed and has a message was measured: how it was, and on what, belongs to the result.
         _tell_alike(
             finding for finding in found if finding.outcome == "skipped" or (finding.outcome == "passed" and finding.message)
         )
@@ -62,7 +62,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 
 def _tell_alike(findings: Iterable[Finding]) -> None:
-    """What findings say, once for each sentence."""
+    """The messages of findings, each once."""
     reasons: dict[str, list[str]] = {}
     for finding in findings:
         reasons.setdefault(_sentences(finding), []).append(finding.subject)

@@ -19,7 +19,7 @@ from epbuild.core.units import counted
 from epbuild.onnxfile.headers import ValueInfo
 from epbuild.onnxfile.sizes import shape_text
 from epbuild.report.amounts import amount
-from epbuild.report.problems import tell_problems
+from epbuild.report.problems import print_problems
 from epbuild.report.terminal import print_line
 
 _WIDTH = 80
@@ -83,7 +83,7 @@ class TerminalQuestions:
 def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
     """What was written, after its warnings; `with_models`: the models as well, where there is a choice of them."""
     choices, show = recipe.choices, TerminalQuestions()
-    tell_problems(recipe.warnings, "warning")
+    print_problems(recipe.warnings, "warning")
     if with_models and (len(recipe.found) > 1 or recipe.left):
         show.show_found(recipe.found)
     show.show_left(recipe.left)

@@ -53,7 +53,7 @@ class Rows:
         self._display.update(self._total, description=text, expected=expected)
 
     def show(self, name: str, words: str) -> None:
-        """What is done, or was said last, for something at work."""
+        """What is done, or was logged last, for something at work."""
         if name in self._tasks:
             self._display.update(self._tasks[name], words=words)
         else:

@@ -70,11 +70,11 @@ def _sum(old: str, new: str, found: Comparison) -> str:
         return text
     differing = {item.artifact for item in found.differences} & set(found.artifacts)
     alone = [item.kind for item in found.differences if item.lone_artifact]
-    told = [
+    parts_shown = [
         f"Of {counted(len(found.artifacts), 'output')} on both sides, {len(differing)} differ{'s' if len(differing) == 1 else ''}"
     ]
-    told += [f"{alone.count(kind)} {word}" for kind, word in (("added", "new"), ("removed", "gone")) if kind in alone]
-    return f"{text} {', '.join(told)}."
+    parts_shown += [f"{alone.count(kind)} {word}" for kind, word in (("added", "new"), ("removed", "gone")) if kind in alone]
+    return f"{text} {', '.join(parts_shown)}."
 
 
 def _alone(found: Comparison) -> Table:
@@ -99,8 +99,10 @@ def _size_tables(found: Comparison) -> Iterator[Table]:
             senses.setdefault((item.artifact, item.place[1]), {})[item.sense] = None
     for kind, title in _SIZED.items():
         sizes = [item for item in found.sizes if item.kind == kind]
-        told = [item for item in sizes if item.before != item.after or (kind == "model" and (item.artifact, item.name) in senses)]
-        told.sort(key=lambda item: (-abs((item.after or 0) - (item.before or 0)), item.artifact, item.name))
+        differing = [
+            item for item in sizes if item.before != item.after or (kind == "model" and (item.artifact, item.name) in senses)
+        ]
+        differing.sort(key=lambda item: (-abs((item.after or 0) - (item.before or 0)), item.artifact, item.name))
         rows = tuple(
             (
                 *([_output_cell(item.artifact)] if several else []),
@@ -109,16 +111,16 @@ def _size_tables(found: Comparison) -> Iterator[Table]:
                 _change(item.before, item.after),
                 *([", ".join(_senses(item, senses))] if kind == "model" else []),
             )
-            for item in told
+            for item in differing
         )
         columns = ("output", kind, ">before", ">after", ">change", "differs in")[not several : 6 if kind == "model" else 5]
-        rest = len(sizes) - len(told)
+        rest = len(sizes) - len(differing)
         alike = "without a difference" if kind == "model" else "of the same size"
         yield Table(title, columns, rows, f"{rest} more {alike}." if rest else "")
 
 
 def _senses(item: SizeChange, senses: dict[tuple[str, str], dict[str, None]]) -> Iterable[str]:
-    # That it is there on one side only is told already.
+    # That it is there on one side only is shown already.
     return senses.get((item.artifact, item.name), ()) if item.before is not None and item.after is not None else ()
 
 

@@ -32,7 +32,7 @@ _MOST_BYTES = 4 << 20
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # those of YAML, in which positions are counted
 
 
-def tell_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
+def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
     """The problems in reading order on standard error: where, what, what to do, and the place underlined.
 
     Under GitHub Actions, each is an annotation instead of that sentence. Names that come from models cannot command a terminal, nor begin
@@ -57,8 +57,8 @@ def tell_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
                 stream.write(f"{bar}{'+':>{len(gutter)}} |{over} {'':{problem.where.column + 1}}{printable(written)}\n")
 
 
-def tell_count(problems: Sequence[Problem]) -> None:
-    """How many problems were told, on standard error, for a list of places in a file: one that is long says how far there is to go."""
+def print_count(problems: Sequence[Problem]) -> None:
+    """How many problems there are, on standard error, for a list of places in a file."""
     if any(isinstance(problem.where, Position) for problem in problems):
         sys.stderr.write(f"{len(problems)} error{'' if len(problems) == 1 else 's'}\n")
 
@@ -123,7 +123,7 @@ _OPEN, _CLOSE = "[{", "]}"
 
 
 def _word_end(line: str, start: int) -> int:
-    """Where the YAML key, scalar or collection that begins at `start` ends, as far as this line can tell."""
+    """Where the YAML key, scalar or collection that begins at `start` ends, as far as this line shows."""
     before = line[start - 1 : start]
     if (inside := _SUBSTITUTION.match(line, start)) and before and not before.isspace() and before not in _OPEN + ",\"'":
         return inside.end()

@@ -1,4 +1,4 @@
-"""A build as people watch it: live rows on a terminal, plain lines everywhere else."""
+"""Progress of a build: live rows on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ from epbuild.report.amounts import amount
 from epbuild.report.changes import ChangeReport
 from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
-from epbuild.report.problems import tell_problems
+from epbuild.report.problems import print_problems
 from epbuild.report.terminal import coloured, painted, print_line, under_github_actions
 from epbuild.survey.snapshot import nothing_to_do
 
@@ -87,13 +87,13 @@ class PlainLines:
 
     def report(self, event: Event, /) -> None:
         with self._lock:
-            self._ending.hear(event)
+            self._ending.report(event)
             self._hear(event)
 
     def _hear(self, event: Event) -> None:
         match event:
             case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
-                _say(f"{todo} of {steps} steps to do{_time_left(left)}")
+                _print(f"{todo} of {steps} steps to do{_time_left(left)}")
             case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._runs(name, text)
             case Fetching(model):
@@ -107,16 +107,16 @@ class PlainLines:
                 | OutputRemoved(name)
             ):
                 self._running.pop(name, None)
-                tell_end(event, _say)
+                _print_end(event)
             case StepCompared(name):
                 self._running.pop(name, None)
-                tell_comparison(event, _say)
+                _print_end(event)
             case ComparisonStarted(groups, left):
-                _say(f"{groups} to make again and compare{_time_left(left)}")
+                _print(f"{groups} to make again and compare{_time_left(left)}")
             case ComparisonFinished():
-                _say(comparison_summary(event))
+                _print(comparison_summary(event))
             case Warned(problem):
-                tell_problems([problem], "warning")
+                print_problems([problem], "warning")
             case RunFinished():
                 for line in self._ending.lines(event):
                     print_line(line)
@@ -127,15 +127,15 @@ class PlainLines:
         self._running[name] = (started, text)
 
     def _beat(self) -> None:
-        # When whoever read our output has gone, the next event will say so where it can be dealt with.
+        # When the reader of our output has gone, the next event shows it where it can be dealt with.
         with contextlib.suppress(OSError):
             while not self._over.wait(HEARTBEAT_SECONDS):
-                self._tell_running()
+                self._print_running()
 
-    def _tell_running(self) -> None:
+    def _print_running(self) -> None:
         with self._lock:
             for step, (started, text) in self._running.items():
-                _say(f"{'...':<{_LABEL_WIDTH}}  {step}  {time.monotonic() - started:.0f} s: {text[:_LONGEST_WORDS]}")
+                _print(f"{'...':<{_LABEL_WIDTH}}  {step}  {time.monotonic() - started:.0f} s: {text[:_LONGEST_WORDS]}")
 
 
 class LiveRows:
@@ -154,7 +154,7 @@ class LiveRows:
         self._close()
 
     def report(self, event: Event, /) -> None:
-        self._ending.hear(event)
+        self._ending.report(event)
         match event:
             case RunStarted(todo=todo, seconds_left=left) if todo:
                 self._count(Completion(0, todo, left))
@@ -164,22 +164,22 @@ class LiveRows:
                 self._row(name, _arriving(event))
             case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name) | OutputRemoved(name):
                 self._drop(name)
-                tell_end(event, self._say)
+                self._print_end(event)
             case StepFinished(name) | StepFailed(name):
                 self._drop(name)
-                tell_end(event, self._say)
+                self._print_end(event)
                 self._count(event.progress)
             case ComparisonStarted(groups, left):
                 self._noun = "comparison"
                 self._count(Completion(0, groups, left))
             case StepCompared(name):
                 self._drop(name)
-                tell_comparison(event, self._say)
+                self._print_end(event)
                 self._count(event.progress)
             case ComparisonFinished():
-                self._say(comparison_summary(event))
+                self._print(comparison_summary(event))
             case Warned(problem):
-                tell_problems([problem], "warning")
+                print_problems([problem], "warning")
             case RunFinished():
                 self._close()
                 for line in self._ending.lines(event):
@@ -207,7 +207,12 @@ class LiveRows:
         if self._rows is not None:
             self._rows.drop(name)
 
-    def _say(self, text: str) -> None:
+    def _print_end(self, event: Event) -> None:
+        for line in end_lines(event):
+            self._print(line)
+        print_end_problems(event)
+
+    def _print(self, text: str) -> None:
         self._open().print(_painted(text))
 
     def _close(self) -> None:
@@ -217,24 +222,24 @@ class LiveRows:
 
 
 class LastLines:
-    """What is told when a build is over: what it changed, what failed and why, and a line that sums it up."""
+    """What is shown when a build is over: what it changed, what failed and why, and a line that sums it up."""
 
     def __init__(self) -> None:
         self._changes = ChangeReport()
         self._failures = FailureList()
         self._coverage = CoverageList()
 
-    def hear(self, event: Event) -> None:
+    def report(self, event: Event, /) -> None:
         """Take note of an event."""
-        self._changes.hear(event)
-        self._failures.hear(event)
-        self._coverage.hear(event)
+        self._changes.report(event)
+        self._failures.report(event)
+        self._coverage.report(event)
 
     def lines(self, event: RunFinished) -> Iterator[str]:
         """The last lines of a build."""
         yield from self._changes.lines(event)
         yield from self._coverage.lines(self._failures.steps)
-        if not under_github_actions():  # where each problem is an annotation, and told once
+        if not under_github_actions():  # where each problem is an annotation, and shown once
             yield from self._failures.lines()
         yield summary(event)
 
@@ -249,55 +254,61 @@ def summary(event: RunFinished) -> str:
         "skipped": event.skipped,
         "failed as allowed": event.allowed,
     }
-    told = _told(counts) or "no steps"
+    text = _counts(counts) or "no steps"
     if event.exit_code == 0 and not (event.built or event.restored or event.allowed):
-        told = nothing_to_do(event.current)
-    return f"{told} ({event.seconds:.2f} s)"
+        text = nothing_to_do(event.current)
+    return f"{text} ({event.seconds:.2f} s)"
 
 
-def tell_end(
-    event: ToolchainReady | ToolchainLocked | Fetched | StepFinished | StepFailed | OutputRemoved, say: Callable[[str], None]
-) -> None:
+def end_lines(event: Event) -> Iterator[str]:
     """What is worth a line of something that ended: nothing, for a step that was up to date."""
     match event:
         case ToolchainLocked(name, platforms, packages, seconds):
-            say(_line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}"))
+            yield _line("locked", seconds, f"toolchain {name}", f"{packages} packages for {', '.join(platforms)}")
         case ToolchainReady(name, version, seconds):
             # One that only prepares models need not hold it.
-            say(_line("ready", seconds, f"toolchain {name}", *([f"onnxruntime {version}"] if version != "unknown" else [])))
+            yield _line("ready", seconds, f"toolchain {name}", *([f"onnxruntime {version}"] if version != "unknown" else []))
         case Fetched(model):
-            say(_line("fetched", None, f"model {model}"))
+            yield _line("fetched", None, f"model {model}")
         case OutputRemoved(_, directory, files, changed, foreign):
-            say(_line("removed", None, directory, f"{files} files that the recipe no longer asks for"))
+            yield _line("removed", None, directory, f"{files} files that the recipe no longer asks for")
             for path in changed:
-                say(_line("kept", None, path, "which was changed after epbuild wrote it"))
+                yield _line("kept", None, path, "which was changed after epbuild wrote it")
             for path in foreign:
-                say(_line("kept", None, path, "which epbuild did not make"))
-        case StepFailed(step, problems, progress, allowed, remembered):
+                yield _line("kept", None, path, "which epbuild did not make")
+        case StepFailed(step, _, progress, allowed, remembered):
             notes = [*(["which is allowed"] if allowed else []), *(["not tried again"] if remembered else [])]
-            say(_numbered(progress) + _line("failed", None, step, *notes))
-            tell_problems(problems, "warning" if allowed else "error")
+            yield _numbered(progress) + _line("failed", None, step, *notes)
+        case StepCompared():
+            yield from _comparison_lines(event)
         case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
             if outcome == "emitted":
                 # Where it is, rather than what the step is called.
                 step, note = note, ""
             parts = [step, *([] if size is None else [amount(size)]), *([note] if note else [])]
-            say(_numbered(progress) + _line(outcome, seconds or None, *parts))
+            yield _numbered(progress) + _line(outcome, seconds or None, *parts)
 
 
-def tell_comparison(event: StepCompared, say: Callable[[str], None]) -> None:
-    """What came of making a session group again: a line, below it what differs, and the problems that this is."""
+def _comparison_lines(event: StepCompared) -> Iterator[str]:
+    """What came of making a session group again: a line, and below it what differs."""
     label = {"same": "same", "known": "known", "different": "differs"}[event.verdict]
     number = _numbered(event.progress)
     if event.verdict == "same":
-        say(number + _line(label, event.seconds, event.step, counted(event.files, "file"), amount(event.size)))
+        yield number + _line(label, event.seconds, event.step, counted(event.files, "file"), amount(event.size))
         return
-    say(number + _line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ"))
+    yield number + _line(label, event.seconds, event.step, f"{len(event.differences)} of {event.files} files differ")
     from epbuild.report.rebuilt import comparison_lines
 
-    for line in comparison_lines(event):
-        say(line)
-    tell_problems(event.problems)
+    yield from comparison_lines(event)
+
+
+def print_end_problems(event: Event) -> None:
+    """The problems of something that ended."""
+    match event:
+        case StepFailed(problems=problems, allowed=allowed):
+            print_problems(problems, "warning" if allowed else "error")
+        case StepCompared(problems=problems):
+            print_problems(problems)
 
 
 def comparison_summary(event: ComparisonFinished) -> str:
@@ -309,10 +320,10 @@ def comparison_summary(event: ComparisonFinished) -> str:
         "failed": event.failed,
         "skipped": event.skipped,
     }
-    return f"made again: {_told(counts) or 'nothing'} ({event.seconds:.2f} s)"
+    return f"made again: {_counts(counts) or 'nothing'} ({event.seconds:.2f} s)"
 
 
-def _told(counts: Mapping[str, int]) -> str:
+def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
@@ -342,6 +353,12 @@ def _arriving(event: Fetching) -> str:
     return f"fetching {amount(event.done)}" + (f" of {amount(event.total)}" if event.total else "")
 
 
-def _say(text: str) -> None:
+def _print_end(event: Event) -> None:
+    for line in end_lines(event):
+        _print(line)
+    print_end_problems(event)
+
+
+def _print(text: str) -> None:
     print_line(_painted(text))
     sys.stdout.flush()

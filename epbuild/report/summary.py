@@ -19,7 +19,7 @@ from epbuild.report.changes import Sizes
 from epbuild.report.coverage import CoverageList, CoverageProgress
 from epbuild.report.documents import JsonLines
 from epbuild.report.failures import FailureList
-from epbuild.report.problems import tell_problems
+from epbuild.report.problems import print_problems
 from epbuild.report.progress import LiveRows, PlainLines, summary
 from epbuild.report.table import Table, code, written
 
@@ -49,7 +49,7 @@ class WithStepSummary:
 
     def report(self, event: Event, /) -> None:
         self._listener.report(event)
-        self._summary.hear(event)
+        self._summary.report(event)
         if isinstance(event, RunFinished):
             self._append(self._summary.of(event))
 
@@ -61,11 +61,11 @@ class WithStepSummary:
                 file.write(text)
         except OSError as error:
             message = f"the summary of this step could not be written to {self._path}: {error.strerror or error}"
-            tell_problems([Problem("EPB442", message, None, "The build is not concerned.")], "warning")
+            print_problems([Problem("EPB442", message, None, "The build is not concerned.")], "warning")
 
 
 class StepSummary:
-    """Hears a build, and then has what to write of it: sentences, and tables."""
+    """Takes the events of a build, and then has what to write of it: sentences, and tables."""
 
     def __init__(self) -> None:
         self._recipe = ""
@@ -75,10 +75,10 @@ class StepSummary:
         self._failures = FailureList()
         self._coverage = CoverageList()
 
-    def hear(self, event: Event) -> None:
+    def report(self, event: Event, /) -> None:
         """Take note of an event."""
-        self._failures.hear(event)
-        self._coverage.hear(event)
+        self._failures.report(event)
+        self._coverage.report(event)
         match event:
             case RunStarted(recipe=recipe):
                 self._recipe = recipe

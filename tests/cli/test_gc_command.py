@@ -69,8 +69,8 @@ def test_a_workspace_that_is_gone_is_named_and_forgotten(tmp_path: Path) -> None
     ("option", "value", "words"),
     [
         ("--max-size", "20", "invalid size: 20"),
-        ("--max-age", "soon", "'soon' is no time"),
-        ("--max-age", "-1d", "'-1d' is no time"),
+        ("--max-age", "soon", "invalid time: soon"),
+        ("--max-age", "-1d", "invalid time: -1d"),
     ],
 )
 def test_a_limit_that_is_no_limit_is_refused_with_what_to_write(tmp_path: Path, option: str, value: str, words: str) -> None:

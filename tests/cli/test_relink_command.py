@@ -35,8 +35,8 @@ def test_a_context_is_embedded_and_extracted_into_other_places(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["m.onnx"], "say what to change: --embed, --extract or --binary"),
-        (["m.onnx", "--embed"], "say where the result goes: either -o OUT or --in-place"),
+        (["m.onnx"], "name what to change: --embed, --extract or --binary"),
+        (["m.onnx", "--embed"], "name where the result goes: either -o OUT or --in-place"),
         (["m.onnx", "--embed", "--in-place", "-o", "out"], "either -o OUT or --in-place"),
         (["m.onnx", "--embed", "--extract", "-o", "out"], "--embed leaves no file"),
         (["m.onnx", "--embed", "--binary", "n.bin", "-o", "out"], "--embed leaves no file"),

@@ -16,7 +16,6 @@ FILES_LEFT: set[str] = {
     "cache/digests.py",
     "cache/errors.py",
     "cache/location.py",
-    "cli/verify.py",
     "compile/preparing.py",
     "fetch/failures.py",
     "plan/preparation_options.py",

@@ -75,7 +75,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["cache", "veryfy"], "No such command 'veryfy'. Did you mean 'verify'?"),
         (["run", "--jbos", "2"], "No such option '--jbos'. Did you mean '--jobs' or '--json'?"),
         (["verify", "dist", "--device", "tpu"], "Invalid value for '--device': 'tpu' is not one of 'cpu', 'gpu', 'npu'."),
-        (["gc", "--max-size", "many"], "Invalid value for '--max-size': 'many' is no size. Write a number and one of: B,"),
+        (["gc", "--max-size", "many"], "Invalid value for '--max-size': invalid size: many. Write a number and one of: B,"),
         (["schema", "nope"], "Invalid value for '[recipe|manifest|catalog]': 'nope' is not one of 'recipe', "),
         (["init", "nowhere"], "'nowhere' does not exist: name a folder, or models by files and globs"),
         (["explain"], "Missing argument '[RECIPE] STEP...'"),
@@ -83,15 +83,15 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["log", "compile:a", "compile:b"], "name one step, not 2: compile:a, compile:b."),
         (
             ["verify", "dist", "--seed", "0"],
-            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol say how to compare: add ",
+            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol are about comparing: add ",
         ),
         (
             ["verify", "dist", "--load", "--seed", "3"],
-            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol say how to ",
+            "--recipe, --source, --inputs, --seed, --samples, --range, --metric, --atol and --rtol are about ",
         ),
         (
             ["verify", "dist", "--timeout", "10m"],
-            "--strict, --interpreter, --device, --option, --custom-ops and --timeout say how to load: ",
+            "--strict, --interpreter, --device, --option, --custom-ops and --timeout are about loading: ",
         ),
         (["verify", "dist", "--numbers", "--set", "vars.a=b"], "--set is for the recipe that the artifacts came from: "),
     ],

@@ -100,7 +100,7 @@ def test_of_very_many_steps_the_first_are_listed(monkeypatch: pytest.MonkeyPatch
         shown(monkeypatch, RunStarted("r", 178, 178, keep_going=True), *failures, RunFinished(1, 3.0, 0, 0, 0, 178, 0))
     )
     assert lines[0] == "Failed: 178 steps, for 1 reason"
-    assert lines[-1] == "  and 158 more steps, told above"
+    assert lines[-1] == "  and 158 more steps, shown above"
     assert len(lines) == 24
 
 

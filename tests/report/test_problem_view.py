@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from epbuild.core.errors import Position, Problem, StepId
-from epbuild.report.problems import excerpt, tell_count, tell_problems
+from epbuild.report.problems import excerpt, print_count, print_problems
 
 GUTTER = len("   12 | ")
 
@@ -31,7 +31,7 @@ def told(monkeypatch: pytest.MonkeyPatch, *problems: Problem, stream: io.StringI
     """The lines on standard error."""
     stream = stream or io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    tell_problems(problems)
+    print_problems(problems)
     return stream.getvalue().split("\n")[:-1]
 
 
@@ -286,5 +286,5 @@ def test_a_name_in_a_model_commands_neither_a_terminal_nor_a_workflow(monkeypatc
 def test_a_list_of_places_to_mend_ends_with_their_number(
     capsys: pytest.CaptureFixture[str], problems: list[Problem], text: str
 ) -> None:
-    tell_count(problems)
+    print_count(problems)
     assert capsys.readouterr() == ("", text)

@@ -141,7 +141,7 @@ def test_beside_its_rows_a_terminal_shows_how_many_steps_of_all_are_done_and_how
             StepFinished(EMIT, "current", 0.0),
             StepStarted(SHARE, "storing"),
             StepFailed(SHARE, (), Completion(2, 7, None)),
-            StepStarted(EMIT, "laying out"),
+            StepStarted(EMIT, "publishing"),
             ComparisonStarted(3, 20.0),
             StepStarted(SHARE, "compiling again"),
         ):

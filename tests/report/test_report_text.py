@@ -12,7 +12,7 @@ from heard import Terminal
 
 from epbuild.core.errors import Argument, Location, Position, Problem, StepId
 from epbuild.plan.steps import Plan, Step
-from epbuild.report.problems import tell_problems
+from epbuild.report.problems import print_problems
 from epbuild.report.text import print_plan
 from epbuild.survey.status import ActionStatus, StepState, Survey
 
@@ -32,7 +32,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(monkeypatch: pytest.MonkeyPatch, problem: Problem, stream: io.StringIO | None = None, **options: Any) -> str:
     stream = stream or io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    tell_problems([problem], **options)
+    print_problems([problem], **options)
     return stream.getvalue()
 
 
@@ -57,7 +57,7 @@ def test_a_problem_says_where_it_is_as_well_as_that_is_known(
 
 
 def test_problems_go_to_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_problems([PROBLEM, PROBLEM])
+    print_problems([PROBLEM, PROBLEM])
     assert capsys.readouterr() == ("", f"{LINE}\n{LINE}\n")
 
 

@@ -180,7 +180,7 @@ def _possible(path: Path, choices: RecipeChoices, sure: set[str]) -> tuple[Recip
             if why is not None:
                 left.append(LeftOut(model, why[:1].upper() + why[1:]))
         gone = {item.path for item in left}
-        if gone != set(choices.models):  # what stops all of them is no model's fault
+        if gone != set(choices.models):  # what stops all of them is the fault of none of them
             return replace(choices, models=[model for model in choices.models if model not in gone]), left
     return choices, []
 
@@ -209,7 +209,7 @@ def _named(targets: Sequence[str]) -> dict[str, str]:
 
 
 def _no_model(left: Sequence[LeftOut]) -> BadAnswer:
-    return BadAnswer(f"there is no model to start with: {'; '.join(f'{item.path}: {item.why}' for item in left)}")
+    return BadAnswer(f"no model to start with: {'; '.join(f'{item.path}: {item.why}' for item in left)}")
 
 
 def _exists(path: Path) -> BadAnswer:

@@ -1,4 +1,4 @@
-"""The kinds of first recipe: the EPs of the catalog that say what one holds, with what they can do on this machine."""
+"""EPs that a first recipe can be for, with what they can do on this machine."""
 
 from __future__ import annotations
 

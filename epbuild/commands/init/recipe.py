@@ -24,7 +24,7 @@ _NOT_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 @dataclass(frozen=True)
 class RecipeChoices:
-    """What the recipe is to build: models (paths as given, or addresses) for targets, each a value that tells it apart, by name."""
+    """What the recipe is to build: models (paths as given, or addresses) for targets, each a value, by name."""
 
     kind: StarterKind
     models: Sequence[str]
@@ -94,7 +94,7 @@ def recipe_text(path: Path, choices: RecipeChoices) -> str:
         *_groups(models, choices),
         "",
         "outputs:",
-        "  # Where the results go, and a manifest that says what they were made from.",
+        "  # Where the results go, and a manifest that lists what they were made from.",
         "  - layout: directory",
         f"    path: dist/${{recipe.name}}/{'' if _is_one_group(choices) else '${group}/'}${{target}}",
     ]
@@ -123,8 +123,8 @@ def _target(kind: StarterKind, name: str, value: str) -> Iterator[str]:
     if start.device or start.metadata:
         device = {key: str(setting).lower() for key, setting in start.device.items()}
         device |= {"metadata": f"{{{start.metadata}: {value}}}"} if start.metadata else {}
-        told = words if start.metadata else ""
-        yield f"    device: {{{', '.join(f'{key}: {setting}' for key, setting in device.items())}}}{told}"
+        comment = words if start.metadata else ""
+        yield f"    device: {{{', '.join(f'{key}: {setting}' for key, setting in device.items())}}}{comment}"
     if start.options or start.option:
         yield "    provider_options:"
         yield from (f"      {option}: {setting}" for option, setting in start.options.items())

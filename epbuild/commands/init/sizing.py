@@ -1,4 +1,4 @@
-"""The sizes of open dimensions in a first recipe: as they were given, asked for once for each name, else suggested."""
+"""Sizes of open dimensions in a first recipe: given, asked for, or suggested."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BadSizes(ValueError):
 
 @dataclass(frozen=True)
 class Sized:
-    """The sizes of an input, its shape in the model, and whether somebody chose them."""
+    """The sizes of an input, its shape in the model, and whether a person chose them."""
 
     sizes: Sizes
     declared: str
@@ -64,7 +64,7 @@ class Sizing:
         while static and (values := _open(header, found)):
             value = values[0]
             if value.shape is None and self.questions is None:
-                raise BadSizes(f"The file does not say how many dimensions the input {value.name} has: give --size.")
+                raise BadSizes(f"The file does not hold how many dimensions the input {value.name} has: give --size.")
             known = [replace(each, shape=self._known(each.shape)) for each in values]
             suggested = suggest_sizes(known).get(value.name)
             answered = suggested is None and known[0].shape is not None

@@ -1,4 +1,4 @@
-"""The models that a first recipe is for: files, folders and globs as somebody names them, and what their headers say."""
+"""Models that a first recipe is for: files, folders and globs, with their headers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FoundModel:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What was found and is no model that can be compiled, with the reason as a sentence."""
+    """What was found and cannot be compiled, with the reason as a sentence."""
 
     path: str
     why: str
@@ -53,7 +53,7 @@ def find_models(places: Sequence[str], *, sure: bool = False) -> tuple[list[Foun
             continue
         files = list(_named_files(place))
         if not files:
-            left.setdefault(place, LeftOut(place, f"There is no file that ends in {_ENDING}."))
+            left.setdefault(place, LeftOut(place, f"No file there ends in {_ENDING}."))
         for file in files:
             same = Path(file).resolve()
             if same not in found and same not in left:
