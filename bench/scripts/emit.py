@@ -12,7 +12,7 @@ from pathlib import Path
 from epbuild.archive.artifact import Artifact, Write
 from epbuild.archive.formats import write_archive
 from epbuild.cache.blobs import BlobStore
-from epbuild.publish.placing import place_all
+from epbuild.publish.copying import copy_all
 
 
 def main(root: Path, form: str, place: Path, digests: list[str]) -> None:
@@ -20,7 +20,7 @@ def main(root: Path, form: str, place: Path, digests: list[str]) -> None:
     blobs = [blob for digest in digests if (blob := store.find(digest)) is not None]
     contents = [Artifact(f"{number}.bin", "context-binary", blob.size, blob.digest) for number, blob in enumerate(blobs)]
     if form == "directory":
-        place_all(contents, lambda content: store.materialise(content.sha256, place / content.path))
+        copy_all(contents, lambda content: store.materialise(content.sha256, place / content.path))
         return
 
     def pour(content: Artifact, write: Write) -> None:

@@ -21,10 +21,11 @@ from epbuild.engine.events import Progress, StepFinished, StepOutput, StepStarte
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import Written
+from epbuild.output.output import Output
 from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
-from epbuild.publish.action import Output, clear_away
+from epbuild.publish.action import clear_away, publish
 from epbuild.publish.sizes import compared, last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.survey.orphans import PLACE, RESULTS, lease_name
@@ -147,7 +148,7 @@ class Publishing:
 
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return output, output.publish(self._surveyor.store, written, self._surveyor.digests, log, push)
+                return output, publish(output, self._surveyor.store, written, self._surveyor.digests, log, push)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise

@@ -114,7 +114,7 @@ def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping
             remote = replace(remote, wheels=locked_wheels(recipe))
         plan = make_plan(recipe, request.selection, remote.known if fetch is None else lambda model: fetch(remote, model))
         if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
-            from epbuild.output.pipelines import check_pipelines  # few recipes have any
+            from epbuild.output.genai_files import check_pipelines  # few recipes have any
 
             check_pipelines(plan)
         if recipe.digest and workspace.fact(valid) != recipe.digest:

@@ -24,7 +24,7 @@ from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.core.safepath import real_path
 from epbuild.engine.events import StepOutput, StepStarted
-from epbuild.onnxfile.epcontext import EPContextNode
+from epbuild.onnxfile.epcontext import compatibility, node_document
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
 from epbuild.onnxfile.sizes import fix_sizes, sized_header
@@ -44,7 +44,6 @@ from epbuild.verify.signature import source_signature
 _WORKER = Path(__file__).parent / "worker" / "compile.py"
 _INPUT = "in"
 _OUTPUT = "out"
-COMPATIBILITY = "ep_compatibility_info."
 
 # Compilers of EPs take and give back hundreds of megabytes at a time, and half of a compile went by in the kernel's clearing their pages.
 # Large pages, and memory that is kept for the next time, save a quarter of it (docs/performance.md). Another C library reads none of this:
@@ -352,11 +351,7 @@ def _result(compiled: _Compiled, signatures: Mapping[str, Any], execution: Execu
                 "nodes": [node_document(node) for node in model.nodes],
                 "fallback_nodes": len(model.outside),
                 "left": [asdict(left) for left in node_log.left(model.member, model.outside)],
-                "compatibility": {
-                    name.removeprefix(COMPATIBILITY): value
-                    for name, value in model.metadata.items()
-                    if name.startswith(COMPATIBILITY)
-                },
+                "compatibility": compatibility(model.metadata),
             }
             for model in models
         ],
@@ -387,25 +382,3 @@ def _with_weights(result: dict[str, Any], group: SessionGroup, execution: Execut
         return result  # what is compiled does not depend on it
     execution.recheck()
     return {**result, "source_weights": asdict(weights)}
-
-
-def node_document(node: EPContextNode) -> dict[str, Any]:
-    """An EPContext node as records and manifests hold it: attributes that are absent, or at the schema's default, are left out."""
-    attributes = {
-        "partition_name": node.partition_name,
-        "ep_sdk_version": node.ep_sdk_version,
-        "onnx_model_filename": node.onnx_model_filename,
-        "hardware_architecture": node.hardware_architecture,
-        "notes": node.notes,
-        "max_size": node.max_size or None,
-        "reference": node.reference,
-        "payload_bytes": node.payload[1] if node.payload else None,
-        "others": dict(node.others) or None,
-    }
-    return {
-        "name": node.name,
-        "source": node.source,
-        "main_context": node.main_context,
-        "embed_mode": node.embed_mode,
-        **{name: value for name, value in attributes.items() if value is not None},
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from epbuild.core.digest import digest_of
 from epbuild.core.safepath import BadReference, MissingReference, locate, shortened
@@ -31,6 +31,7 @@ _NODE_FIELDS = frozenset({_NODE_NAME, _NODE_ATTRIBUTE})
 _ATTRIBUTE_FIELDS = frozenset({_ATTRIBUTE_NAME, _ATTRIBUTE_I, _ATTRIBUTE_S, _ATTRIBUTE_TYPE})
 
 _CONTEXT = "ep_cache_context"
+_COMPATIBILITY = "ep_compatibility_info."
 _SCHEMA_INTEGERS = frozenset({"main_context", "embed_mode", "max_size"})
 _SCHEMA_TEXTS = frozenset({"ep_sdk_version", "onnx_model_filename", "hardware_architecture", "partition_name", "source", "notes"})
 _SCHEMA = _SCHEMA_INTEGERS | _SCHEMA_TEXTS | {_CONTEXT}
@@ -142,6 +143,33 @@ def resolve(model: Path, node: EPContextNode) -> Path:
         raise MissingReference(
             f"The context binary '{shortened(node.reference)}' does not exist beside '{model.name}'."
         ) from error
+
+
+def node_document(node: EPContextNode) -> dict[str, Any]:
+    """An EPContext node as records and manifests hold it: attributes that are absent, or at the schema's default, are left out."""
+    attributes = {
+        "partition_name": node.partition_name,
+        "ep_sdk_version": node.ep_sdk_version,
+        "onnx_model_filename": node.onnx_model_filename,
+        "hardware_architecture": node.hardware_architecture,
+        "notes": node.notes,
+        "max_size": node.max_size or None,
+        "reference": node.reference,
+        "payload_bytes": node.payload[1] if node.payload else None,
+        "others": dict(node.others) or None,
+    }
+    return {
+        "name": node.name,
+        "source": node.source,
+        "main_context": node.main_context,
+        "embed_mode": node.embed_mode,
+        **{name: value for name, value in attributes.items() if value is not None},
+    }
+
+
+def compatibility(metadata: Mapping[str, str]) -> dict[str, str]:
+    """What each EP wrote into a model's metadata, to decide later whether the model fits a device, by the EP's name."""
+    return {name.removeprefix(_COMPATIBILITY): value for name, value in metadata.items() if name.startswith(_COMPATIBILITY)}
 
 
 def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int | None, Field | None]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from epbuild.archive.artifact import Artifact
-from epbuild.output.package import DATA_FOLDER, Variant, asset_uri, resolve
+from epbuild.output.package_manifest import DATA_FOLDER, Variant, asset_uri, resolve
 
 _Files = Mapping[str, Artifact]
 """Contents by their paths in the package."""

@@ -1,34 +1,128 @@
-"""The bill of materials of an output: CycloneDX 1.6 in JSON, with the models as machine learning models (an ML-BOM).
+"""The bill of materials of an output: CycloneDX 1.6 in JSON.
 
-The format: https://cyclonedx.org/docs/1.6/json/. What epbuild says in it is in docs/provenance.md.
+It has the models as machine learning models (an ML-BOM). The format: https://cyclonedx.org/docs/1.6/json/. What epbuild writes in it is in
+docs/provenance.md.
 """
 
 from __future__ import annotations
 
+import posixpath
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
-from epbuild.core.canonical import canonical_json
-from epbuild.output.emitted import EmittedModel
-from epbuild.output.jsonfile import JsonFile
-from epbuild.output.materials import InputFile, Materials, Package, SourceModel, Toolchain
+from epbuild.core.canonical import JsonFile, canonical_json
+from epbuild.output.manifest import ManifestModel
+from epbuild.output.materials import Built, InputFile, Materials, Package, SourceModel, Toolchain
+
+if TYPE_CHECKING:
+    from epbuild.output.parts import PartContents
 
 SPEC_VERSION = "1.6"
 
 _OF_THE_OUTPUT = ("manifest", "provenance", "bom")
-"""The roles of files that tell of an output and are no part of it."""
+"""The roles of files that describe an output and are not part of it."""
 _MODEL = "machine-learning-model"
 _NOT_SHIPPED = {"scope": "excluded"}
 """What made the output and is not needed to run it."""
 
 
-def bill(materials: Materials, models: Iterable[EmittedModel], artifacts: Iterable[Artifact], *, name: str) -> JsonFile:
+@dataclass(frozen=True)
+class BomModel:
+    """A model in an output, as the bill has it: its name, and its POSIX path below the output's root."""
+
+    name: str
+    file: str
+    sources: tuple[str, ...]
+    """The source models that it was made of: one, or those that were merged."""
+    actions: tuple[str, ...] = ()
+    """The session groups that compiled it; none for one that is shipped as it was before."""
+    refers: tuple[str, ...] = ()
+    """The paths of the files of the output that it needs beside itself."""
+    inputs: Sequence[Mapping[str, Any]] = ()
+    """The name, type and shape of each, as in the manifest."""
+    outputs: Sequence[Mapping[str, Any]] = ()
+    compatibility: Mapping[str, str] = field(default_factory=dict)
+    """The compatibility string of each EP."""
+
+
+def compiled_models(
+    models: Iterable[ManifestModel], built: Iterable[Built], data: Mapping[str, Sequence[str]], folder: str = ""
+) -> list[BomModel]:
+    """The models of one group for one target, which lie below `folder`, as the manifest there lists them.
+
+    `built` are the session groups that they come from; `data` has, by the source model, the external data that lies beside the model.
+    """
+    actions = {item.key: item.action for item in built}
+    found = []
+    for model in models:
+        members = model.merged or [{"name": model.name, "action_key": model.action_key, "source": model.source}]
+        names = [str(member["name"]) for member in members]
+        file = posixpath.join(folder, model.file)
+        binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
+        source = model.source or {}
+        found.append(
+            BomModel(
+                name=model.name,
+                file=file,
+                sources=tuple(dict.fromkeys(_source_of(str(member["name"]), member["source"]) for member in members)),
+                actions=tuple(dict.fromkeys(actions[str(member["action_key"])] for member in members)),
+                refers=_named_beside(file, [*binaries, *(location for name in names for location in data[name])]),
+                inputs=source.get("inputs", ()),
+                outputs=source.get("outputs", ()),
+                compatibility=model.compatibility,
+            )
+        )
+    return found
+
+
+def base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder: str = "") -> list[BomModel]:
+    """Those of the same models that are also shipped as they were before compiling, under the names `base` below `folder`."""
+    found = []
+    for model in models:
+        if model.name in base and model.source is not None:
+            file = posixpath.join(folder, base[model.name])
+            refers = _named_beside(file, model.source["external_data"])
+            found.append(base_model(model.name, file, model.source, refers))
+    return found
+
+
+def base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
+    """A model that is shipped as it was before compiling, of the `source` that the manifest has."""
+    # What it was compiled with is not what it says itself where it was given sizes.
+    known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
+    return BomModel(name, file, (_source_of(name, source),), refers=refers, **known)
+
+
+def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
+    """The name in the recipe of the model that a member is."""
+    return str((source or {}).get("model", member))
+
+
+def _named_beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
+    """What a model names, as paths below the output's root."""
+    return tuple(sorted({posixpath.normpath(posixpath.join(posixpath.dirname(file), name)) for name in names}))
+
+
+def bill_of(
+    materials: Materials, parts: Iterable[PartContents], base: Iterable[BomModel], artifacts: Iterable[Artifact], *, name: str
+) -> JsonFile:
+    """The bill of an output with these parts; `base` are the models that were not compiled."""
+    models = [*base]
+    built = {item.action: item for item in materials.built}
+    for item in parts:
+        data = {model["member"]: model["data"] for made in item.made for model in made.result["models"]}
+        models += compiled_models(item.models, [built[made.group.id] for made in item.made], data, item.part.folder)
+    return bill(materials, models, artifacts, name=name)
+
+
+def bill(materials: Materials, models: Iterable[BomModel], artifacts: Iterable[Artifact], *, name: str) -> JsonFile:
     """The bill, which is the same for equal values in any order.
 
-    `artifacts` are the files of the output, `name` is what it is called. A model that several parts of it have is told of once. Raises
+    `artifacts` are the files of the output, `name` is what it is called. A model that several parts of it have is listed once. Raises
     KeyError when a model names a file, a source or an action that is not there.
     """
     files = {artifact.path: artifact for artifact in artifacts if artifact.role not in _OF_THE_OUTPUT}
@@ -64,12 +158,12 @@ def bill(materials: Materials, models: Iterable[EmittedModel], artifacts: Iterab
         "components": sorted(components, key=lambda component: str(component["bom-ref"])),
         "dependencies": [_dependency(ref, links[ref]) for ref in sorted(links)],
     }
-    # Told from the content, so that an equal bill has an equal number.
+    # Made from the content, so that an equal bill has an equal number.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, canonical_json(document))
     return JsonFile({**document, "serialNumber": serial.urn})
 
 
-def _emitted(model: EmittedModel, files: Mapping[str, Artifact], materials: Materials) -> dict[str, Any]:
+def _emitted(model: BomModel, files: Mapping[str, Artifact], materials: Materials) -> dict[str, Any]:
     built = [item for item in materials.built if item.action in model.actions]
     facts = {
         *(("path", model.file),),
@@ -123,7 +217,7 @@ def _tools(materials: Materials) -> Iterator[dict[str, Any]]:
         yield {**_file(file), **_NOT_SHIPPED}
 
 
-def _needs(model: EmittedModel, files: Mapping[str, Artifact], materials: Materials) -> list[str]:
+def _needs(model: BomModel, files: Mapping[str, Artifact], materials: Materials) -> list[str]:
     actions = {built.action: built for built in materials.built}
     built = [actions[action] for action in model.actions]
     return [

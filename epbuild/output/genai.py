@@ -14,8 +14,8 @@ from itertools import chain
 from typing import Any, Literal
 
 from epbuild.catalog.catalog import BUILT_IN, CPU_EP
+from epbuild.core.canonical import JsonFile
 from epbuild.core.safepath import climbs, is_anchored
-from epbuild.output.jsonfile import JsonFile
 
 GenaiRole = Literal["embeddings", "prefill", "decode", "both", "lm_head"]
 """What a model of a decoder does, in the order in which they run. `both`: it takes the prompt, and then each token."""

@@ -1,90 +1,54 @@
-"""Which artifact goes where, and which references have to follow: the plan's names applied to what was really made."""
+"""Layouts by their names in recipes: how the files of an output are arranged."""
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from epbuild.archive.artifact import Role
-from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.archive.artifact import Artifact
+from epbuild.core.canonical import JsonFile
+from epbuild.output.directory import Directory
+from epbuild.output.files import Resolve
+from epbuild.output.package import Package
+from epbuild.output.parts import Inputs, PartContents
+from epbuild.plan.steps import Emission
+from epbuild.recipe.model import Layout as LayoutName
 
-
-@dataclass(frozen=True)
-class Stored:
-    """An artifact in the store, under the name that its maker gave it."""
-
-    name: str
-    digest: str
-    size: int
-
-
-@dataclass(frozen=True)
-class StoredModel:
-    """An EPContext model with everything that it refers to; each binary comes with the EP that made it."""
-
-    member: str
-    model: Stored
-    binaries: tuple[tuple[str, Stored], ...]
-    data: tuple[Stored, ...]
+if TYPE_CHECKING:
+    from epbuild.output.bom import BomModel
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A file to lay out: the artifact, its POSIX path below the output's folder, and the references to rewrite in it."""
+class Layout(Protocol):
+    """The parts of one output, arranged; what `plan` has to know of a layout is in `recipe/forms.py`."""
 
-    path: str
-    role: Role
-    artifact: Stored
-    renames: Mapping[str, str] = field(default_factory=dict)
+    described_as: str | None
+    """What an output is called that has its title and its description in it; None: it has neither."""
+    parts: tuple[PartContents, ...]
+    artifacts: tuple[Artifact, ...]
+    """The files, less the manifest and what is written about them all."""
 
+    @classmethod
+    def of(cls, emission: Emission, parts: Sequence[PartContents], inputs: Inputs, resolve: Resolve) -> Self:
+        """Arrange the parts of an output.
 
-def arrange(
-    models: Sequence[StoredModel],
-    names: Mapping[str, str],
-    binaries: Mapping[str, Mapping[str, str]],
-    reserved: str,
-    step: str,
-) -> tuple[Placed, ...]:
-    """Where each artifact goes: `names` gives the model's path by member, `binaries` the context binary's by member and EP.
+        Raises BuildError when it cannot be arranged as it is asked for, and what `resolve` raises.
+        """
 
-    `reserved` is a path for none of them. External data keeps its location beside its model, since the model names it. Raises BuildError
-    when a model has several context binaries by one EP, for which the recipe has one name, or when two artifacts would get one path.
-    """
-    placed: dict[str, Placed] = {reserved.casefold(): Placed(reserved, "manifest", Stored("", "", 0))}
-    for model in models:
-        path = names[model.member]
-        folder = posixpath.dirname(path)
-        _check_one_each(model, step)
-        renames = {}
-        for ep, binary in model.binaries:
-            target = binaries[model.member][ep]
-            renames[binary.name] = _beside(folder, target)
-            _place(placed, Placed(target, "context-binary", binary), step)
-        for data in model.data:
-            _place(placed, Placed(posixpath.join(folder, data.name), "external-data", data), step)
-        changed = {old: new for old, new in renames.items() if old != new}
-        _place(placed, Placed(path, "model", model.model, changed), step)
-    del placed[reserved.casefold()]
-    return tuple(sorted(placed.values(), key=lambda item: item.path.split("/")))
+    def base_models(self) -> list[BomModel]:
+        """The models as they were before compiling, where they are in the output."""
+
+    def manifest(self, artifacts: Sequence[Artifact], provenance: str | None) -> JsonFile:
+        """The manifest, which lists `artifacts`; `provenance` is the path of the statement about them all."""
+
+    @staticmethod
+    def document(emission: Emission, digests: Mapping[Path, str]) -> dict[str, Any]:
+        """Why the files are what they are, in the words of the recipe; `digests` are those of the user's files."""
+
+    @staticmethod
+    def notes(emission: Emission) -> Iterator[str]:
+        """A sentence for all that the recipe has and the output does not hold."""
 
 
-def _beside(folder: str, target: str) -> str:
-    """The path of `target` as seen from `folder`."""
-    above, _, name = target.rpartition("/")
-    return name if above == folder else posixpath.relpath(target, folder or ".")  # which takes its time
-
-
-def _check_one_each(model: StoredModel, step: str) -> None:
-    eps = [ep for ep, _ in model.binaries]
-    if len(set(eps)) < len(eps):
-        found = ", ".join(binary.name for _, binary in model.binaries)
-        message = f"the model '{model.member}' has several context binaries ({found}) and one name for them"
-        raise BuildError(Problem("EPB421", message, StepId(step)))
-
-
-def _place(placed: dict[str, Placed], item: Placed, step: str) -> None:
-    # Some file systems hold upper and lower case for one.
-    other = placed.setdefault(item.path.casefold(), item)
-    if (other.path, other.artifact.digest) != (item.path, item.artifact.digest):
-        raise BuildError(Problem("EPB422", f"two different artifacts would be written to '{item.path}'", StepId(step)))
+LAYOUTS: Mapping[LayoutName, type[Layout]] = MappingProxyType({"directory": Directory, "ort-model-package": Package})

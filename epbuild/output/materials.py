@@ -1,6 +1,6 @@
-"""What an output was made of: the recipe, the source models, the toolchains, and the session groups that made the one of the other.
+"""Materials of an output: recipe, source models, toolchains and session groups.
 
-Provenance and bill of materials are both told from these values. They hold no absolute path, no time and no host, and have one order
+Provenance and bill of materials are both made from these values. They hold no absolute path, no time and no host, and have one order
 whatever order they were gathered in: equal builds have equal ones.
 """
 
@@ -14,7 +14,11 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from epbuild.plan.made import Made
+from epbuild.plan.preparing import Preparation
+from epbuild.plan.steps import Emission
 from epbuild.recipe.address import BadAddress, PackageAddress, parse_address
+from epbuild.recipe.model import Recipe
 
 # What a URI may hold as it is, beside letters and digits: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
 _URI = "%:/?#[]@!$&'()*+,;="
@@ -91,13 +95,13 @@ class Prepared:
         return tuple(sorted(InputFile(name.partition("/")[2], digest) for name, digest in self.document["staged"].items()))
 
     @property
-    def said(self) -> dict[str, Any]:
+    def asked(self) -> dict[str, Any]:
         """What it did, in the words of the recipe."""
-        asked = self.document["prepare"]
+        document = self.document["prepare"]
         return {
             "step": self.action,
             "toolchain": self.toolchain,
-            **{name: asked[name] for name in sorted(asked) if name != "option_files"},
+            **{name: document[name] for name in sorted(document) if name != "option_files"},
         }
 
 
@@ -164,6 +168,42 @@ class Materials:
     def option_files(self) -> tuple[InputFile, ...]:
         """Those of every session group, each once."""
         return tuple(sorted({file for built in self.built for file in built.option_files}))
+
+
+def materials_of(emission: Emission, made: Sequence[Made], recipe: Recipe, digests: Mapping[Path, str]) -> Materials:
+    """All that an output was made of; `digests` are those of the user's files."""
+    # A bill of materials alone does not name the recipe's files.
+    read = tuple(recipe_file(path, recipe.directory, digests[path]) for path in recipe.files if path in digests)
+    assets = (InputFile(path.name, digests[path]) for path in emission.files)
+    return gather(RecipeFiles(recipe.name, read), (_built(item) for item in made), assets)
+
+
+def _built(item: Made) -> Built:
+    group = item.group
+    return Built(
+        action=group.id,
+        key=item.key,
+        document=item.document,
+        group=group.group,
+        target=group.target.name,
+        reproducible=group.reproducible,
+        toolchain=group.target.toolchain.name,
+        models={member.name: member.model.path for member in group.members},
+        data_folders={member.name: folder for member in group.members if (folder := member.data_folder) is not None},
+        prepared={
+            member.name: tuple(_prepared(made) for made in item.prepared(member.name))
+            for member in group.members
+            if member.prepared is not None
+        },
+        renamed={member.name: member.model.name for member in group.members if member.name != member.model.name},
+    )
+
+
+def _prepared(item: Made) -> Prepared:
+    action = item.action
+    if not isinstance(action, Preparation):
+        raise TypeError(action.id)
+    return Prepared(action.id, item.key, item.document, action.toolchain.name)
 
 
 def gather(recipe: RecipeFiles, built: Iterable[Built], assets: Iterable[InputFile] = ()) -> Materials:

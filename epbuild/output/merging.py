@@ -1,18 +1,19 @@
-"""Makes one model of a group's compiled models while they are laid out, and tells what became of them."""
+"""Merging of a group's compiled models into one."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from epbuild.catalog.catalog import BUILT_IN
-from epbuild.compile.executor import COMPATIBILITY, node_document
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
+from epbuild.onnxfile.epcontext import compatibility, node_document
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.output.files import OutputFile
 from epbuild.plan.key import action_key
 from epbuild.plan.steps import Merging, Part
 
@@ -21,11 +22,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MergedModel:
-    """The merged model as a manifest tells of it: its EPContext nodes, and what its EPs wrote down, as plain data."""
+class MergedModels:
+    """The model that those of a part become."""
 
-    nodes: tuple[dict[str, Any], ...]
-    compatibility: Mapping[str, str]
+    part: Part
+    merging: Merging
+    files: tuple[OutputFile, ...]
+    """The models under draft names, and the files that they refer to; paths are below the part's folder."""
+    size: ClassVar[int] = 0
+
+    @property
+    def identity(self) -> str:
+        paths = {file.path: file.source.identity for file in self.files}
+        members = {member: paths[name] for member, name in draft_names(self.part, self.merging).items()}
+        return action_key({"merge": settings_of(self.merging), "members": members})
+
+
+@dataclass(frozen=True)
+class MergedModel:
+    """The merged model as a manifest has it: its EPContext nodes, and what its EPs wrote into it, as plain data."""
+
+    nodes: tuple[dict[str, Any], ...] = ()
+    compatibility: Mapping[str, str] = field(default_factory=dict)
 
 
 def settings_of(merging: Merging) -> dict[str, Any]:
@@ -45,15 +63,15 @@ def merged_key(merging: Merging, keys: Mapping[str, str]) -> str:
 
 
 def draft_names(part: Part, merging: Merging) -> dict[str, str]:
-    """Where the members lie while they are merged: beside the merged model, since that is where their references lead from."""
+    """Where the members are while they are merged: beside the merged model, since that is where their references lead from."""
     folder = posixpath.dirname(part.models[merging.name])
     return {member: posixpath.join(folder, f".{member}.merging.onnx") for member in merging.members}
 
 
-def merge(part: Part, merging: Merging, staged: Path, say: Callable[[str], None]) -> MergedModel:
-    """Put the merged model in the place of the members' models below `staged`, where these and all that they refer to lie.
+def merge(part: Part, merging: Merging, staged: Path) -> list[str]:
+    """Put the merged model in the place of the members' models below `staged`, where these and all that they refer to are.
 
-    `say` is told what was connected, and what was left out. Raises BuildError where the models cannot be merged.
+    Returns sentences: what was connected, and what was left out. Raises BuildError where the models cannot be merged.
     """
     from epbuild.onnxfile.merge import merge_models
 
@@ -64,22 +82,23 @@ def merge(part: Part, merging: Merging, staged: Path, say: Callable[[str], None]
     try:
         made = merge_models(pairs, merging.connections, destination, {**BUILT_IN.context_changes(), **own})
     except (ChangeRefused, VerifyError) as error:
-        raise BuildError(*(_told(problem, paths, merging.step) for problem in error.problems)) from error
+        raise BuildError(*(_about_members(problem, paths, merging.step) for problem in error.problems)) from error
     for path in paths.values():
         path.unlink()
-    for sentence in _notes(merging, made):
-        say(sentence)
-    header = read_header(destination)
+    return _notes(merging, made)
+
+
+def read_merged(model: Path) -> MergedModel:
+    """What the manifest has of a merged model."""
+    header = read_header(model)
     return MergedModel(
         nodes=tuple(node_document(node) for node in header.ep_context_nodes),
-        compatibility={
-            name.removeprefix(COMPATIBILITY): value for name, value in header.metadata.items() if name.startswith(COMPATIBILITY)
-        },
+        compatibility=compatibility(header.metadata),
     )
 
 
-def _told(problem: Problem, paths: Mapping[str, Path], step: str) -> Problem:
-    """A problem of files that nobody has seen, as one of the members, at the step."""
+def _about_members(problem: Problem, paths: Mapping[str, Path], step: str) -> Problem:
+    """A problem of internal files, as one of the members, at the step."""
     message, hint = problem.message, problem.hint
     for member, path in paths.items():
         message = message.replace(str(path), f"'{member}'")

@@ -1,263 +1,219 @@
-"""The manifest of an ONNX Runtime model package: its components, their variants, and what a session needs to open them.
+"""The layout `ort-model-package`: an ONNX Runtime model package of several parts.
 
-A component is what an application opens one session for, and a variant is it compiled for one target. The format is ONNX Runtime's
-`model_package/README.md`, schema 1; what is called measured was tried with the OrtModelPackageApi of onnxruntime 1.31.1.
+It has which component is which model, and what a session needs to run it on each target.
 """
 
 from __future__ import annotations
 
 import posixpath
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from epbuild.archive.artifact import Artifact
 from epbuild.catalog.catalog import CPU_EP
-from epbuild.core.digest import digest_of
-from epbuild.output.jsonfile import JsonFile
-from epbuild.output.manifest import FORMAT
+from epbuild.core.canonical import JsonFile
+from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.output.assets import share_files
+from epbuild.output.files import GeneratedFile, OutputFile, Resolve
+from epbuild.output.inference import inference_of
+from epbuild.output.manifest import ManifestModel
+from epbuild.output.package_manifest import Variant, check_package, package_manifest
+from epbuild.output.parts import Inputs, PartContents, base_artifacts, part_document, part_manifest
+from epbuild.plan.outputs import BASE, MANIFEST
+from epbuild.plan.steps import Emission, PlannedTarget
 
-ASSETS = "shared_assets"
-"""The folder of a package in which ONNX Runtime looks for files that variants share."""
-DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-"""The session option that says where a model's external data and context binaries are; ONNX Runtime resolves shared assets in it."""
-GENAI_CONFIG = "genai_config.json"
+if TYPE_CHECKING:
+    from epbuild.output.bom import BomModel
 
-_SCHEMA_VERSION = "1.0"
-_SHARE = "ep.share_ep_contexts"
-_WRITES_FILES = frozenset(
-    {
-        "session.collect_node_memory_stats_to_file",
-        "session.debug_layout_transformation",
-        "session.enable_profiling",
-        "session.optimized_model_filepath",
+
+class Package:
+    """The files of a package, and its variants."""
+
+    described_as: str | None = "package"
+
+    def __init__(
+        self,
+        emission: Emission,
+        parts: Sequence[PartContents],
+        recipe: str,
+        artifacts: Sequence[Artifact],
+        variants: Sequence[Variant],
+    ) -> None:
+        self.parts = tuple(parts)
+        self.artifacts = tuple(artifacts)
+        self._emission = emission
+        self._recipe = recipe
+        self._variants = tuple(variants)
+
+    @classmethod
+    def of(cls, emission: Emission, parts: Sequence[PartContents], inputs: Inputs, resolve: Resolve) -> Self:
+        """The package of these parts.
+
+        Raises BuildError when it would promise what it does not hold, which ONNX Runtime notices no sooner than a session is made.
+        """
+        recipe = inputs.recipe.name
+        artifacts: Sequence[Artifact] = _bases(emission, parts, inputs, resolve)
+        for part in parts:
+            manifest = GeneratedFile(part_manifest(part, part.artifacts, recipe))
+            artifacts = [*artifacts, *part.artifacts, resolve(OutputFile(part.path(MANIFEST), "manifest", manifest))]
+        variants: Sequence[Variant] = (*(variant for part in parts for variant in _compiled(part)), *_not_compiled(parts))
+        artifacts, variants = share_files(artifacts, variants)
+        wrong = check_package(artifacts, variants)
+        if wrong:
+            raise BuildError(*(Problem("EPB429", sentence, StepId(emission.id)) for sentence in wrong))
+        return cls(emission, parts, recipe, artifacts, variants)
+
+    def manifest(self, artifacts: Sequence[Artifact], provenance: str | None) -> JsonFile:
+        return package_manifest(
+            name=self._emission.title,
+            description=self._emission.description,
+            variants=self._variants,
+            recipe=self._recipe,
+            artifacts=artifacts,
+            provenance=provenance,
+        )
+
+    def base_models(self) -> list[BomModel]:
+        """The models that were not compiled, where they are now."""
+        from epbuild.output.bom import base_model, base_models
+
+        by_component = {
+            name: (member, model.source or {})
+            for item in self.parts
+            for model in item.models
+            for member, name in item.part.components.items()
+            if member == model.name
+        }
+        found = [
+            model
+            for item in self.parts
+            if item.part.genai is not None
+            for model in base_models(item.models, item.part.base, _base_folder(item))
+        ]
+        for variant in self._variants:
+            if variant.name == BASE and variant.model_path is not None:
+                member, source = by_component[variant.component]
+                found.append(base_model(member, variant.model_path, source, variant.refers))
+        return found
+
+    @staticmethod
+    def document(emission: Emission, digests: Mapping[Path, str]) -> dict[str, Any]:
+        return {"parts": {f"{part.group}/{part.target.name}": part_document(part, digests) for part in emission.parts}}
+
+    @staticmethod
+    def notes(emission: Emission) -> Iterator[str]:
+        """A sentence for each option that the package does not hold, and why."""
+        for target in {part.target.name: part.target for part in emission.parts}.values():
+            for option, why in inference_of(target, target.eps[0], share=False).left_out.items():
+                yield f"the option {option} of '{target.name}' is not in the package: {why}"
+
+
+def _base_folder(contents: PartContents) -> str:
+    """The folder of a package that has a part's models as they were before compiling."""
+    return posixpath.join(posixpath.dirname(contents.part.folder), BASE)
+
+
+def _bases(emission: Emission, parts: Sequence[PartContents], inputs: Inputs, resolve: Resolve) -> list[Artifact]:
+    """The models as they were before compiling, each once, whatever number of targets they were compiled for."""
+    found: dict[str, Artifact] = {}
+    for item in {_base_folder(item): item for item in parts if item.part.base}.values():
+        folder = _base_folder(item)
+        pipeline: list[Artifact] = []
+        if item.part.genai is not None:
+            from epbuild.output.genai_files import base_pipeline_artifacts
+
+            pipeline = base_pipeline_artifacts(emission, item, folder, inputs.files, resolve)
+        artifacts = [*pipeline, *base_artifacts(emission, item, folder, resolve, pipeline)]
+        found |= {artifact.path: artifact for artifact in artifacts}
+    return list(found.values())
+
+
+def _compiled(contents: PartContents) -> Iterator[Variant]:
+    part, target = contents.part, contents.part.target
+    main = target.eps[0]
+    options = inference_of(target, main, share=contents.made[0].group.share)
+    if part.genai is not None:
+        yield Variant(
+            component=part.group,
+            name=target.name,
+            folder=part.folder,
+            model_file=None,
+            ep=main.entry.ep,
+            device=_device(target),
+            compatibility=next((text for model in contents.models if (text := model.compatibility.get(main.entry.ep))), ""),
+            metadata={"manifest": contents.path(MANIFEST)},
+        )
+        return
+    for model in contents.models:
+        yield Variant(
+            component=part.components[model.name],
+            name=target.name,
+            folder=part.folder,
+            model_file=model.file,
+            ep=main.entry.ep,
+            device=_device(target),
+            compatibility=model.compatibility.get(main.entry.ep, ""),
+            session_options=options.session_options,
+            provider_options=options.provider_options,
+            metadata=_origin(contents, model),
+            refers=_refers(contents, model),
+        )
+
+
+def _origin(contents: PartContents, model: ManifestModel) -> dict[str, Any]:
+    """Where a variant came from: its key and its source by their digests; the manifest in its folder says the rest."""
+    return {
+        "action_key": model.action_key,
+        "manifest": contents.path(MANIFEST),
+        **({"source_sha256": model.source["sha256"]} if model.source is not None else {}),
     }
-)
-"""Session options with which ONNX Runtime does not open a package, whatever their values (measured)."""
-_ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A component for one target. Paths are POSIX paths below the package's root, unless they say otherwise."""
-
-    component: str
-    name: str
-    folder: str
-    """The folder that its files lie in. Models that share a context binary are components whose variants have the same one."""
-    model_file: str | None
-    """The model, relative to the folder, or in a shared asset: `sha256:<digest>/<path>`. None: the folder has a configuration by which
-    onnxruntime-genai opens several."""
-    ep: str
-    device: str | None = None
-    """`npu`, `gpu` or `cpu`. Only for plugin EPs: ONNX Runtime knows no devices of the others, so that it would never select the variant
-    (measured)."""
-    compatibility: str = ""
-    """What the EP wrote into the model, as `ep_compatibility_info`, to tell later whether it fits a device."""
-    session_options: Mapping[str, str] = field(default_factory=dict)
-    provider_options: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    refers: tuple[str, ...] = ()
-    """The files that the model names: external data and context binaries."""
-    movable: bool = False
-    """Whether only ONNX Runtime's package API opens the model, so that the files may lie in shared assets."""
-
-    @property
-    def model_path(self) -> str | None:
-        """Where the model lies in the package."""
-        return resolve(self.folder, self.model_file) if self.model_file is not None else None
-
-
-@dataclass(frozen=True)
-class Inference:
-    """The options of a target that the sessions which run its models need."""
-
-    session_options: Mapping[str, str]
-    provider_options: Mapping[str, str]
-    left_out: Mapping[str, str]
-    """The options that a package cannot hold, and why, as a clause."""
-
-
-def for_inference(
-    session_options: Mapping[str, str],
-    provider_options: Mapping[str, str],
-    *,
-    share: bool,
-    files: Collection[str] = (),
-    only_compiling: Collection[str] = (),
-) -> Inference:
-    """What of a target's options goes into a package. `share`: its models share weights; `files`: the options that name files;
-    `only_compiling`: those of the EP that no session reads which runs the models.
-
-    As in epbuild's runtime, a session gets the other options that the models were compiled with, and `ep.share_ep_contexts` where they
-    share.
-    """
-    left_out = {
-        option: "ONNX Runtime opens no package in which it would write files"
-        for option in session_options
-        if option in _WRITES_FILES
-    }
-    named = {option for options in (session_options, provider_options) for option in options if option in files}
-    left_out |= dict.fromkeys(sorted(named), "it names a file of the machine that compiled")
-    left_out |= dict.fromkeys(sorted({*only_compiling} & provider_options.keys()), "it is for whoever compiles")
-    kept = {option: value for option, value in session_options.items() if option not in left_out}
-    return Inference(
-        session_options={**kept, **({_SHARE: "1"} if share else {})},
-        provider_options={option: value for option, value in provider_options.items() if option not in left_out},
-        left_out=left_out,
-    )
-
-
-def package_manifest(
-    *,
-    name: str,
-    description: str,
-    variants: Sequence[Variant],
-    recipe: str,
-    artifacts: Sequence[Artifact],
-    version: str | None = None,
-    provenance: str | None = None,
-) -> JsonFile:
-    """The `manifest.json` of a package.
-
-    `artifacts` are all files of the package but this one, and the statement at `provenance`, which is about both. The order of
-    `variants` is kept, since ONNX Runtime takes the first of those that fit equally well.
-    """
-    components: dict[str, Any] = {}
-    for variant in variants:
-        components.setdefault(variant.component, {"variants": {}})["variants"][variant.name] = _body(variant)
-    files = sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.path).parts)
-    own = {
-        "format": FORMAT,
-        "recipe": recipe,
-        "files": [{"path": file.path, "role": file.role, "size": file.size, "sha256": file.sha256} for file in files],
-        **({"provenance": provenance} if provenance is not None else {}),
-    }
-    document = {
-        "additional_metadata": {"epbuild": _sorted(own)},
-        "components": components,
-        **({"description": description} if description else {}),
-        "layout": "portable",
-        "package_name": name,
-        **({"package_version": version} if version is not None else {}),
-        "schema_version": _SCHEMA_VERSION,
-    }
-    return JsonFile(document, sort_keys=False)
-
-
-def check_package(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> list[str]:
-    """What a package promises and does not hold, in sentences: ONNX Runtime opens it all the same, and fails when a session is made."""
-    found = (*_wrong_variants(variants), *_wrong_components(variants), *_lacking(artifacts, variants), *_wrong_assets(artifacts))
-    return list(dict.fromkeys(found))
-
-
-def asset_uri(files: Mapping[str, str]) -> str:
-    """What ONNX Runtime calls a shared asset with these files: their SHA-256 by their POSIX path in it."""
-    lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
-    return f"sha256:{digest_of(lines)}"
-
-
-def resolve(folder: str, reference: str) -> str:
-    """The path in the package that a variant means, whose files lie in `folder`: a path relative to it, or one in a shared asset."""
-    asset = _ASSET.fullmatch(reference)
-    if asset is None:
-        return posixpath.normpath(posixpath.join(folder, reference))
-    return posixpath.join(ASSETS, f"sha256-{asset['digest']}", asset["path"] or "").rstrip("/")
-
-
-def _body(variant: Variant) -> dict[str, Any]:
-    ort = {
-        "model_file": variant.model_file,
-        **({"provider_options": dict(variant.provider_options)} if variant.provider_options else {}),
-        **({"session_options": dict(variant.session_options)} if variant.session_options else {}),
-    }
-    # With a device, ONNX Runtime 1.31.1 never selects a variant for its own CPU EP.
-    device = None if variant.ep == CPU_EP else variant.device
-    body = {
-        "variant_directory": variant.folder or ".",
-        "ep": variant.ep,
-        **({"device": device} if device is not None else {}),
-        **({"compatibility_string": variant.compatibility} if variant.compatibility else {}),
-        **({"executor_info": {"ort": ort}} if variant.model_file is not None else {}),
-        **({"additional_metadata": {"epbuild": dict(variant.metadata)}} if variant.metadata else {}),
-    }
-    found: dict[str, Any] = _sorted(body)
-    return found
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _wrong_variants(variants: Sequence[Variant]) -> Iterator[str]:
+def _not_compiled(parts: Sequence[PartContents]) -> Iterator[Variant]:
     seen = set()
-    for variant in variants:
-        if (variant.component, variant.name) in seen:
-            yield f"two variants of the component '{variant.component}' are called '{variant.name}'"
-        seen.add((variant.component, variant.name))
-        for option in sorted(_WRITES_FILES.intersection(variant.session_options)):
-            yield f"{_title(variant)} has the session option {option}, with which ONNX Runtime does not open the package"
-        for path in (variant.folder, *([] if variant.model_file is None else [variant.model_file])):
-            if not _is_portable(path):
-                yield f"{_title(variant)} names '{path}', which is not a path inside the package"
+    for item in parts:
+        if item.part.genai is not None and item.part.base and item.part.group not in seen:
+            seen.add(item.part.group)
+            yield Variant(item.part.group, BASE, _base_folder(item), None, CPU_EP)
+        if item.part.genai is not None:
+            continue
+        for member, name in item.part.base.items():
+            component = item.part.components[member]
+            if component in seen:
+                continue
+            seen.add(component)
+            source = next(model.source for model in item.models if model.name == member) or {}
+            folder = _base_folder(item)
+            beside = posixpath.dirname(posixpath.join(folder, name))
+            yield Variant(
+                component=component,
+                name=BASE,
+                folder=folder,
+                model_file=name,
+                ep=CPU_EP,
+                refers=tuple(posixpath.normpath(posixpath.join(beside, location)) for location in source["external_data"]),
+                # What is compiled stays together, so that other readers than ONNX Runtime's package API find it.
+                movable=True,
+            )
 
 
-def _wrong_components(variants: Sequence[Variant]) -> Iterator[str]:
-    components = dict.fromkeys(variant.component for variant in variants)
-    if len(components) > 1 and any(variant.model_file is None for variant in variants):
-        yield f"onnxruntime-genai opens packages with one component, and this one has {', '.join(components)}"
+def _device(target: PlannedTarget) -> str | None:
+    """The type of device that the models are for: what the recipe asks for, else what the EP is made for.
+
+    ONNX Runtime knows no devices of EPs that are no plugins, and selects no variant of theirs that names one.
+    """
+    main = target.eps[0]
+    if main.entry.kind != "plugin":
+        return None
+    return main.device.type or next(iter(main.entry.devices), None)
 
 
-def _lacking(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> Iterator[str]:
-    paths = {artifact.path for artifact in artifacts}
-    folders = {folder.as_posix() for path in paths for folder in PurePosixPath(path).parents}
-    for variant in variants:
-        if posixpath.normpath(variant.folder) not in folders:
-            yield f"{_title(variant)} has the folder '{variant.folder}', which holds nothing"
-        model = variant.model_path
-        needed = [posixpath.join(variant.folder, GENAI_CONFIG) if model is None else model, *variant.refers]
-        if model is not None and (place := variant.session_options.get(DATA_FOLDER)) is not None:
-            there = resolve(variant.folder, place)
-            needed += [posixpath.join(there, _beside(variant, name)) for name in variant.refers if not _is_below(name, there)]
-        for path in needed:
-            if path not in paths:
-                yield f"{_title(variant)} needs '{path}', which the package does not hold"
-
-
-def _wrong_assets(artifacts: Sequence[Artifact]) -> Iterator[str]:
-    found: dict[str, dict[str, str]] = {}
-    for artifact in artifacts:
-        top, *below = PurePosixPath(artifact.path).parts
-        if top == ASSETS and len(below) > 1:
-            found.setdefault(below[0], {})["/".join(below[1:])] = artifact.sha256
-    for name, files in found.items():
-        if name != asset_uri(files).replace(":", "-"):
-            yield f"the shared asset '{name}' is not called after what it holds"
-
-
-def _title(variant: Variant) -> str:
-    return f"the variant '{variant.name}' of the component '{variant.component}'"
-
-
-def _beside(variant: Variant, path: str) -> str:
-    """What the model calls one of its files."""
-    return posixpath.relpath(path, posixpath.dirname(variant.model_path or variant.folder) or ".")
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path.startswith(f"{folder}/")
-
-
-def _is_portable(path: str) -> bool:
-    """Whether a portable package may name it: a relative POSIX path without `..`, or a shared asset."""
-    plain = (asset["path"] or "") if (asset := _ASSET.fullmatch(path)) else path
-    return (
-        not plain.startswith("/")
-        and "\\" not in plain
-        and ".." not in plain.split("/")
-        and (asset is not None or ":" not in plain)
-    )
+def _refers(contents: PartContents, model: ManifestModel) -> tuple[str, ...]:
+    """The files of the package that a model names, each once."""
+    folder = posixpath.dirname(contents.path(model.file))
+    named = [str(node["reference"]) for node in model.nodes if "reference" in node]
+    data: Mapping[str, Any] = {item["member"]: item["data"] for made in contents.made for item in made.result["models"]}
+    members = [member["name"] for member in model.merged] or [model.name]
+    beside = [*named, *(location for member in members for location in data[member])]
+    return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(folder, name)) for name in beside))

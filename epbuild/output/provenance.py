@@ -1,7 +1,7 @@
-"""The provenance of an output: an in-toto statement, version 1, with a SLSA provenance, version 1, as its predicate. Plain JSON, unsigned.
+"""The provenance of an output: an in-toto statement with a SLSA predicate.
 
-The formats: https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and https://slsa.dev/spec/v1.0/provenance. What epbuild
-says in them is in docs/provenance.md.
+Both are version 1, in plain JSON, unsigned. The formats: https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and
+https://slsa.dev/spec/v1.0/provenance. What epbuild writes in them is in docs/provenance.md.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from epbuild import __version__
-from epbuild.output.jsonfile import JsonFile
+from epbuild.archive.artifact import Artifact
+from epbuild.core.canonical import JsonFile
 from epbuild.output.materials import Built, InputFile, Materials, Package
+from epbuild.plan.steps import Emission
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
@@ -33,12 +35,22 @@ class Subject:
     sha256: str
 
 
+def statement_of(emission: Emission, materials: Materials, key: str, artifacts: Iterable[Artifact]) -> JsonFile:
+    """The statement about `artifacts`, which the emission with that `key` made."""
+    output = {
+        "layout": emission.layout,
+        **({"pack": emission.pack} if emission.pack is not None else {}),
+        **({"push": str(emission.push)} if emission.push is not None else {}),
+    }
+    return statement(materials, (Subject(item.path, item.sha256) for item in artifacts), invocation=key, output=output)
+
+
 def statement(
     materials: Materials, subjects: Iterable[Subject], *, invocation: str, output: Mapping[str, Any] | None = None
 ) -> JsonFile:
     """The statement, which is the same for equal values in any order.
 
-    `invocation` is the key of the emission, `output` what the recipe says of the output, such as its layout, as plain data. The format
+    `invocation` is the key of the emission, `output` what the recipe has of the output, such as its layout, as plain data. The format
     wants one subject at least.
     """
     document = {
@@ -48,11 +60,11 @@ def statement(
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
-                "externalParameters": _said(
+                "externalParameters": _set(
                     {
                         "recipe": {"name": materials.recipe.name, "file": materials.recipe.files[0].name},
                         "output": output,
-                        "preparations": [item.said for item in materials.preparations],
+                        "preparations": [item.asked for item in materials.preparations],
                         "builds": [_build(built, materials) for built in materials.built],
                     }
                 ),
@@ -88,9 +100,9 @@ def is_statement_about(file: Path, name: str) -> bool:
 
 
 def _build(built: Built, materials: Materials) -> dict[str, Any]:
-    """A session group in the words of the recipe: what the document behind its key says, less what digests say better."""
+    """A session group in the words of the recipe: what the document behind its key has, less what digests name better."""
     document = built.document
-    return _said(
+    return _set(
         {
             "step": built.action,
             "group": built.group,
@@ -100,7 +112,7 @@ def _build(built: Built, materials: Materials) -> dict[str, Any]:
             "models": [
                 {
                     **_member(member, built.model_of(member["name"]), materials),
-                    **_said({"prepared": [item.action for item in built.prepared.get(member["name"], ())]}),
+                    **_set({"prepared": [item.action for item in built.prepared.get(member["name"], ())]}),
                 }
                 for member in document["members"]
             ],
@@ -113,16 +125,16 @@ def _build(built: Built, materials: Materials) -> dict[str, Any]:
 
 def _member(member: Mapping[str, Any], model: str, materials: Materials) -> dict[str, Any]:
     graph = materials.models[model].graph
-    settings = {**{name: member.get(name) for name in _MEMBER}, "compile": _said(member["compile"])}
-    return _said({"name": member["name"], "source": graph.uri or graph.name, **settings})
+    settings = {**{name: member.get(name) for name in _MEMBER}, "compile": _set(member["compile"])}
+    return _set({"name": member["name"], "source": graph.uri or graph.name, **settings})
 
 
 def _ep(ep: Mapping[str, Any]) -> dict[str, Any]:
     device = {**ep["device"], "virtual": ep["device"]["virtual"] or None}
-    return _said({"name": ep["name"], "device": _said(device), "options": ep["options"]})
+    return _set({"name": ep["name"], "device": _set(device), "options": ep["options"]})
 
 
-def _said(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _set(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """`parameters` without what is not set: to SLSA, null and empty and absent are the same."""
     return {name: value for name, value in parameters.items() if value not in (None, {}, [])}
 

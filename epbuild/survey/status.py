@@ -25,10 +25,11 @@ from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError, PlanError, Problem
 from epbuild.output.existing import Written
+from epbuild.output.output import Output
+from epbuild.output.parts import Inputs
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Action, Emission, ModelFiles, Plan, SessionGroup, Step
-from epbuild.publish.action import Inputs, Output
 from epbuild.recipe.model import ModelSource, Recipe
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of

@@ -19,7 +19,7 @@ from commands import environment, epbuild, pack
 from onnx import TensorProto, helper
 
 from epbuild.archive.artifact import Artifact, Role
-from epbuild.output.manifest import ManifestModel, render
+from epbuild.output.manifest import ManifestModel, PartManifest
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def write(folder: Path, *, soc: str = "SM8750", embed: bool = False) -> Path:
     (folder / "m_ctx.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     described = [{"name": value.name, "type": "float32", "shape": [1, 4]} for value in values]
     roles: dict[str, Role] = {"m_ctx.onnx": "model", "m_qnn.bin": "context-binary"}
-    content = render(
+    content = PartManifest(
         recipe="tiny",
         group="main",
         share_weights=False,
@@ -66,7 +66,7 @@ def write(folder: Path, *, soc: str = "SM8750", embed: bool = False) -> Path:
             for name, role in roles.items()
         ],
     )
-    (folder / "manifest.json").write_bytes(content.data)
+    (folder / "manifest.json").write_bytes(content.file.data)
     return folder
 
 

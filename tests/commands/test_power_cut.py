@@ -26,10 +26,10 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core import atomic, directory
 from epbuild.core.directory import mend, prepare
 from epbuild.core.errors import Position
-from epbuild.output.contents import Workbench
 from epbuild.output.existing import Written
 from epbuild.plan.steps import Emission
-from epbuild.publish.publishing import Publisher
+from epbuild.publish.publisher import Publisher
+from epbuild.publish.workbench import Workbench
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads descriptors in /proc")
 
@@ -156,8 +156,8 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
             with prepare(path, written, "emit:decoder/npu/directory") as draft:
                 bench = Workbench(draft / "made", store)
                 bench.folder.mkdir()
-                contents = [bench.bytes_written(name, "asset", data) for name, data in wanted.items()]
-                Publisher(emission(path), bench, draft, store, digests, written, never_pushed).as_folder(contents)
+                artifacts = [bench.write(name, "asset", data) for name, data in wanted.items()]
+                Publisher(emission(path), bench, draft, store, digests, written, never_pushed).as_folder(artifacts)
             return written
 
         yield publish

@@ -16,7 +16,8 @@ from projects import Project, copy_of_quickstart
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.output.assets import share_files
-from epbuild.output.package import DATA_FOLDER, Variant, for_inference, package_manifest
+from epbuild.output.inference import for_inference
+from epbuild.output.package_manifest import DATA_FOLDER, Variant, package_manifest
 from epbuild.runtime.variants import find_variants
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart
 
 from epbuild.archive.artifact import Artifact
-from epbuild.output.bom import bill
-from epbuild.output.emitted import EmittedModel, base_models, compiled_models
+from epbuild.output.bom import BomModel, base_models, bill, compiled_models
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import Built, gather
 
@@ -25,7 +24,7 @@ NAME = "quickstart.ortpackage"
 NO_DATA: dict[str, tuple[str, ...]] = {"prefill": (), "decode": (), "classifier": ()}
 
 
-def models() -> list[EmittedModel]:
+def models() -> list[BomModel]:
     found = quickstart()
     return [
         *compiled_models(found.models[DECODER], found.built, NO_DATA, "decoder"),
@@ -34,7 +33,7 @@ def models() -> list[EmittedModel]:
 
 
 def made(
-    emitted: Iterable[EmittedModel] | None = None,
+    emitted: Iterable[BomModel] | None = None,
     contents: Iterable[Artifact] | None = None,
     built: Iterable[Built] | None = None,
 ) -> dict[str, Any]:
@@ -210,7 +209,7 @@ def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> Non
 
 
 @given(st.permutations(quickstart().built), st.permutations(models()), st.permutations(quickstart().contents))
-def test_what_has_no_order_does_not_change_it(built: list[Built], emitted: list[EmittedModel], contents: list[Artifact]) -> None:
+def test_what_has_no_order_does_not_change_it(built: list[Built], emitted: list[BomModel], contents: list[Artifact]) -> None:
     output = quickstart()
     expected = bill(gather(output.recipe, output.built), models(), output.contents, name=NAME).data
     assert bill(gather(output.recipe, built), emitted, contents, name=NAME).data == expected

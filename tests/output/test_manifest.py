@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.schemas import schema
-from epbuild.output.manifest import ManifestModel, render
+from epbuild.output.manifest import ManifestModel, PartManifest
 from epbuild.output.owned import emitted_files
 
 DIGEST = "ab" * 32
@@ -46,7 +46,7 @@ def rendered(*, reverse: bool = False) -> bytes:
     def shuffled(mapping: Mapping[str, Any]) -> dict[str, Any]:
         return dict(sorted(mapping.items(), reverse=reverse))
 
-    return render(
+    return PartManifest(
         recipe="tiny-llm",
         group="decoder",
         share_weights=True,
@@ -96,7 +96,7 @@ def rendered(*, reverse: bool = False) -> bytes:
             for name, nodes in {"prefill": [NODE], "decode": [NODE, EMBEDDED]}.items()
         ],
         files=[Artifact("llm.bin", "context-binary", 12, DIGEST), Artifact("prefill.onnx", "model", 0, DIGEST)],
-    ).data
+    ).file.data
 
 
 def test_equal_builds_have_equal_manifests_byte_for_byte() -> None:

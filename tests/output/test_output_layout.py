@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from epbuild.core.errors import BuildError
-from epbuild.output.layout import Placed, Stored, StoredModel, arrange
+from epbuild.output.arrangement import StoredModel, arrange
+from epbuild.output.files import OutputFile, RelinkedModel, StoredFile
 
 STEP = "emit:decoder/npu/directory"
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 
 
-def stored(name: str, content: str = "") -> Stored:
-    return Stored(name, f"digest of {content or name}", 1)
+def stored(name: str, content: str = "") -> StoredFile:
+    return StoredFile(name, f"digest of {content or name}", 1)
 
 
-def compiled(member: str, *, binaries: Sequence[tuple[str, Stored]] = (), data: Sequence[Stored] = ()) -> StoredModel:
+def compiled(member: str, *, binaries: Sequence[tuple[str, StoredFile]] = (), data: Sequence[StoredFile] = ()) -> StoredModel:
     return StoredModel(member, stored(f"{member}_ctx.onnx"), tuple(binaries), tuple(data))
 
 
@@ -31,21 +32,32 @@ SHARED = stored("prefill_ctx_qnn.bin")
 PAIR = (compiled("prefill", binaries=[(QNN, SHARED)]), compiled("decode", binaries=[(QNN, SHARED)]))
 
 
-def paths(placed: Sequence[Placed]) -> dict[str, tuple[str, Mapping[str, str]]]:
-    return {item.path: (item.role, dict(item.renames)) for item in placed}
+def references(file: OutputFile) -> dict[str, str]:
+    """The references that are rewritten in it, by the old ones."""
+    return dict(file.source.references) if isinstance(file.source, RelinkedModel) else {}
+
+
+def stored_name(file: OutputFile) -> str:
+    source = file.source.stored if isinstance(file.source, RelinkedModel) else file.source
+    assert isinstance(source, StoredFile)
+    return source.name
+
+
+def paths(files: Sequence[OutputFile]) -> dict[str, tuple[str, Mapping[str, str]]]:
+    return {item.path: (item.role, references(item)) for item in files}
 
 
 def arranged(
     models: Sequence[StoredModel], names: Mapping[str, str], binaries: Mapping[str, Mapping[str, str]]
-) -> tuple[Placed, ...]:
+) -> tuple[OutputFile, ...]:
     return arrange(models, names, binaries, "manifest.json", STEP)
 
 
-def test_models_that_share_a_binary_are_laid_out_with_one_and_refer_to_its_new_name() -> None:
+def test_models_that_share_a_binary_are_published_with_one_and_refer_to_its_new_name() -> None:
     names = {"prefill": "prefill.onnx", "decode": "decode.onnx"}
-    placed = arranged(PAIR, names, by_qnn(dict.fromkeys(names, "llm.bin")))
+    files = arranged(PAIR, names, by_qnn(dict.fromkeys(names, "llm.bin")))
     renamed = {"prefill_ctx_qnn.bin": "llm.bin"}
-    assert paths(placed) == {
+    assert paths(files) == {
         "decode.onnx": ("model", renamed),
         "llm.bin": ("context-binary", {}),
         "prefill.onnx": ("model", renamed),
@@ -54,7 +66,7 @@ def test_models_that_share_a_binary_are_laid_out_with_one_and_refer_to_its_new_n
 
 def test_a_binary_that_keeps_its_name_leaves_its_model_as_the_ep_wrote_it() -> None:
     [binary, model] = arranged(PAIR[:1], {"prefill": "x.onnx"}, by_qnn({"prefill": SHARED.name}))
-    assert (binary.artifact, model.path, model.renames) == (SHARED, "x.onnx", {})
+    assert (binary.source, model.path, references(model)) == (SHARED, "x.onnx", {})
 
 
 @pytest.mark.parametrize(
@@ -66,9 +78,9 @@ def test_a_binary_that_keeps_its_name_leaves_its_model_as_the_ep_wrote_it() -> N
     ],
 )
 def test_a_reference_is_written_as_seen_from_its_model(model: str, binary: str, reference: str) -> None:
-    placed = arranged(PAIR[:1], {"prefill": model}, by_qnn({"prefill": binary}))
-    assert paths(placed)[model] == ("model", {SHARED.name: reference})
-    assert paths(placed)[binary] == ("context-binary", {})
+    files = arranged(PAIR[:1], {"prefill": model}, by_qnn({"prefill": binary}))
+    assert paths(files)[model] == ("model", {SHARED.name: reference})
+    assert paths(files)[binary] == ("context-binary", {})
 
 
 def test_external_data_stays_where_its_model_looks_for_it() -> None:
@@ -76,7 +88,7 @@ def test_external_data_stays_where_its_model_looks_for_it() -> None:
     assert list(paths(arranged(models, {"prefill": "deep/prefill.onnx"}, {}))) == ["deep/prefill.onnx", "deep/weights/w.bin"]
 
 
-def test_one_data_file_of_two_models_in_one_folder_is_laid_out_once() -> None:
+def test_one_data_file_of_two_models_in_one_folder_is_published_once() -> None:
     weights = stored("w.bin")
     models = [compiled("prefill", data=[weights]), compiled("decode", data=[weights])]
     assert list(paths(arranged(models, {"prefill": "p.onnx", "decode": "d.onnx"}, {}))) == ["d.onnx", "p.onnx", "w.bin"]
@@ -84,13 +96,13 @@ def test_one_data_file_of_two_models_in_one_folder_is_laid_out_once() -> None:
 
 def test_two_eps_that_each_made_a_binary_of_one_model_have_both_under_their_own_names() -> None:
     made = [(QNN, stored("m_ctx_qnn.bin")), (OPENVINO, stored("m_ctx_openvino.bin"))]
-    placed = arranged([compiled("m", binaries=made)], {"m": "m.onnx"}, {"m": {OPENVINO: "bin/cpu.bin", QNN: "bin/npu.bin"}})
-    assert {item.path: item.artifact.name for item in placed} == {
+    files = arranged([compiled("m", binaries=made)], {"m": "m.onnx"}, {"m": {OPENVINO: "bin/cpu.bin", QNN: "bin/npu.bin"}})
+    assert {item.path: stored_name(item) for item in files} == {
         "bin/cpu.bin": "m_ctx_openvino.bin",
         "bin/npu.bin": "m_ctx_qnn.bin",
         "m.onnx": "m_ctx.onnx",
     }
-    assert paths(placed)["m.onnx"] == ("model", {"m_ctx_qnn.bin": "bin/npu.bin", "m_ctx_openvino.bin": "bin/cpu.bin"})
+    assert paths(files)["m.onnx"] == ("model", {"m_ctx_qnn.bin": "bin/npu.bin", "m_ctx_openvino.bin": "bin/cpu.bin"})
 
 
 def test_two_binaries_of_two_eps_under_one_name_are_refused_and_neither_is_lost() -> None:
@@ -140,7 +152,7 @@ def test_a_data_file_that_has_the_name_of_the_binary_is_refused() -> None:
 
 
 def test_external_data_never_takes_the_manifests_name() -> None:
-    model = StoredModel("prefill", Stored("prefill_ctx.onnx", "a", 1), (), (Stored("manifest.json", "b", 1),))
+    model = StoredModel("prefill", StoredFile("prefill_ctx.onnx", "a", 1), (), (StoredFile("manifest.json", "b", 1),))
     with pytest.raises(BuildError) as caught:
         arrange([model], {"prefill": "prefill_ctx.onnx"}, {}, "manifest.json", STEP)
     assert [problem.code for problem in caught.value.problems] == ["EPB422"]

@@ -11,7 +11,8 @@ import pytest
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.output.assets import share_files
-from epbuild.output.package import DATA_FOLDER, Variant, asset_uri, check_package, for_inference, package_manifest, resolve
+from epbuild.output.inference import for_inference
+from epbuild.output.package_manifest import DATA_FOLDER, Variant, asset_uri, check_package, package_manifest, resolve
 
 FOLDER = "decoder/snapdragon-SM8750"
 CPU = "CPUExecutionProvider"
@@ -46,8 +47,8 @@ def base(component: str, folder: str, *, data: tuple[str, ...] = ("weights.bin",
 FILES = [content(f"{FOLDER}/{name}") for name in ("prefill_ctx.onnx", "decode_ctx.onnx", "prefill_qnn.bin", "manifest.json")]
 
 
-def written(*variants: Variant, contents: list[Artifact] | None = None, **more: Any) -> dict[str, Any]:
-    whole = FILES if contents is None else contents
+def written(*variants: Variant, artifacts: list[Artifact] | None = None, **more: Any) -> dict[str, Any]:
+    whole = FILES if artifacts is None else artifacts
     data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", artifacts=whole, **more).data
     assert data.endswith(b"}\n")
     document: dict[str, Any] = json.loads(data)

@@ -10,7 +10,7 @@ from typing import Any
 from onnx import TensorProto, helper
 
 from epbuild.archive.artifact import Artifact, Role
-from epbuild.output.manifest import ManifestModel, render
+from epbuild.output.manifest import ManifestModel, PartManifest
 
 QNN = "QNNExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
@@ -99,7 +99,7 @@ def list_files(
         )
         for path in listed
     ]
-    content = render(
+    content = PartManifest(
         recipe="tiny-llm",
         group="decoder",
         share_weights=share,
@@ -124,4 +124,4 @@ def list_files(
         ],
         files=files,
     )
-    (folder / "manifest.json").write_bytes(content.data)
+    (folder / "manifest.json").write_bytes(content.file.data)

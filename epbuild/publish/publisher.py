@@ -1,4 +1,4 @@
-"""Puts an output in its place, whole: a folder that is swapped in, or an archive that is renamed to its name."""
+"""The publisher of an output: a folder swapped in, or an archive renamed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from epbuild.archive.artifact import Artifact, Copy, Write
 from epbuild.cache.blobs import BlobStore
@@ -17,57 +17,31 @@ from epbuild.core.digest import Reading, digest_of, read
 from epbuild.core.directory import swap_in
 from epbuild.core.entries import free_name
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
-from epbuild.output.contents import Workbench
 from epbuild.output.existing import Written
-from epbuild.output.jsonfile import JsonFile
+from epbuild.output.pack import Files, Sidecars, image_of
 from epbuild.plan.steps import Emission
-from epbuild.publish.placing import place_all
-from epbuild.recipe.image_reference import DEFAULT_TAG, ImageReference
+from epbuild.publish.copying import copy_all
+from epbuild.publish.workbench import Workbench
+from epbuild.recipe.image_reference import ImageReference
 
 if TYPE_CHECKING:
     from epbuild.archive.formats import ArchiveName
     from epbuild.archive.oci import Image
     from epbuild.archive.zstd import Compressed
 
-Files = dict[str, dict[str, object]]
-"""The digest and size of each emitted file, by its path below the output's root."""
-
-
 Push = Callable[["Image", ImageReference, Copy], object]
 """Brings an image into a registry."""
 
 
 def recorded(artifacts: Iterable[Artifact]) -> Files:
-    """What is remembered of emitted files."""
+    """What is remembered of published files."""
     return {artifact.path: {"digest": artifact.sha256, "size": artifact.size} for artifact in artifacts}
 
 
-class Destination(Protocol):
-    """Where the files of an output go: in its place, or into the document that names them all."""
-
-    def as_folder(self, artifacts: Sequence[Artifact]) -> Files:
-        """The output is a folder with these files."""
-
-    def as_archive(
-        self, form: ArchiveName, artifacts: Sequence[Artifact], beside: Callable[[Artifact], Mapping[str, JsonFile]]
-    ) -> Files:
-        """The output is an archive with these files; `beside` is given the archive, and makes the files that lie beside it."""
-
-    def as_image(self, artifacts: Sequence[Artifact], annotations: Mapping[str, str]) -> Files:
-        """The output is an OCI image with these files."""
-
-
-def image_of(emission: Emission, artifacts: Sequence[Artifact | Compressed], annotations: Mapping[str, str]) -> Image:
-    """The image that an emission's files become, each as it is or compressed."""
-    from epbuild.archive.oci import image
-
-    return image(artifacts, annotations, tag=emission.push.tag if emission.push is not None else DEFAULT_TAG)
-
-
 class Publisher:
-    """Puts contents in the place of an emission, by way of `draft`, a folder beside it where the bench made some of them.
+    """Puts artifacts in the place of an emission, by way of `draft`, a folder beside it where the bench made some of them.
 
-    `written` knows what epbuild wrote there before, and keeps count of what is kept of it. What the methods return is what is remembered of
+    `written` knows what epbuild wrote there before, and notes what is kept of it. The methods return what is remembered of
     the files that they wrote.
     """
 
@@ -84,45 +58,43 @@ class Publisher:
         self._copier = Copier()
 
     def as_folder(self, artifacts: Sequence[Artifact]) -> Files:
-        """Lay the contents out in a new folder, and swap it in.
+        """Put the artifacts into a new folder, and swap it in.
 
         A file that is there already as it has to be stays that file: what watches it sees no change, and nothing is copied. Raises
         BuildError when something of the user's is in the way, MissingBlob or DamagedBlob when an artifact has to be made again.
         """
         tree, place = self._draft / "tree", self._emission.path
         tree.mkdir()
-        place_all(artifacts, lambda artifact: self._place(artifact, tree / artifact.path, place / artifact.path))
+        copy_all(artifacts, lambda artifact: self._copy_to(artifact, tree / artifact.path, place / artifact.path))
         self._written.announce(recorded(artifacts))
         with self._digests.relinking(_same(artifacts, tree, place)):
             self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
         return recorded(artifacts)
 
-    def as_archive(
-        self, form: ArchiveName, artifacts: Sequence[Artifact], beside: Callable[[Artifact], Mapping[str, JsonFile]]
-    ) -> Files:
-        """Pack the contents into a new archive, and rename it to its place. Raises what `as_folder` does."""
+    def as_archive(self, form: ArchiveName, artifacts: Sequence[Artifact], sidecars: Sidecars) -> Files:
+        """Pack the artifacts into a new archive, and rename it to its place. Raises what `as_folder` does."""
         from epbuild.archive.formats import write_archive
         from epbuild.output.provenance import is_statement_about
 
         emission, draft = self._emission, self._draft
         path, packed = emission.path, draft / emission.path.name
-        self._refuse_foreign(path, ours=path.name in self._written.wrote(path))
+        self._refuse_foreign(path, owned=path.name in self._written.wrote(path))
         level = emission.compression.level if emission.compression is not None else None
         with packed.open("xb") as file:
             made = write_archive(form, artifacts, self.copy, file, level=level, step=StepId(emission.id))
         whole = Artifact(path.name, "asset", made.size, made.digest, packed)
         files: Files = {path.name: {"digest": whole.sha256, "size": whole.size}}
-        neighbours = {name: file.data for name, file in beside(whole).items()}
-        for name in neighbours:
-            neighbour = path.with_name(name)
-            self._refuse_foreign(neighbour, ours=name in self._written.recorded or is_statement_about(neighbour, path.name))
-        for name, data in neighbours.items():
+        documents = {name: file.data for name, file in sidecars(whole).items()}
+        for name in documents:
+            sidecar = path.with_name(name)
+            self._refuse_foreign(sidecar, owned=name in self._written.recorded or is_statement_about(sidecar, path.name))
+        for name, data in documents.items():
             (draft / name).write_bytes(data)
             files[name] = {"digest": digest_of(data), "size": len(data)}
         self._written.announce(files)
         as_written = self._written.archive_as_written(path)
-        # The archive last: what is said about it is there before it is.
-        for name in (*neighbours, path.name):
+        # The archive last: its sidecars are there before it is.
+        for name in (*documents, path.name):
             target = path.with_name(name)
             if self._written.digest(target, name) != files[name]["digest"]:
                 if name in self._written.recorded and name not in as_written and os.path.lexists(target):
@@ -130,15 +102,15 @@ class Publisher:
                 sync_file(draft / name)
                 rename(draft / name, target)
         sync_directory(path.parent)
-        self._remove_neighbours(path, files, as_written)
+        self._remove_sidecars(path, files, as_written)
         return files
 
     def as_image(self, artifacts: Sequence[Artifact], annotations: Mapping[str, str]) -> Files:
-        """Lay an OCI image of the contents out, and have it pushed where the emission says so. Raises what `as_folder` and `push` do."""
+        """Publish an OCI image of the artifacts, and have it pushed where the emission says so. Raises what `as_folder` and `push` do."""
         reference = self._emission.push
         made = image_of(self._emission, self._layers(artifacts), annotations)
-        documents = [self._bench.bytes_written(document.path, "asset", document.data) for document in made.documents]
-        files = [*made.blobs, *documents]
+        generated = [self._bench.write(document.path, "asset", document.data) for document in made.documents]
+        files = [*made.blobs, *generated]
         self.as_folder(files)
         if reference is not None:
             there = (replace(blob, file=self._emission.path / blob.path) for blob in made.blobs)
@@ -146,7 +118,7 @@ class Publisher:
         return recorded(files)
 
     def copy(self, artifact: Artifact, write: Write) -> None:
-        """Give the bytes of a content to `write`, piece by piece, and check them."""
+        """Write the bytes of an artifact to `write`, piece by piece, and check them."""
         if artifact.file is None:
             self._store.pour(artifact.sha256, write)
             return
@@ -168,8 +140,8 @@ class Publisher:
             for artifact in artifacts
         ]
 
-    def _place(self, artifact: Artifact, path: Path, there: Path) -> None:
-        if self._stays(artifact, path, there):
+    def _copy_to(self, artifact: Artifact, path: Path, existing: Path) -> None:
+        if self._keep(artifact, path, existing):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         if artifact.file is None:
@@ -187,21 +159,21 @@ class Publisher:
             message = f"the file {artifact.path} changed while it was emitted"
             raise BuildError(Problem("EPB415", message, StepId(self._emission.id), "Nothing was kept; run the build again."))
 
-    def _stays(self, artifact: Artifact, path: Path, there: Path) -> bool:
-        """Make `path` the very file that is `there`, if it has that content."""
-        if self._written.digest(there, artifact.path) != artifact.sha256:
+    def _keep(self, artifact: Artifact, path: Path, existing: Path) -> bool:
+        """Make `path` the very file `existing`, if it has that content."""
+        if self._written.digest(existing, artifact.path) != artifact.sha256:
             return False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with self._digests.relinking([there]):
-                os.link(there, path)
+            with self._digests.relinking([existing]):
+                os.link(existing, path)
         except (OSError, StoreError):
             return False
-        self._written.linked(there, artifact.path)
+        self._written.linked(existing, artifact.path)
         return True
 
-    def _remove_neighbours(self, archive: Path, files: Files, as_written: Collection[str]) -> None:
-        """Remove what an earlier build said about the archive and this one does not say, unless somebody has changed it."""
+    def _remove_sidecars(self, archive: Path, files: Files, as_written: Collection[str]) -> None:
+        """Remove sidecars of an earlier build that this one does not write, unless they were changed."""
         if archive.name not in self._written.recorded:
             return
         for name in self._written.recorded.keys() - files.keys():
@@ -211,9 +183,9 @@ class Publisher:
             elif os.path.lexists(left):
                 self._written.kept[name] = name
 
-    def _refuse_foreign(self, path: Path, *, ours: bool) -> None:
-        """Refuse to replace what is not `ours`, and a folder in any case."""
-        if path.is_dir() or (os.path.lexists(path) and not ours):
+    def _refuse_foreign(self, path: Path, *, owned: bool) -> None:
+        """Refuse to replace what is not `owned`, and a folder in any case."""
+        if path.is_dir() or (os.path.lexists(path) and not owned):
             message = f"the output {path.name} exists, and epbuild did not make it"
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
 

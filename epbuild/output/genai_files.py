@@ -1,4 +1,4 @@
-"""The files that onnxruntime-genai wants beside a group's models: its configuration for a target, and the user's own."""
+"""Files of onnxruntime-genai in an output: its configuration, and the user's own."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epbuild.archive.artifact import Artifact
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import BuildError, PlanError, Problem, StepId
 from epbuild.onnxfile.headers import read_header
-from epbuild.output.contents import Bench, LaidOut, inference_of
+from epbuild.output.files import GeneratedFile, OutputFile, Resolve, UserFile
 from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
+from epbuild.output.inference import inference_of
 from epbuild.plan.outputs import GENAI_CONFIG
 from epbuild.plan.steps import Emission, Genai, Plan, PlannedTarget
 from epbuild.verify.signature import signature
+
+if TYPE_CHECKING:
+    from epbuild.output.parts import PartContents
 
 _HINT = "See docs/packages.md for what it has to hold."
 
@@ -25,7 +29,7 @@ _HINT = "See docs/packages.md for what it has to hold."
 def check_pipelines(plan: Plan) -> None:
     """Find what onnxruntime-genai would not run before anything is compiled.
 
-    A group whose models are not here yet is checked when it is laid out. Raises PlanError.
+    A group whose models are not here yet is checked when it is published. Raises PlanError.
     """
     problems: list[Problem] = []
     for emission in plan.emissions.values():
@@ -42,36 +46,44 @@ def check_pipelines(plan: Plan) -> None:
         raise PlanError(*dict.fromkeys(problems))
 
 
-def pipeline_contents(
-    emission: Emission, laid: LaidOut, genai: Genai, bench: Bench, digests: Mapping[Path, str]
+def pipeline_artifacts(
+    emission: Emission, contents: PartContents, digests: Mapping[Path, str], resolve: Resolve
 ) -> list[Artifact]:
     """The configuration of a part that is a pipeline, and the files that go with it. Raises BuildError."""
-    part, share = laid.part, laid.made[0].group.share
-    stages = [_stage(genai, source, part.models[source.name], part.target, share=share) for source in _sources(laid)]
-    return _written(emission, genai, stages, part.folder, bench, digests)
+    part, genai = contents.part, contents.part.genai
+    if genai is None:
+        return []
+    stages = [
+        _stage(genai, source, part.models[source.name], part.target, share=contents.shared) for source in _sources(contents)
+    ]
+    return [resolve(file) for file in _pipeline_files(emission, genai, stages, part.folder, digests)]
 
 
-def base_pipeline_contents(
-    emission: Emission, laid: LaidOut, genai: Genai, folder: str, bench: Bench, digests: Mapping[Path, str]
+def base_pipeline_artifacts(
+    emission: Emission, contents: PartContents, folder: str, digests: Mapping[Path, str], resolve: Resolve
 ) -> list[Artifact]:
-    """The same for the models as they were before compiling, which lie below `folder` and run on the CPU EP. Raises BuildError."""
-    stages = [_stage(genai, source, laid.part.base[source.name], None, share=False) for source in _sources(laid)]
-    return _written(emission, genai, stages, folder, bench, digests)
+    """The same for the models as they were before compiling, which are below `folder` and run on the CPU EP. Raises BuildError."""
+    genai = contents.part.genai
+    if genai is None:
+        return []
+    stages = [_stage(genai, source, contents.part.base[source.name], None, share=False) for source in _sources(contents)]
+    return [resolve(file) for file in _pipeline_files(emission, genai, stages, folder, digests)]
 
 
-def _written(
-    emission: Emission, genai: Genai, stages: Sequence[Stage], folder: str, bench: Bench, digests: Mapping[Path, str]
-) -> list[Artifact]:
+def _pipeline_files(
+    emission: Emission, genai: Genai, stages: Sequence[Stage], folder: str, digests: Mapping[Path, str]
+) -> Iterator[OutputFile]:
     try:
-        content = _read(genai.config)
-        if digest_of(content) != digests[genai.config]:
+        data = _read(genai.config)
+        if digest_of(data) != digests[genai.config]:
             message = f"the file {genai.config.name} changed while it was emitted"
             raise BuildError(Problem("EPB415", message, StepId(emission.id), "Nothing was kept; run the build again."))
-        config = genai_config(_parsed(genai.config, content), stages)
+        config = genai_config(_parsed(genai.config, data), stages)
     except GenaiError as error:
         raise BuildError(*(Problem("EPB419", text, StepId(emission.id), _HINT) for text in error.sentences)) from error
-    files = [bench.shipped(posixpath.join(folder, name), "asset", path, digests[path]) for name, path in genai.files.items()]
-    return [bench.written(posixpath.join(folder, GENAI_CONFIG), "genai-config", config), *files]
+    yield OutputFile(posixpath.join(folder, GENAI_CONFIG), "genai-config", GeneratedFile(config))
+    for name, path in genai.files.items():
+        yield OutputFile(posixpath.join(folder, name), "asset", UserFile(path, digests[path]))
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,9 @@ class _Source:
     signature: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-def _sources(laid: LaidOut) -> list[_Source]:
-    """The source models of a part, by what the results of their session groups say of them."""
-    return [_Source(model["member"], model["source"]) for item in laid.made for model in item.result["models"]]
+def _sources(contents: PartContents) -> list[_Source]:
+    """The source models of a part, from the results of their session groups."""
+    return [_Source(model["member"], model["source"]) for item in contents.made for model in item.result["models"]]
 
 
 def _problems(genai: Genai, stages: Sequence[Stage], group: str) -> Iterator[Problem]:
@@ -106,9 +118,9 @@ def _read(path: Path) -> bytes:
         raise GenaiError([f"{path.name} cannot be read as JSON: {error}"]) from error
 
 
-def _parsed(path: Path, content: bytes) -> Any:
+def _parsed(path: Path, data: bytes) -> Any:
     try:
-        return json.loads(content.decode("utf-8"))
+        return json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise GenaiError([f"{path.name} cannot be read as JSON: {error}"]) from error
 

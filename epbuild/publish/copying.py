@@ -1,4 +1,4 @@
-"""Fills a folder with contents, several large ones at a time."""
+"""Copies of artifacts, several large ones at a time."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _LARGE_BYTES = 8 << 20
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-def place_all(artifacts: Iterable[Artifact], place: Callable[[Artifact], None]) -> None:
-    """Have each content placed; copying and checking a large one takes a processor. Raises what `place` does."""
+def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) -> None:
+    """Have each artifact copied; copying and checking a large one takes a processor. Raises what `copy` does."""
     large = []
     for artifact in artifacts:
         if artifact.size >= _LARGE_BYTES:
             large.append(artifact)
         else:
-            place(artifact)
+            copy(artifact)
     if len(large) < 2:
         for artifact in large:
-            place(artifact)
+            copy(artifact)
         return
     from concurrent.futures import ThreadPoolExecutor
 
-    pool = ThreadPoolExecutor(min(_THREADS, len(large)), thread_name_prefix="place")
+    pool = ThreadPoolExecutor(min(_THREADS, len(large)), thread_name_prefix="copy")
     try:
-        for _ in pool.map(place, large):
+        for _ in pool.map(copy, large):
             pass
     finally:
         pool.shutdown(cancel_futures=True)

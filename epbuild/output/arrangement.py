@@ -1,0 +1,92 @@
+"""Names of the plan applied to what was made: places of files, and references."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.output.files import OutputFile, RelinkedModel, StoredFile
+from epbuild.plan.made import Made
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """An EPContext model with everything that it refers to; each binary comes with the EP that made it."""
+
+    member: str
+    model: StoredFile
+    binaries: tuple[tuple[str, StoredFile], ...]
+    data: tuple[StoredFile, ...]
+
+
+def stored_models(made: Made) -> list[StoredModel]:
+    """The models that a session group made."""
+    files = {name: StoredFile(name, blob["digest"], blob["size"]) for name, blob in made.result["artifacts"].items()}
+    return [
+        StoredModel(
+            member=model["member"],
+            model=files[model["file"]],
+            binaries=tuple((ep, files[name]) for name, ep in model["binaries"].items()),
+            data=tuple(files[name] for name in model["data"]),
+        )
+        for model in made.result["models"]
+    ]
+
+
+def arrange(
+    models: Sequence[StoredModel],
+    names: Mapping[str, str],
+    binaries: Mapping[str, Mapping[str, str]],
+    reserved: str,
+    step: str,
+) -> tuple[OutputFile, ...]:
+    """Where each file goes: `names` has the model's path by member, `binaries` the context binary's by member and EP.
+
+    `reserved` is a path for none of them. External data keeps its location beside its model, since the model names it. Raises BuildError
+    when a model has several context binaries by one EP, for which the recipe has one name, or when two files would get one path.
+    """
+    found: dict[str, OutputFile] = {reserved.casefold(): OutputFile(reserved, "manifest", StoredFile("", "", 0))}
+    for model in models:
+        path = names[model.member]
+        folder = posixpath.dirname(path)
+        _check_one_each(model, step)
+        references = {}
+        for ep, binary in model.binaries:
+            target = binaries[model.member][ep]
+            references[binary.name] = _seen_from(folder, target)
+            _add(found, OutputFile(target, "context-binary", binary), step)
+        for data in model.data:
+            _add(found, OutputFile(posixpath.join(folder, data.name), "external-data", data), step)
+        changed = {old: new for old, new in references.items() if old != new}
+        _add(found, OutputFile(path, "model", RelinkedModel(model.model, changed) if changed else model.model), step)
+    del found[reserved.casefold()]
+    return tuple(sorted(found.values(), key=lambda file: file.path.split("/")))
+
+
+def _seen_from(folder: str, target: str) -> str:
+    """The path of `target` as seen from `folder`."""
+    above, _, name = target.rpartition("/")
+    return name if above == folder else posixpath.relpath(target, folder or ".")  # which takes its time
+
+
+def _check_one_each(model: StoredModel, step: str) -> None:
+    eps = [ep for ep, _ in model.binaries]
+    if len(set(eps)) < len(eps):
+        found = ", ".join(binary.name for _, binary in model.binaries)
+        message = f"the model '{model.member}' has several context binaries ({found}) and one name for them"
+        raise BuildError(Problem("EPB421", message, StepId(step)))
+
+
+def _add(found: dict[str, OutputFile], file: OutputFile, step: str) -> None:
+    # Some file systems hold upper and lower case for one.
+    other = found.setdefault(file.path.casefold(), file)
+    if (other.path, _content(other)) != (file.path, _content(file)):
+        raise BuildError(Problem("EPB422", f"two different artifacts would be written to '{file.path}'", StepId(step)))
+
+
+def _content(file: OutputFile) -> str:
+    """What two files that were made have in common where they are one, whatever their references become."""
+    source = file.source
+    return source.stored.digest if isinstance(source, RelinkedModel) else source.identity

@@ -1,0 +1,102 @@
+"""Files of an output as values: where each goes, and the identity of its content.
+
+The identity is known before the file exists: a blob is its digest, a blob in which references are rewritten is that digest and the
+references, merged models are their own identities and the settings, and what is generated is a digest of just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from epbuild.archive.artifact import Artifact, Role
+from epbuild.core.canonical import JsonFile
+from epbuild.plan.key import action_key
+
+
+class FileSource(Protocol):
+    """Where the content of a file comes from."""
+
+    @property
+    def identity(self) -> str:
+        """What the content is, as 64 hexadecimal digits: equal identities are equal bytes."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has; 0 while that is not known."""
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file of an output: its POSIX path below the output's root (or its part's folder), its role, and where its content comes from."""
+
+    path: str
+    role: Role
+    source: FileSource
+
+
+Resolve = Callable[[OutputFile], Artifact]
+"""Makes the artifact of a file, or only names it.
+
+The one that makes them raises MissingBlob or DamagedBlob when something of the store has to be made again, and BuildError where models
+cannot be merged.
+"""
+
+
+def named(file: OutputFile) -> Artifact:
+    """The artifact that a file will be: its `sha256` is the identity, and nothing is read or written."""
+    return Artifact(file.path, file.role, file.source.size, file.source.identity)
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file in the store, under the name that its maker gave it."""
+
+    name: str
+    digest: str
+    size: int
+
+    @property
+    def identity(self) -> str:
+        return self.digest
+
+
+@dataclass(frozen=True)
+class RelinkedModel:
+    """A model in the store whose references to binaries are rewritten."""
+
+    stored: StoredFile
+    references: Mapping[str, str]
+    """The new references, by the old ones."""
+    size: ClassVar[int] = 0
+
+    @property
+    def identity(self) -> str:
+        return action_key({"blob": self.stored.digest, "references": dict(self.references)})
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """A file of the user's as it is, whose SHA-256 was found before."""
+
+    file: Path
+    sha256: str
+    size: ClassVar[int] = 0
+
+    @property
+    def identity(self) -> str:
+        return self.sha256
+
+
+@dataclass(frozen=True)
+class GeneratedFile:
+    """A JSON file that is generated."""
+
+    file: JsonFile
+    size: ClassVar[int] = 0
+
+    @property
+    def identity(self) -> str:
+        return self.file.identity

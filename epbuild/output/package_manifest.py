@@ -1,0 +1,214 @@
+"""The manifest of an ONNX Runtime model package: components and variants.
+
+A component is what an application opens one session for, and a variant is it compiled for one target. The format is ONNX Runtime's
+`model_package/README.md`, schema 1; what is called measured was tried with the OrtModelPackageApi of onnxruntime 1.31.1.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from epbuild.archive.artifact import Artifact
+from epbuild.catalog.catalog import CPU_EP
+from epbuild.core.canonical import JsonFile
+from epbuild.core.digest import digest_of
+from epbuild.output.inference import WRITES_FILES
+from epbuild.output.manifest import FORMAT, listed
+
+ASSETS = "shared_assets"
+"""The folder of a package in which ONNX Runtime looks for files that variants share."""
+DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The session option that says where a model's external data and context binaries are; ONNX Runtime resolves shared assets in it."""
+GENAI_CONFIG = "genai_config.json"
+
+_SCHEMA_VERSION = "1.0"
+_ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A component for one target. Paths are POSIX paths below the package's root, unless they say otherwise."""
+
+    component: str
+    name: str
+    folder: str
+    """The folder that its files lie in. Models that share a context binary are components whose variants have the same one."""
+    model_file: str | None
+    """The model, relative to the folder, or in a shared asset: `sha256:<digest>/<path>`. None: the folder has a configuration by which
+    onnxruntime-genai opens several."""
+    ep: str
+    device: str | None = None
+    """`npu`, `gpu` or `cpu`. Only for plugin EPs: ONNX Runtime knows no devices of the others, so that it would never select the variant
+    (measured)."""
+    compatibility: str = ""
+    """What the EP wrote into the model, as `ep_compatibility_info`, to tell later whether it fits a device."""
+    session_options: Mapping[str, str] = field(default_factory=dict)
+    provider_options: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    refers: tuple[str, ...] = ()
+    """The files that the model names: external data and context binaries."""
+    movable: bool = False
+    """Whether only ONNX Runtime's package API opens the model, so that the files may lie in shared assets."""
+
+    @property
+    def model_path(self) -> str | None:
+        """Where the model lies in the package."""
+        return resolve(self.folder, self.model_file) if self.model_file is not None else None
+
+
+def package_manifest(
+    *,
+    name: str,
+    description: str,
+    variants: Sequence[Variant],
+    recipe: str,
+    artifacts: Sequence[Artifact],
+    version: str | None = None,
+    provenance: str | None = None,
+) -> JsonFile:
+    """The `manifest.json` of a package.
+
+    `artifacts` are all files of the package but this one, and the statement at `provenance`, which is about both. The order of
+    `variants` is kept, since ONNX Runtime takes the first of those that fit equally well.
+    """
+    components: dict[str, Any] = {}
+    for variant in variants:
+        components.setdefault(variant.component, {"variants": {}})["variants"][variant.name] = _body(variant)
+    files = sorted(artifacts, key=lambda artifact: PurePosixPath(artifact.path).parts)
+    own = {
+        "format": FORMAT,
+        "recipe": recipe,
+        "files": listed(files),
+        **({"provenance": provenance} if provenance is not None else {}),
+    }
+    document = {
+        "additional_metadata": {"epbuild": _sorted(own)},
+        "components": components,
+        **({"description": description} if description else {}),
+        "layout": "portable",
+        "package_name": name,
+        **({"package_version": version} if version is not None else {}),
+        "schema_version": _SCHEMA_VERSION,
+    }
+    return JsonFile(document, sort_keys=False)
+
+
+def check_package(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> list[str]:
+    """What a package promises and does not hold, in sentences: ONNX Runtime opens it all the same, and fails when a session is made."""
+    found = (*_wrong_variants(variants), *_wrong_components(variants), *_lacking(artifacts, variants), *_wrong_assets(artifacts))
+    return list(dict.fromkeys(found))
+
+
+def asset_uri(files: Mapping[str, str]) -> str:
+    """What ONNX Runtime calls a shared asset with these files: their SHA-256 by their POSIX path in it."""
+    lines = "".join(f"{files[path]}  {path}\n" for path in sorted(files))
+    return f"sha256:{digest_of(lines)}"
+
+
+def resolve(folder: str, reference: str) -> str:
+    """The path in the package that a variant means, whose files lie in `folder`: a path relative to it, or one in a shared asset."""
+    asset = _ASSET.fullmatch(reference)
+    if asset is None:
+        return posixpath.normpath(posixpath.join(folder, reference))
+    return posixpath.join(ASSETS, f"sha256-{asset['digest']}", asset["path"] or "").rstrip("/")
+
+
+def _body(variant: Variant) -> dict[str, Any]:
+    ort = {
+        "model_file": variant.model_file,
+        **({"provider_options": dict(variant.provider_options)} if variant.provider_options else {}),
+        **({"session_options": dict(variant.session_options)} if variant.session_options else {}),
+    }
+    # With a device, ONNX Runtime 1.31.1 never selects a variant for its own CPU EP.
+    device = None if variant.ep == CPU_EP else variant.device
+    body = {
+        "variant_directory": variant.folder or ".",
+        "ep": variant.ep,
+        **({"device": device} if device is not None else {}),
+        **({"compatibility_string": variant.compatibility} if variant.compatibility else {}),
+        **({"executor_info": {"ort": ort}} if variant.model_file is not None else {}),
+        **({"additional_metadata": {"epbuild": dict(variant.metadata)}} if variant.metadata else {}),
+    }
+    found: dict[str, Any] = _sorted(body)
+    return found
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _wrong_variants(variants: Sequence[Variant]) -> Iterator[str]:
+    seen = set()
+    for variant in variants:
+        if (variant.component, variant.name) in seen:
+            yield f"two variants of the component '{variant.component}' are called '{variant.name}'"
+        seen.add((variant.component, variant.name))
+        for option in sorted(WRITES_FILES.intersection(variant.session_options)):
+            yield f"{_title(variant)} has the session option {option}, with which ONNX Runtime does not open the package"
+        for path in (variant.folder, *([] if variant.model_file is None else [variant.model_file])):
+            if not _is_portable(path):
+                yield f"{_title(variant)} names '{path}', which is not a path inside the package"
+
+
+def _wrong_components(variants: Sequence[Variant]) -> Iterator[str]:
+    components = dict.fromkeys(variant.component for variant in variants)
+    if len(components) > 1 and any(variant.model_file is None for variant in variants):
+        yield f"onnxruntime-genai opens packages with one component, and this one has {', '.join(components)}"
+
+
+def _lacking(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> Iterator[str]:
+    paths = {artifact.path for artifact in artifacts}
+    folders = {folder.as_posix() for path in paths for folder in PurePosixPath(path).parents}
+    for variant in variants:
+        if posixpath.normpath(variant.folder) not in folders:
+            yield f"{_title(variant)} has the folder '{variant.folder}', which holds nothing"
+        model = variant.model_path
+        needed = [posixpath.join(variant.folder, GENAI_CONFIG) if model is None else model, *variant.refers]
+        if model is not None and (place := variant.session_options.get(DATA_FOLDER)) is not None:
+            there = resolve(variant.folder, place)
+            needed += [posixpath.join(there, _beside(variant, name)) for name in variant.refers if not _is_below(name, there)]
+        for path in needed:
+            if path not in paths:
+                yield f"{_title(variant)} needs '{path}', which the package does not hold"
+
+
+def _wrong_assets(artifacts: Sequence[Artifact]) -> Iterator[str]:
+    found: dict[str, dict[str, str]] = {}
+    for artifact in artifacts:
+        top, *below = PurePosixPath(artifact.path).parts
+        if top == ASSETS and len(below) > 1:
+            found.setdefault(below[0], {})["/".join(below[1:])] = artifact.sha256
+    for name, files in found.items():
+        if name != asset_uri(files).replace(":", "-"):
+            yield f"the shared asset '{name}' is not called after what it holds"
+
+
+def _title(variant: Variant) -> str:
+    return f"the variant '{variant.name}' of the component '{variant.component}'"
+
+
+def _beside(variant: Variant, path: str) -> str:
+    """What the model calls one of its files."""
+    return posixpath.relpath(path, posixpath.dirname(variant.model_path or variant.folder) or ".")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder}/")
+
+
+def _is_portable(path: str) -> bool:
+    """Whether a portable package may name it: a relative POSIX path without `..`, or a shared asset."""
+    plain = (asset["path"] or "") if (asset := _ASSET.fullmatch(path)) else path
+    return (
+        not plain.startswith("/")
+        and "\\" not in plain
+        and ".." not in plain.split("/")
+        and (asset is not None or ":" not in plain)
+    )

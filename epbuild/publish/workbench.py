@@ -1,0 +1,81 @@
+"""Files that are made for one output, in a folder beside its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from epbuild.archive.artifact import Artifact, Role
+from epbuild.cache.blobs import BlobStore
+from epbuild.core.digest import digest_of, file_digest
+from epbuild.onnxfile.relink import relink
+from epbuild.output.files import GeneratedFile, OutputFile, RelinkedModel, StoredFile, UserFile
+from epbuild.output.merging import MergedModels, merge
+
+
+class Workbench:
+    """Makes the artifacts of files: `folder` holds them at the paths that they will have below the output's root.
+
+    Its methods raise MissingBlob or DamagedBlob when something of the store has to be made again. `report` gets sentences: what was
+    connected where models were merged, and what was left out.
+    """
+
+    def __init__(self, folder: Path, store: BlobStore, report: Callable[[str], object] = lambda text: None) -> None:
+        self.folder = folder
+        self._store = store
+        self._report = report
+        self._fetched: dict[str, Artifact] = {}
+        """What was copied out of the store already, by its path here."""
+
+    def make(self, file: OutputFile) -> Artifact:
+        """The artifact of a file. Raises BuildError where models cannot be merged."""
+        path, role, source = file.path, file.role, file.source
+        match source:
+            case GeneratedFile():
+                return self.write(path, role, source.file.data)
+            case UserFile():
+                return Artifact(path, role, source.file.stat().st_size, source.sha256, source.file)
+            case StoredFile():
+                return self._fetched.get(path) or Artifact(path, role, source.size, source.digest)
+            case RelinkedModel():
+                return self._fetched.get(path) or self._relinked(path, role, source)
+            case MergedModels():
+                return self._merged(path, role, source)
+        raise TypeError(source)
+
+    def write(self, path: str, role: Role, data: bytes) -> Artifact:
+        """A file with that content."""
+        file = self._place(path)
+        file.write_bytes(data)
+        return Artifact(path, role, len(data), digest_of(data), file)
+
+    def _relinked(self, path: str, role: Role, source: RelinkedModel) -> Artifact:
+        original = self.folder.with_name("original")  # not called as the file is, whose name may be as long as any
+        self._store.materialise(source.stored.digest, original)
+        relink(original, self._place(path), source.references)
+        original.unlink()
+        return self._made(path, role)
+
+    def _merged(self, path: str, role: Role, source: MergedModels) -> Artifact:
+        folder = source.part.folder
+        for file in source.files:
+            below = f"{folder}/{file.path}" if folder else file.path
+            if isinstance(file.source, RelinkedModel):
+                self._fetched[below] = self._relinked(below, file.role, file.source)
+            elif isinstance(file.source, StoredFile):
+                self._store.materialise(file.source.digest, self.folder / below)
+                self._fetched[below] = Artifact(below, file.role, file.source.size, file.source.digest, self.folder / below)
+        for sentence in merge(source.part, source.merging, self.folder / folder):
+            self._report(sentence)
+        return self._made(path, role)
+
+    def _made(self, path: str, role: Role) -> Artifact:
+        """A file that is here already."""
+        file = self.folder / path
+        return Artifact(path, role, file.stat().st_size, file_digest(file), file)
+
+    def _place(self, path: str) -> Path:
+        """Where a file is to be, in a folder that exists."""
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
