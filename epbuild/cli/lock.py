@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from epbuild.cli import arguments
-from epbuild.commands.lock import Upgrade, make_lock, write_lock
+from epbuild.commands.lock import Upgrade, export_lock, make_lock, write_lock
 from epbuild.commands.run import Request
 from epbuild.engine.events import EventList, Warned
 from epbuild.report.documents import print_json
@@ -27,6 +27,9 @@ def lock(
     upgraded: Annotated[
         list[str], arguments.options("--upgrade-package", "-P", metavar="NAME", help="The same for one package.")
     ],
+    export: Annotated[
+        bool, arguments.option("--export", help="Also write a pylock.NAME.toml (PEP 751) for each toolchain, beside the lock.")
+    ] = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -46,9 +49,10 @@ def lock(
     written = not check and not found.is_written
     if written:
         write_lock(found)
+    exported = export_lock(found) if export and not check else {}
     if json:
         warnings = [event.problem for event in events if isinstance(event, Warned)]
-        print_json(lock_document(found, warnings, written=written))
+        print_json(lock_document(found, warnings, exported, written=written))
     else:
-        print_lock(found, written=written)
+        print_lock(found, exported, written=written)
     return 1 if check and not found.is_written else 0

@@ -32,6 +32,7 @@ from epbuild.toolchain.lock_changes import LockChange, changes
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package, plain_name
 from epbuild.toolchain.lock_file import decoded, render, salvage
 from epbuild.toolchain.platforms import PLATFORMS, platform_here
+from epbuild.toolchain.pylock import pylock_name, pylock_text
 from epbuild.toolchain.resolve import asked, find_python, found_installed, named_python, resolve_packages
 
 _CATALOG_PROBLEMS = ("EPB210", "EPB217")
@@ -79,12 +80,29 @@ def make_lock(
 
 def write_lock(locking: Locking) -> None:
     """Put a lock beside its recipe, whole, unless the file says just that already. Raises EnvironmentFailure (EPB518)."""
-    if locking.is_written:
-        return
+    if not locking.is_written:
+        _write(locking.path, render(locking.lock))
+
+
+def export_lock(locking: Locking) -> dict[str, Path | None]:
+    """Write a `pylock.toml` (PEP 751) beside the lock for each toolchain, by its name; None where it has no files to name.
+
+    Raises EnvironmentFailure (EPB518).
+    """
+    found: dict[str, Path | None] = {}
+    for name, toolchain in locking.lock.toolchains.items():
+        text = pylock_text(toolchain)
+        found[name] = None if text is None else locking.path.with_name(pylock_name(name))
+        if text is not None:
+            _write(locking.path.with_name(pylock_name(name)), text)
+    return found
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        write_file(locking.path, render(locking.lock))
+        write_file(path, text)
     except OSError as error:
-        message = f"the lock {locking.path} cannot be written: {error.strerror or error}"
+        message = f"the lock {path} cannot be written: {error.strerror or error}"
         hint = "Check the permissions and the space of its folder."
         raise EnvironmentFailure(Problem("EPB518", message, hint=hint)) from error
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from epbuild.commands.lock import Locking
@@ -21,8 +22,10 @@ _COLOURS = {"added": "32", "updated": "33", "removed": "31"}
 _WIDTH = max(map(len, _COLOURS))
 
 
-def lock_document(locking: Locking, warnings: Sequence[Problem], *, written: bool) -> dict[str, Any]:
-    """`lock --json`: where the lock is, whether it was `written`, and every change."""
+def lock_document(
+    locking: Locking, warnings: Sequence[Problem], exported: Mapping[str, Path | None], *, written: bool
+) -> dict[str, Any]:
+    """`lock --json`: where the lock is, whether it was `written`, every change, and the `exported` file of each toolchain."""
     return {
         "format": FORMAT,
         "recipe": str(locking.recipe.file),
@@ -30,12 +33,13 @@ def lock_document(locking: Locking, warnings: Sequence[Problem], *, written: boo
         "changed": not locking.is_written,
         "written": written,
         "changes": [{**asdict(change), "platforms": list(change.platforms)} for change in locking.changes],
+        **({"exported": {name: path and str(path) for name, path in exported.items()}} if exported else {}),
         "warnings": [problem_document(problem) for problem in warnings],
     }
 
 
-def print_lock(locking: Locking, *, written: bool) -> None:
-    """A line for each change, and one for the whole."""
+def print_lock(locking: Locking, exported: Mapping[str, Path | None], *, written: bool) -> None:
+    """A line for each change, one for the whole, and one for each toolchain that is `exported`."""
     colour = coloured(sys.stdout)
     for change in locking.changes:
         print_line(f"{painted(f'{change.kind:<{_WIDTH}}', _COLOURS[change.kind], colour)}  {printable(_words(change))}")
@@ -46,6 +50,11 @@ def print_lock(locking: Locking, *, written: bool) -> None:
         print_line(f"{place} is up to date: {_contents(locking.lock)}")
     else:
         print_line(f"{place} is not up to date; `epbuild lock` writes it.")
+    for name, path in exported.items():
+        if path is not None:
+            print_line(f"Wrote {shown_path(path)}: toolchain {name}")
+        else:
+            print_line(f"Left out toolchain {name}: its environment exists already, and names no files")
 
 
 def _words(change: LockChange) -> str:

@@ -29,11 +29,21 @@ class Package:
 
 
 @dataclass(frozen=True)
+class FileOrigin:
+    """Where a file was found when it was resolved: ("url", ADDRESS) or ("path", PATH)."""
+
+    place: tuple[str, str]
+    is_wheel: bool
+
+
+@dataclass(frozen=True)
 class LockedEnvironment:
     """A toolchain on one platform: its Python, such as `cpython-3.11`, and every distribution in it, sorted by name."""
 
     python: str
     packages: tuple[Package, ...]
+    origins: Mapping[str, FileOrigin] = field(default_factory=dict, compare=False, repr=False)
+    """By SHA-256, where it was resolved just now: a lock on disk has none."""
 
     def package(self, name: str) -> Package | None:
         """The distribution of that name, if it is there."""

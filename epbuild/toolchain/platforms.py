@@ -17,6 +17,18 @@ PLATFORMS = {
 }
 """What `uv --python-platform` takes, by the name that a recipe has for it."""
 
+_MACHINE_MARKERS = {
+    "linux": ("linux", "x86_64", "aarch64"),
+    "windows": ("win32", "AMD64", "ARM64"),
+    "macos": ("darwin", "x86_64", "arm64"),
+}
+MARKERS = {
+    f"{system}-{kind}": f"sys_platform == '{name}' and platform_machine == '{model}'"
+    for system, (name, *machines) in _MACHINE_MARKERS.items()
+    for kind, model in zip(("x86_64", "arm64"), machines, strict=True)
+}
+"""The environment marker of each platform (PEP 508)."""
+
 MACOS_VERSION = "26.0"
 """The macOS that packages are chosen for, for the same reason; uv reads it from MACOSX_DEPLOYMENT_TARGET."""
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from epbuild.toolchain.fingerprint import probe
 from epbuild.toolchain.lock_facts import LockedEnvironment, Package, plain_name
 from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, platform_name
 from epbuild.toolchain.provision import running_python
+from epbuild.toolchain.pylock import origins_of
 
 _VERSION = re.compile(r"(?:cpython[-@]?)?([0-9]+\.[0-9]+)(\.[0-9]+)?")
 # What is no package of an index in some version: an address, a file, an option of the installer's.
@@ -90,7 +92,8 @@ def resolve_packages(toolchain: Toolchain, python: Python, platform: str, prefer
         )
         if done.returncode != 0:
             raise _unresolved(toolchain, platform, done.stderr)
-        return LockedEnvironment(python.name, _packages(toolchain, found.read_text(encoding="utf-8")))
+        document = tomllib.loads(found.read_text(encoding="utf-8"))
+        return LockedEnvironment(python.name, _packages(toolchain, document), origins_of(document, Path(folder)))
 
 
 def found_installed(environment: Environment) -> LockedEnvironment:
@@ -129,12 +132,10 @@ def _check_places(toolchain: Toolchain) -> None:
             raise _not_lockable(toolchain, package)
 
 
-def _packages(toolchain: Toolchain, text: str) -> tuple[Package, ...]:
+def _packages(toolchain: Toolchain, document: Mapping[str, Any]) -> tuple[Package, ...]:
     """The packages of a `pylock.toml` (PEP 751) that was written for one platform; where they come from is left out."""
-    import tomllib
-
     packages = []
-    for item in tomllib.loads(text).get("packages", ()):
+    for item in document.get("packages", ()):
         name = str(item["name"])
         if any(kind in item for kind in _DIRECT):
             raise _not_lockable(toolchain, name)

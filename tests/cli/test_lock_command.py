@@ -6,12 +6,14 @@ import hashlib
 import json
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import RECIPE, epbuild, write_model
+from packaging.pylock import Pylock
 from small_wheels import only_from, write_wheel
 
 from epbuild.toolchain.platforms import platform_here
@@ -398,3 +400,43 @@ def test_the_wheel_of_a_model_is_locked_and_another_one_is_refused_with_and_with
     # What was fetched before is here still, and is not what is locked now.
     assert f"model relu sha256:{hashlib.sha256(changed).hexdigest()}" in checkout.text.splitlines()
     assert "EPB247" not in checkout.epbuild("plan", "--locked").stderr
+
+
+def test_a_toolchain_is_exported_for_other_installers(checkout: Checkout, tmp_path: Path) -> None:
+    """With the very files of the lock, each where it is found: `packaging` reads it, and uv installs from it."""
+    told = checkout.lock("--export")
+    place = checkout.folder / "pylock.qnn.toml"
+    assert told[-1] == f"Wrote {place.name}: toolchain qnn"
+    read = Pylock.from_dict(tomllib.loads(place.read_text(encoding="utf-8")))
+    assert {str(package.name) for package in read.packages} == {"numpy", "onnxruntime", "onnxruntime-qnn"}
+    locked = {line.rpartition(" sha256:")[2] for line in checkout.text.splitlines() if f" {HERE} " in line and " sha256:" in line}
+    assert {wheel.hashes["sha256"] for package in read.packages for wheel in package.wheels or ()} == locked
+    (tmp_path / "target").mkdir()
+    command = [
+        "uv",
+        "pip",
+        "install",
+        "--offline",
+        "--no-index",
+        "--target",
+        str(tmp_path / "target"),
+        "--requirements",
+        str(place),
+    ]
+    subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
+    assert any(path.name.startswith("numpy-2.4.6") for path in (tmp_path / "target").iterdir())
+
+
+def test_an_export_names_what_each_platform_has_and_is_repeatable(checkout: Checkout) -> None:
+    checkout.write_recipe((PACKAGES, f"{PACKAGES}\n    platforms: [linux-x86_64, windows-arm64]"))
+    checkout.lock("--export")
+    text = (checkout.folder / "pylock.qnn.toml").read_text(encoding="utf-8")
+    read = Pylock.from_dict(tomllib.loads(text))
+    assert [str(marker) for marker in read.environments or ()] == [
+        'sys_platform == "linux" and platform_machine == "x86_64"',
+        'sys_platform == "win32" and platform_machine == "ARM64"',
+    ]
+    markers = {str(package.name): str(package.marker) for package in read.packages if package.marker}
+    assert markers == {"pyreadline3": 'sys_platform == "win32" and platform_machine == "ARM64"'}
+    checkout.lock("--export")
+    assert (checkout.folder / "pylock.qnn.toml").read_text(encoding="utf-8") == text

@@ -1,0 +1,82 @@
+"""A locked toolchain as a `pylock.toml` (PEP 751), which other installers read.
+
+Such a file names the address of each file, which epbuild's own lock does not: it is for the index that the lock was made from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from epbuild.toolchain.lock_facts import FileOrigin, LockedToolchain, Package
+from epbuild.toolchain.platforms import MARKERS
+
+
+def pylock_name(toolchain: str) -> str:
+    """The file of a toolchain; what stands between `pylock.` and `.toml` has no full stop."""
+    return f"pylock.{toolchain.replace('.', '-')}.toml"
+
+
+def pylock_text(toolchain: LockedToolchain) -> str | None:
+    """The text of the file; None for an environment that exists already, whose packages come from no file that is known.
+
+    The same package in another version on another platform is an entry of its own.
+    """
+    platforms = {name: found for name, found in sorted(toolchain.platforms.items()) if not found.is_installed}
+    if not platforms:
+        return None
+    origins: dict[str, FileOrigin] = {}
+    releases = defaultdict[tuple[str, str], dict[str, Package]](dict)
+    for platform, environment in platforms.items():
+        origins |= environment.origins
+        for package in environment.packages:
+            releases[package.name, package.version][platform] = package
+    lines = ['lock-version = "1.0"', f"environments = {_toml([MARKERS[platform] for platform in platforms])}"]
+    pythons = {environment.python.rpartition("-")[2] for environment in platforms.values()}
+    if len(pythons) == 1:
+        lines.append(f"requires-python = {_toml(f'=={pythons.pop()}.*')}")
+    lines.append('created-by = "epbuild"')
+    for (name, version), found in sorted(releases.items()):
+        lines += ["", "[[packages]]", f"name = {_toml(name)}", f"version = {_toml(version)}"]
+        if len(found) < len(platforms):
+            lines.append(f"marker = {_toml(' or '.join(f'({MARKERS[platform]})' for platform in found))}")
+        lines += _files({digest: origins[digest] for package in found.values() for digest in package.files})
+    return "\n".join([*lines, ""])
+
+
+def origins_of(document: Mapping[str, Any], folder: Path) -> dict[str, FileOrigin]:
+    """Where each file of a `pylock.toml` in `folder` comes from, by its SHA-256."""
+    files = (file for package in document.get("packages", ()) for file in [*package.get("wheels", ()), package.get("sdist", {})])
+    return {
+        str(file["hashes"]["sha256"]): FileOrigin(
+            ("url", str(file["url"])) if "url" in file else ("path", os.path.normpath(folder / file["path"])),
+            is_wheel=re.search(r"\.whl(?:$|[?#])", str(file.get("name") or file.get("url") or file["path"])) is not None,
+        )
+        for file in files
+        if "sha256" in file.get("hashes", {})
+    }
+
+
+def _files(origins: Mapping[str, FileOrigin]) -> Iterator[str]:
+    entries = {
+        digest: f"{{ {origin.place[0]} = {_toml(origin.place[1])}, hashes = {{ sha256 = {_toml(digest)} }} }}"
+        for digest, origin in sorted(origins.items(), key=lambda item: item[1].place)
+    }
+    sources = [entry for digest, entry in entries.items() if not origins[digest].is_wheel]
+    wheels = [entry for digest, entry in entries.items() if origins[digest].is_wheel]
+    if sources:
+        yield f"sdist = {sources[0]}"  # a release has one
+    if wheels:
+        yield "wheels = ["
+        yield from (f"    {entry}," for entry in wheels)
+        yield "]"
+
+
+def _toml(value: str | list[str]) -> str:
+    """A text, or a list of them, in TOML, which has JSON's escapes."""
+    return json.dumps(value, ensure_ascii=True)
