@@ -1,4 +1,4 @@
-"""The process: answer from the snapshot, else hand over to the commands, which turn what they raise into an exit code.
+"""The process: an answer from the snapshot, else the command line.
 
 Whenever Ctrl-C comes, the process ends with 130 and a sentence. Before and after the commands there is nothing to undo, and it ends at
 once: an exception would be a traceback out of an import that is half done, or lost in one.
@@ -33,7 +33,7 @@ def main() -> NoReturn:
     arguments = sys.argv[1:]
     try:
         known = answer(arguments, lambda: time.perf_counter() - begin, _warn)
-    except OSError:  # whoever read the warnings has gone: the commands deal with that
+    except OSError:  # the reader of the warnings has gone: the commands deal with that
         known = None
     if known is None:
         _leave(_execute(arguments))
@@ -51,7 +51,7 @@ def _execute(arguments: Sequence[str]) -> int:
     try:
         code = execute(arguments)
         _end_when_interrupted()
-    except KeyboardInterrupt:  # while it was told how that ended
+    except KeyboardInterrupt:  # while it was shown how that ended
         _end_when_interrupted()
         _say_interrupted()
         return _INTERRUPTED
@@ -103,15 +103,15 @@ def _interrupt_once(number: int, frame: FrameType | None) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process at once: there is nothing to tidy up, and taking Python down module by module is a tenth of a short command."""
+    """End the process at once: there is nothing to clean up, and taking Python down module by module is a tenth of a short command."""
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
-        except BrokenPipeError:  # whoever read it has gone
+        except BrokenPipeError:  # its reader has gone
             code = code or 1
         except OSError as error:
             code = code or 3
-            os.write(2, f"epbuild: error: what was said could not be written: {error.strerror}\n".encode())
+            os.write(2, f"epbuild: error: what was to be shown could not be written: {error.strerror}\n".encode())
     os._exit(code)
 
 

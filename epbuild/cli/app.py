@@ -1,4 +1,4 @@
-"""The command line as a whole: which commands there are, and how what they raise becomes a message and an exit code."""
+"""The command line: which commands there are, and what becomes of errors."""
 
 from __future__ import annotations
 

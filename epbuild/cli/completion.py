@@ -1,4 +1,4 @@
-"""Completion in shells: of commands and options by typer, of recipes and step ids by what is there.
+"""Completion in shells: commands and options, recipes, ids of steps.
 
 Typer's script for bash passes on the words as bash splits them, which does so at `:` and `=` too (COMP_WORDBREAKS), and replaces the
 last part alone. Step ids are put together again here, and what is proposed is cut off before what bash keeps.
@@ -55,7 +55,7 @@ def _is_recipe(path: Path) -> bool:
 
 
 def _steps(recipe: Path, settings: Sequence[str]) -> list[str]:
-    """The ids of a recipe's steps; none where it cannot be planned, as nobody who presses a key asked for the reasons."""
+    """The ids of a recipe's steps; none where it cannot be planned, as a key that is pressed does not ask for the reasons."""
     from epbuild.commands.run import Request, read_plan
     from epbuild.core.errors import EpbuildError
 

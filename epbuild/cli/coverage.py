@@ -37,7 +37,7 @@ def coverage(
 ) -> int:
     """Show which models of RECIPE each target's EP takes whole, in part or not at all, and why.
 
-    Compiles what is not compiled yet, all of it whatever fails, and lays nothing out.
+    Compiles what is not compiled yet, all of it whatever fails, and publishes nothing.
     """
     if markdown and json:
         raise UsageError("--markdown and --json exclude each other")

@@ -1,4 +1,4 @@
-"""`epbuild lock`: write down what the toolchains and remote models of a recipe are, exactly."""
+"""`epbuild lock`: the exact toolchains and remote models of a recipe."""
 
 from __future__ import annotations
 

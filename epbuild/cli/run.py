@@ -55,13 +55,13 @@ def run(
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
-    """Build what is out of date in RECIPE: provision toolchains, compile, verify, lay the artifacts out.
+    """Build what is out of date in RECIPE: provision toolchains, compile, verify, publish the artifacts.
 
     Of STEPs that are named, what they need is built as well.
     """
     file, steps = arguments.named(names, recipe)
     if rebuild_and_compare and (dry_run or check):
-        raise UsageError("--rebuild-and-compare makes things; --dry-run and --check make nothing")
+        raise UsageError("--rebuild-and-compare builds; --dry-run and --check build nothing")
     request = Request(
         file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
     )

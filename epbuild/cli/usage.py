@@ -1,4 +1,4 @@
-"""Mistakes on the command line: what typer finds wrong, and what a command does, each as one sentence with what to do.
+"""Mistakes on the command line, each as one sentence with what to do.
 
 Typer shows them in its own way, and has no name of its own for them: they are those of the click inside it.
 """

@@ -1,4 +1,4 @@
-"""`epbuild validate`: every mistake of a recipe, at once, without building anything."""
+"""`epbuild validate`: every mistake of a recipe, without a build."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def validate(recipe: arguments.Recipe = arguments.DEFAULT, *, settings: argument
     print_problems(plan.warnings, "warning")
     print_problems(notes, "note")
     counts = {"model": loaded.models, "target": loaded.targets, "group": loaded.groups, "step": plan.steps}
-    print_line(f"{recipe} is valid: " + ", ".join(counted(len(things), noun) for noun, things in counts.items()))
+    print_line(f"{recipe} is valid: " + ", ".join(counted(len(items), noun) for noun, items in counts.items()))
     return 0

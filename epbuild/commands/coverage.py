@@ -1,4 +1,4 @@
-"""How far the EPs of each target take each model of a plan: whole, in part, or not at all, by what a build made or failed to make."""
+"""Coverage: how far the EPs of each target take each model of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why steps would run, or would not: what a survey found, with the facts that have changed since the last build, and where that began."""
+"""Explanations of why steps would run: the facts that changed, and where first."""
 
 from __future__ import annotations
 

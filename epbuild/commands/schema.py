@@ -1,4 +1,4 @@
-"""The JSON Schemas as editors want them: the recipe's knows every option of every EP, so that hovering explains and typing completes.
+"""JSON Schemas for editors: the recipe's knows every option of every EP.
 
 What it adds never refuses more than the catalog does, and leaves room for options that the catalog lacks: `epbuild validate` decides.
 """

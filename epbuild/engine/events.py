@@ -1,4 +1,4 @@
-"""Events of a build and the protocol of who takes them; rendered elsewhere."""
+"""Events of a build, and the protocol of what takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tally of a build: steps counted, and the seconds that the rest is likely to take.
+"""The tally of a build: steps counted, and the likely time of the rest.
 
 The estimate is that of a build that keeps all its places busy: the sum of what is left, divided by the places, but no less than what the
 longest action still needs. An action that was never measured counts with a guess from the size of its models, and guesses are worth

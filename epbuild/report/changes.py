@@ -1,4 +1,4 @@
-"""What a build changed, for people: what grew or shrank, what sharing saves, where the time went. Lines of 80 columns.
+"""The changes of a build, in 80 columns: sizes, savings of sharing, time.
 
 Size                                      before      after      change
 dist/classifier                         185.2 kB   217.9 kB    +32.8 kB   +17.7%

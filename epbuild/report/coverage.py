@@ -1,4 +1,4 @@
-"""How far each model is compiled for each target, for people and machines: a table of 80 columns, Markdown, and a document.
+"""Tables of coverage: how far each model is compiled for each target.
 
 Coverage: 3 models for 1 target: 1 whole, 1 in part, 1 not at all
 yolo   phone                                            whole   6.7 MB    1.1 s

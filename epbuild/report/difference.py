@@ -1,4 +1,4 @@
-"""Comparisons of artifacts for people, as a table of 80 columns under a verdict, and as JSON.
+"""Comparisons of artifacts in 80 columns, under a verdict, and as JSON.
 
 They differ in target and context.
 

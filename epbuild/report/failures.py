@@ -1,4 +1,4 @@
-"""What failed in a build, at its end: each reason once, with the steps that it kept from being done.
+"""The failures of a build at its end: each reason once, with its steps.
 
 Failed: 3 steps, for 2 reasons
 Unable to compile any nodes. [EPB401]

@@ -1,4 +1,4 @@
-"""What is inside ONNX models, for people: each model's nodes with their contexts, what is left outside the EP, what is shared."""
+"""Inspections of ONNX models: nodes with their contexts, and what is shared."""
 
 from __future__ import annotations
 

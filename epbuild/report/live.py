@@ -1,4 +1,4 @@
-"""The lower lines of a terminal while a build goes on: how far it is, and a row for each thing at work."""
+"""The lower lines of a terminal while a build goes on: a row for each step."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ class _SubjectColumn(ProgressColumn):
     def render(self, task: Task) -> ConsoleRenderable:
         expected = task.fields.get("expected")
         left = 0.0 if expected is None else expected - time.monotonic()
-        # When it took longer than it should have, nobody knows.
+        # When it took longer than it should have, it is not known.
         return Text(f"{task.description}, about {about(left)} left" if left > 0 else task.description)

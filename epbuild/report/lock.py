@@ -86,4 +86,4 @@ def _contents(lock: Lock) -> str:
         "remote model": lock.models,
         "wheel": lock.wheels,
     }
-    return ", ".join(counted(len(things), noun) for noun, things in counts.items() if things)
+    return ", ".join(counted(len(items), noun) for noun, items in counts.items() if items)

@@ -1,4 +1,4 @@
-"""Problems as people read them: a line with the place, what is wrong and what to do; below it the line of the file, underlined.
+"""Problems with their place, what to do, and the line of the file underlined.
 
 epbuild.yaml:14:7: error: QNNExecutionProvider has no option 'soc_modell'. Did you mean 'soc_model'? [EPB211]
    14 |       soc_modell: SM8750

@@ -68,7 +68,7 @@ _LABEL_WIDTH = max(map(len, _COLOURS))
 
 
 class PlainLines:
-    """One line for each thing that ended, and a sign of life for what takes long: for logs and pipes."""
+    """One line for each step, model or toolchain that ended, and a sign of life for what takes long: for logs and pipes."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[float, str]] = {}
@@ -342,7 +342,7 @@ def _time_left(seconds: float | None) -> str:
 
 
 def _painted(text: str) -> str:
-    """A line, its first word coloured if that is one for a thing that ended, and if standard output takes colours."""
+    """A line, its first word coloured if that is one for something that ended, and if standard output takes colours."""
     found = _LABEL.match(text) if coloured(sys.stdout) else None
     if found is None:
         return text

@@ -1,4 +1,4 @@
-"""What differs between what a build made and what it made again, in lines for people."""
+"""Differences between a result and what was made again."""
 
 from __future__ import annotations
 

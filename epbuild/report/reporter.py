@@ -1,4 +1,4 @@
-"""Who reports a build: JSON lines, live rows on a terminal, or plain lines; in a workflow of GitHub Actions, its summary as well."""
+"""The choice of a build's `Progress`: JSON lines, live rows or plain lines."""
 
 from __future__ import annotations
 

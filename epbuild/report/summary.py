@@ -1,4 +1,4 @@
-"""What a build comes to as Markdown, for the summary of a step of GitHub Actions: its failures, its sizes, its steps.
+"""The summary of a build as Markdown, for a step of GitHub Actions.
 
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions, "Adding a job summary": the file that the variable
 GITHUB_STEP_SUMMARY names is appended to, and takes 1 MiB for each step of a job.

@@ -1,4 +1,4 @@
-"""Words for people: the plan as a table that fits 80 columns, and what every table needs."""
+"""The plan as a table that fits 80 columns."""
 
 from __future__ import annotations
 
