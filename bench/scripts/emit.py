@@ -24,7 +24,7 @@ def main(root: Path, form: str, place: Path, digests: list[str]) -> None:
         return
 
     def pour(content: Artifact, write: Write) -> None:
-        store.pour(content.sha256, write)
+        store.copy(content.sha256, write)
 
     with place.open("xb") as file:
         write_archive("zip" if form == "zip" else "tar.zst", contents, pour, file)

@@ -1,1 +1,4 @@
-"""Blobs, action records, leases and the memory of workspaces; nothing here knows what they mean."""
+"""The cache: blobs, action records, leases and workspace memory.
+
+Nothing here knows what they mean.
+"""

@@ -1,4 +1,7 @@
-"""Files by their content: a blob is named by its SHA-256, never half-written, and checked whenever it is read."""
+"""The blob store: files by their SHA-256.
+
+A blob is never half-written, and checked whenever it is read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from epbuild.cache.checksums import Check, Checksums
 from epbuild.cache.drafts import Draft, Drafts, discard, touch
-from epbuild.cache.entries import Thing, files_below
+from epbuild.cache.entries import CacheEntry, files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, explained
 from epbuild.core.atomic import rename
 from epbuild.core.clone import Copier
@@ -107,7 +110,7 @@ class BlobStore:
             destination.unlink(missing_ok=True)
             raise self._damaged_blob(digest, identity)
 
-    def pour(self, digest: str, write: Write) -> None:
+    def copy(self, digest: str, write: Write) -> None:
         """Give the blob's content to `write`, in order and in pieces of at most 1 MiB, in constant memory.
 
         Whether the content is right shows after the last piece: raises DamagedBlob then. Raises MissingBlob, StoreError when it
@@ -144,18 +147,18 @@ class BlobStore:
             raise self._damaged_blob(digest, identity)
         self._checksums.note(digest, reading.checksum)
 
-    def things(self) -> Iterator[Thing]:
+    def entries(self) -> Iterator[CacheEntry]:
         """Every blob, with the time when it was last stored. Raises StoreError."""
         with explained(f"list the store {self.root}"):
             for path, status in files_below(self._objects):
                 if _DIGEST.fullmatch(path.name):
-                    yield Thing("blob", path.name, status.st_size, status.st_mtime_ns)
+                    yield CacheEntry("blob", path.name, status.st_size, status.st_mtime_ns)
 
-    def remove(self, thing: Thing) -> bool:
+    def remove(self, entry: CacheEntry) -> bool:
         """Remove a blob that was listed, unless it was stored again since; says whether it is gone. Raises StoreError."""
-        with explained(f"remove {thing.name} from the store {self.root}"):
-            self._checksums.forget(thing.name)
-            return self._drafts.withdraw(self._place(thing.name), thing.used_ns)
+        with explained(f"remove {entry.name} from the store {self.root}"):
+            self._checksums.forget(entry.name)
+            return self._drafts.withdraw(self._place(entry.name), entry.used_ns)
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written, once it is a day old. Raises StoreError."""

@@ -1,4 +1,6 @@
-"""The checksum of each large blob, found along with its SHA-256: what leaves the store is checked by it, at twenty times the speed.
+"""Checksums of large blobs, found along with their SHA-256.
+
+What leaves the store is checked by them, at twenty times the speed.
 
 A blob's name stays its SHA-256, which nobody can forge. A checksum answers a smaller question: are these still the bytes that were
 named when they were stored? For that 128 bits of XXH3 are as good; whoever could write a wrong one beside a blob could as well write a

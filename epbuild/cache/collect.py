@@ -1,4 +1,6 @@
-"""Makes a store smaller: what nobody needs goes, the longest unused first. Safe beside builds that are running.
+"""Collection of cache entries that no workspace needs, the longest unused first.
+
+Safe beside builds that are running.
 
 What is needed is given by the caller; what was used within the last hour stays in any case. Beside builds it is safe because
 
@@ -25,8 +27,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.entries import Thing
-from epbuild.cache.garbage import Leftovers
+from epbuild.cache.entries import CacheEntry
+from epbuild.cache.garbage import Garbage
 from epbuild.cache.records import ActionRecords
 
 YOUNG_SECONDS = 3600
@@ -56,14 +58,14 @@ class Limits:
 class Collected:
     """What came of a collection: what is gone, and why; what is kept because it is needed; what is kept because it was used lately."""
 
-    removed: list[tuple[Thing, Reason]] = field(default_factory=list)
-    needed: list[Thing] = field(default_factory=list)
-    recent: list[Thing] = field(default_factory=list)
+    removed: list[tuple[CacheEntry, Reason]] = field(default_factory=list)
+    needed: list[CacheEntry] = field(default_factory=list)
+    recent: list[CacheEntry] = field(default_factory=list)
 
     @property
     def left(self) -> int:
         """The bytes that are left."""
-        return sum(thing.size for thing in (*self.needed, *self.recent))
+        return sum(entry.size for entry in (*self.needed, *self.recent))
 
 
 def collect(
@@ -94,40 +96,40 @@ class _Collection:
     ) -> None:
         self._blobs = BlobStore(root)
         self._records = ActionRecords(root)
-        self._leftovers = Leftovers(root)
+        self._garbage = Garbage(root)
         self._limits = limits
         self._ask_needs = needs
         self._needs = needs()
         self._now = now
         self._dry_run = dry_run
         self._outcome = Collected()
-        self._queue: list[tuple[int, str, Thing]] = []
+        self._queue: list[tuple[int, str, CacheEntry]] = []
         # Blobs before records: a record that is put in between names blobs that are new, or have a new time by then.
-        self._stored = {thing.name: thing for thing in self._blobs.things()}
+        self._stored = {entry.name: entry for entry in self._blobs.entries()}
         self._named: dict[str, frozenset[str]] = {}
         self._namings = Counter[str]()
-        for record in self._records.things():
+        for record in self._records.entries():
             self._take_in_record(record, blobs_of)
 
     def run(self) -> Collected:
-        leftovers = list(self._leftovers.things())
-        for thing in leftovers:
-            if thing.name in self._needs.models:
-                self._outcome.needed.append(thing)
+        garbage = list(self._garbage.entries())
+        for entry in garbage:
+            if entry.name in self._needs.models:
+                self._outcome.needed.append(entry)
                 if not self._dry_run:
-                    self._leftovers.use(thing.name)
+                    self._garbage.use(entry.name)
             else:
-                self._enqueue(thing)
+                self._enqueue(entry)
         for digest in [digest for digest in self._stored if self._is_free(digest)]:
             self._enqueue(self._stored.pop(digest))
-        queued = sum(thing.size for _, _, thing in self._queue)
-        self._work_off(queued + self._outcome.left + sum(thing.size for thing in self._stored.values()))
+        queued = sum(entry.size for _, _, entry in self._queue)
+        self._work_off(queued + self._outcome.left + sum(entry.size for entry in self._stored.values()))
         needed = self._needs.blobs.union(*(self._named.get(key, ()) for key in self._needs.keys))
-        for digest, thing in self._stored.items():
-            (self._outcome.needed if digest in needed else self._outcome.recent).append(thing)
+        for digest, entry in self._stored.items():
+            (self._outcome.needed if digest in needed else self._outcome.recent).append(entry)
         return self._outcome
 
-    def _take_in_record(self, record: Thing, blobs_of: Callable[[Mapping[str, Any]], Iterable[str]]) -> None:
+    def _take_in_record(self, record: CacheEntry, blobs_of: Callable[[Mapping[str, Any]], Iterable[str]]) -> None:
         document = self._records.look(record.name)
         names = frozenset(blobs_of(document)) if document is not None else frozenset()
         self._named[record.name] = names
@@ -142,22 +144,22 @@ class _Collection:
 
     def _work_off(self, total: int) -> None:
         while self._queue:
-            thing = heapq.heappop(self._queue)[-1]
-            reason = self._reason(thing, total)
+            entry = heapq.heappop(self._queue)[-1]
+            reason = self._reason(entry, total)
             if reason is None:
-                self._outcome.recent.append(thing)
+                self._outcome.recent.append(entry)
             else:
-                total -= self._take(thing, reason)
+                total -= self._take(entry, reason)
 
-    def _take(self, thing: Thing, reason: Reason) -> int:
-        """Remove a thing, and with a record the blobs that it alone named; returns the bytes that this freed."""
-        if not (self._dry_run or self._remove(thing)):
-            self._outcome.recent.append(thing)
+    def _take(self, entry: CacheEntry, reason: Reason) -> int:
+        """Remove an entry, and with a record the blobs that it alone named; returns the bytes that this freed."""
+        if not (self._dry_run or self._remove(entry)):
+            self._outcome.recent.append(entry)
             return 0
-        self._outcome.removed.append((thing, reason))
-        freed = thing.size
-        if thing.kind == "record":
-            names = self._named.pop(thing.name)
+        self._outcome.removed.append((entry, reason))
+        freed = entry.size
+        if entry.kind == "record":
+            names = self._named.pop(entry.name)
             self._namings.subtract(names)
             for blob in [self._stored.pop(digest) for digest in sorted(names & self._stored.keys()) if self._is_free(digest)]:
                 if self._unused(blob) < YOUNG_SECONDS:
@@ -166,30 +168,30 @@ class _Collection:
                     freed += self._take(blob, reason)
         return freed
 
-    def _reason(self, thing: Thing, total: int) -> Reason | None:
-        if thing.kind == "damaged":
+    def _reason(self, entry: CacheEntry, total: int) -> Reason | None:
+        if entry.kind == "damaged":
             return "damaged"
-        if self._unused(thing) < YOUNG_SECONDS:
+        if self._unused(entry) < YOUNG_SECONDS:
             return None
-        if self._unused(thing) > self._limits.max_age:
+        if self._unused(entry) > self._limits.max_age:
             return "unused"
         return "over size" if self._limits.max_size is not None and total > self._limits.max_size else None
 
-    def _unused(self, thing: Thing) -> float:
-        """For how many seconds nobody has used a thing."""
-        return self._now - thing.used_ns / 1e9
+    def _unused(self, entry: CacheEntry) -> float:
+        """For how many seconds nobody has used an entry."""
+        return self._now - entry.used_ns / 1e9
 
-    def _remove(self, thing: Thing) -> bool:
-        match thing.kind:
+    def _remove(self, entry: CacheEntry) -> bool:
+        match entry.kind:
             case "record":
-                return self._records.remove(thing)
+                return self._records.remove(entry)
             case "blob":
-                return self._blobs.remove(thing)
+                return self._blobs.remove(entry)
             case _:
-                return self._leftovers.remove(thing, lambda: self._ask_needs().models)
+                return self._garbage.remove(entry, lambda: self._ask_needs().models)
 
     def _is_free(self, digest: str) -> bool:
         return not self._namings[digest] and digest not in self._needs.blobs
 
-    def _enqueue(self, thing: Thing) -> None:
-        heapq.heappush(self._queue, (thing.used_ns, thing.name, thing))
+    def _enqueue(self, entry: CacheEntry) -> None:
+        heapq.heappush(self._queue, (entry.used_ns, entry.name, entry))

@@ -1,4 +1,6 @@
-"""A SQLite file that only remembers: when it turns out damaged it is set aside, and an empty one takes its place.
+"""A SQLite file that only remembers.
+
+When it is found damaged it is set aside, and an empty one takes its place.
 
 Damage is what SQLite says is damaged, and what the file should not hold: a row that is not as it was written (each has a checksum), other
 tables, a schema of a version that no migration leads from. A file that this user may only read is copied into memory, and stays as it is.

@@ -1,4 +1,4 @@
-"""What files contain, by SHA-256: each file is read once, and not again until its stat says that it may have changed."""
+"""Digests of files, each read once until its stat changes."""
 
 from __future__ import annotations
 

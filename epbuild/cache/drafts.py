@@ -1,4 +1,6 @@
-"""Files that are either whole or absent: written as a draft, made durable, and only then renamed to their place.
+"""Drafts: locked temporary files that are published by a rename.
+
+Written, made durable, and only then renamed to their place.
 
 A draft is locked by its writer until it has its place, and the lock ends with the process, even if killed: what nobody holds is rubbish.
 """

@@ -1,4 +1,4 @@
-"""What there is in a store: each thing with its size and the time of its last use."""
+"""What there is in a store: each entry with its size and the time of its last use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ KINDS: tuple[Kind, ...] = ("record", "blob", "remote model", "partial download",
 
 
 @dataclass(frozen=True)
-class Thing:
-    """One thing in a store: its name among those of its kind, its size in bytes, and when it was last used, in Unix nanoseconds."""
+class CacheEntry:
+    """One entry in a store: its name among those of its kind, its size in bytes, and when it was last used, in Unix nanoseconds."""
 
     kind: Kind
     name: str

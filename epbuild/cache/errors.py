@@ -1,4 +1,4 @@
-"""What can go wrong on disk, told with the path and with what to do about it (EPB5xx)."""
+"""Errors of the disk, with the path and what to do (EPB5xx)."""
 
 from __future__ import annotations
 

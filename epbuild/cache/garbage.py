@@ -1,4 +1,4 @@
-"""What is in a store beside blobs and records: remote models as folders, downloads that are not whole yet, and what was set aside."""
+"""Cache entries beside blobs and records: remote models, downloads, damage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 from epbuild.cache.drafts import discard, touch
-from epbuild.cache.entries import Thing, files_below
+from epbuild.cache.entries import CacheEntry, files_below
 from epbuild.cache.errors import explained
 from epbuild.cache.leases import lease_if_free
 from epbuild.core.atomic import rename
@@ -20,45 +20,45 @@ _DRAFT = ".part"
 """What a file or a folder of a remote model is called while it is written or removed, after its folder's name."""
 
 
-class Leftovers:
-    """These things of the store at `root`; they go by their POSIX paths below it."""
+class Garbage:
+    """These entries of the store at `root`; they go by their POSIX paths below it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def things(self) -> Iterator[Thing]:
+    def entries(self) -> Iterator[CacheEntry]:
         """All of them. Raises StoreError."""
         with explained(f"list {self._root}"):
             for folder in _DAMAGED:
                 for path, status in files_below(self._root / folder):
-                    yield Thing("damaged", f"{folder}/{path.name}", status.st_size, status.st_mtime_ns)
+                    yield CacheEntry("damaged", f"{folder}/{path.name}", status.st_size, status.st_mtime_ns)
             for path, status in files_below(self._root / _PARTIAL):
                 if _NAME.fullmatch(path.name):
-                    yield Thing("partial download", f"{_PARTIAL}/{path.name}", status.st_size, status.st_mtime_ns)
+                    yield CacheEntry("partial download", f"{_PARTIAL}/{path.name}", status.st_size, status.st_mtime_ns)
             yield from self._remote()
 
-    def remove(self, thing: Thing, needed: Callable[[], Container[str]] = frozenset) -> bool:
+    def remove(self, entry: CacheEntry, needed: Callable[[], Container[str]] = frozenset) -> bool:
         """Remove what was listed, unless somebody is at it, has used it since, or needs it; says whether it is gone.
 
         `needed` gives the remote models that are needed, and is asked under the lease that their users take. Raises StoreError.
         """
-        path = self._root / thing.name
+        path = self._root / entry.name
         with explained(f"remove {path}"):
-            match thing.kind:
+            match entry.kind:
                 case "damaged":
                     discard(path)
                     return True
                 case "partial download":
                     name = f"remote-{path.stem}" if path.suffix == _DRAFT else f"fetch-{path.name}"
                     with lease_if_free(self._root, name) as held:
-                        if not held or not _as_listed(path, thing):
+                        if not held or not _as_listed(path, entry):
                             return False
                         discard_all(path)
                         discard(path.with_name(f"{path.name}.json"))
                         return True
                 case "remote model":
                     with lease_if_free(self._root, f"remote-{path.name}") as held:
-                        if not held or not _as_listed(path, thing) or thing.name in needed():
+                        if not held or not _as_listed(path, entry) or entry.name in needed():
                             return False
                         # As a draft it counts as not fetched from one moment to the next, however far its removal gets.
                         draft = path.with_suffix(_DRAFT)
@@ -66,26 +66,26 @@ class Leftovers:
                         rename(path, draft)
                         discard_all(draft)
                         return True
-        raise ValueError(f"not a leftover: {thing}")
+        raise ValueError(f"not garbage: {entry}")
 
     def use(self, name: str) -> None:
         """Note that a remote model, if it is there, is in use now."""
         touch(self._root / name)
 
-    def _remote(self) -> Iterator[Thing]:
+    def _remote(self) -> Iterator[CacheEntry]:
         folder = self._root / _REMOTE
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             if path.is_dir() and _NAME.fullmatch(path.name):
                 size = sum(status.st_size for _, status in files_below(path))
-                yield Thing("remote model", f"{_REMOTE}/{path.name}", size, path.stat().st_mtime_ns)
+                yield CacheEntry("remote model", f"{_REMOTE}/{path.name}", size, path.stat().st_mtime_ns)
             elif path.suffix == _DRAFT and _NAME.fullmatch(path.stem):
                 status = path.stat()
                 size = sum(inner.st_size for _, inner in files_below(path)) if path.is_dir() else status.st_size
-                yield Thing("partial download", f"{_REMOTE}/{path.name}", size, status.st_mtime_ns)
+                yield CacheEntry("partial download", f"{_REMOTE}/{path.name}", size, status.st_mtime_ns)
 
 
-def _as_listed(path: Path, thing: Thing) -> bool:
-    return path.exists() and path.stat().st_mtime_ns == thing.used_ns
+def _as_listed(path: Path, entry: CacheEntry) -> bool:
+    return path.exists() and path.stat().st_mtime_ns == entry.used_ns
 
 
 def discard_all(path: Path) -> None:

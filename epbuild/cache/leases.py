@@ -1,4 +1,7 @@
-"""One holder at a time, among all processes of this machine: so that an action that two builds need runs once."""
+"""Leases: one holder at a time among all processes of this machine.
+
+So an action that two builds need runs once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where this user's store is: one place for all checkouts, so that they share what was built."""
+"""The location of this user's store.
+
+One place for all checkouts, so that they share what was built.
+"""
 
 from __future__ import annotations
 

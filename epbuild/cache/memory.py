@@ -1,4 +1,6 @@
-"""What a workspace remembers of builds, per configuration: how steps ended, and which outputs lie where.
+"""Workspace memory of builds, per configuration.
+
+How steps ended, and which outputs lie where.
 
 A configuration is a recipe file and what it was read with. Each has steps of its own, since two recipes in one folder, or one recipe with
 two `--set`s, have different steps under one id. What an action came to is known by its key alone, whichever configuration asked for it.

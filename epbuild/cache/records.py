@@ -1,4 +1,6 @@
-"""Action records: for each action key, the document that says what the action came to. What it says is not read here.
+"""Action records: the result document of each action key.
+
+What is in it is not read here.
 
 A record file is one line of canonical JSON: its format, its key, the document, and the SHA-256 of the line without this digest. So no
 bit of it can change unseen, its format's number included; every format from 2 on keeps it so. Records of format 1 had no digest: nothing
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.drafts import Drafts, touch
-from epbuild.cache.entries import Thing, files_below
+from epbuild.cache.entries import CacheEntry, files_below
 from epbuild.cache.errors import NewerRecord, explained
 from epbuild.core.atomic import rename
 from epbuild.core.canonical import canonical_json
@@ -77,12 +79,12 @@ class ActionRecords:
             draft.file.write(data)
             draft.publish(place)
 
-    def things(self) -> Iterator[Thing]:
+    def entries(self) -> Iterator[CacheEntry]:
         """Every record, with the time of its last use. Raises StoreError."""
         with explained(f"list {self._records}"):
             for path, status in files_below(self._records):
                 if path.suffix == ".json" and _KEY.fullmatch(path.stem) and path.parent != self._damaged:
-                    yield Thing("record", path.stem, status.st_size, status.st_mtime_ns)
+                    yield CacheEntry("record", path.stem, status.st_size, status.st_mtime_ns)
 
     def has(self, key: str) -> bool:
         """Whether there is a record, sound or not, under the key."""
@@ -92,11 +94,11 @@ class ActionRecords:
         """Note that the record, if it is there, is in use now."""
         touch(self._place(key))
 
-    def remove(self, thing: Thing) -> bool:
+    def remove(self, entry: CacheEntry) -> bool:
         """Remove a record that was listed, unless it was used or put anew since; says whether it is gone. Raises StoreError."""
-        place = self._place(thing.name)
+        place = self._place(entry.name)
         with explained(f"remove {place}"):
-            return self._drafts.withdraw(place, thing.used_ns)
+            return self._drafts.withdraw(place, entry.used_ns)
 
     def set_aside(self, key: str) -> None:
         """Let the record count as absent from now on."""

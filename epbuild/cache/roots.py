@@ -1,4 +1,6 @@
-"""Which workspaces build with a store, so that what they need can be told from what nobody does: one small file for each.
+"""Registered workspaces of a store, one small file for each.
+
+So that what they need can be told from what none does.
 
 A workspace that is gone from the disk is forgotten when somebody asks; nobody has to say goodbye.
 """

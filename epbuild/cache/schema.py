@@ -1,4 +1,4 @@
-"""The tables of a workspace's state, and how those of earlier versions become today's.
+"""The tables of a workspace's state, and their migrations.
 
 Version 1 knew steps and outputs by their names alone, without a configuration, and had no checksums. Of its outputs the recipe is known;
 its steps are taken over as those of an unknown configuration, which the next build of any recipe replaces by its own.

@@ -1,4 +1,6 @@
-"""A workspace: the `.epbuild` folder beside a recipe, with what epbuild remembers of it and the room to work in.
+"""A workspace: the `.epbuild` folder beside a recipe.
+
+It has what epbuild remembers of the recipe, and the room to work in.
 
 All that it remembers can be found again: losing the folder costs time, never an artifact.
 """

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.entries import KINDS, Kind, Thing, files_below
+from epbuild.cache.entries import KINDS, CacheEntry, Kind, files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, NewerRecord
-from epbuild.cache.garbage import Leftovers
+from epbuild.cache.garbage import Garbage
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.cache.roots import Roots
@@ -66,10 +66,10 @@ class CacheCheck:
 def cache_stats(root: Path, toolchains: Path) -> CacheStats:
     """What is in the store at `root`, and in the folder of all environments. Writes nothing. Raises StoreError."""
     found: dict[Kind, tuple[int, int]] = dict.fromkeys(KINDS, (0, 0))
-    records = itertools.chain.from_iterable(each.things() for each in (action_records(root), address_records(root)))
-    for thing in itertools.chain(BlobStore(root).things(), records, Leftovers(root).things()):
-        count, size = found[thing.kind]
-        found[thing.kind] = (count + 1, size + thing.size)
+    records = itertools.chain.from_iterable(each.entries() for each in (action_records(root), address_records(root)))
+    for entry in itertools.chain(BlobStore(root).entries(), records, Garbage(root).entries()):
+        count, size = found[entry.kind]
+        found[entry.kind] = (count + 1, size + entry.size)
     environments = [path for path in toolchains.iterdir() if (path / "env").is_dir()] if toolchains.is_dir() else []
     size = sum(status.st_size for path in environments for _, status in files_below(path))
     existing, _ = Roots(root).workspaces()
@@ -99,7 +99,7 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
     """What is wrong with each bad blob, by its digest."""
     from concurrent.futures import ThreadPoolExecutor
 
-    total = sum(thing.size for thing in store.things())
+    total = sum(entry.size for entry in store.entries())
     lock = threading.Lock()
 
     def read(count: int) -> None:
@@ -109,9 +109,9 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
             found.size += count
             progress.advance(found.size, total)
 
-    def check(thing: Thing) -> str | None:
+    def check(entry: CacheEntry) -> str | None:
         try:
-            store.check(thing.name, read)
+            store.check(entry.name, read)
         except MissingBlob:  # it went while the others were read
             return None
         except DamagedBlob:
@@ -121,15 +121,15 @@ def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, st
         return None
 
     bad: dict[str, str] = {}
-    things = store.things()
+    entries = store.entries()
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="verify")
     try:
         # A few at a time: a store may hold any number.
-        while batch := list(itertools.islice(things, _BATCH)):
-            for thing, why in zip(batch, pool.map(check, batch), strict=True):
+        while batch := list(itertools.islice(entries, _BATCH)):
+            for entry, why in zip(batch, pool.map(check, batch), strict=True):
                 found.blobs += 1
                 if why is not None:
-                    bad[thing.name] = why
+                    bad[entry.name] = why
     except BaseException:
         stop.set()
         raise
@@ -160,16 +160,16 @@ def _check_records(root: Path, found: CacheCheck, bad: Mapping[str, str]) -> tup
 
 def _read_records(records: ActionRecords, found: CacheCheck, broken: dict[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The records that this epbuild can read, by their keys; of each damaged one, which reading sets aside, what is wrong is noted."""
-    for thing in records.things():
+    for entry in records.entries():
         found.records += 1
         try:
-            record = records.look(thing.name)
+            record = records.look(entry.name)
         except NewerRecord:
             continue
         if record is not None:
-            yield thing.name, record
-        elif not records.has(thing.name):
-            broken[thing.name] = "it is not a whole record"
+            yield entry.name, record
+        elif not records.has(entry.name):
+            broken[entry.name] = "it is not a whole record"
 
 
 class _Origins:

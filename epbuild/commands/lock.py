@@ -1,4 +1,7 @@
-"""`epbuild lock`: find out what a recipe's toolchains and remote models are, exactly, and write that down beside it."""
+"""`epbuild lock`: the lock of a recipe, made and written.
+
+What its toolchains and remote models are, exactly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where a lock and its recipe are not of one mind: told from the two alone, before anything is looked at."""
+"""Deviations between a lock and its recipe.
+
+Found from the two alone, before anything is looked at.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A recipe's lock in a build: which toolchains are made as it says, and whether what was made and fetched is what it says.
+"""A recipe's lock in a build.
+
+Which toolchains are made from it, and whether what was made and fetched is what it has.
 
 With `strict` (`--locked`) whatever is not so is an error. Without, it is a warning, and a toolchain that the lock does not fit is made as
 if there were no lock: what fits is used either way, so that the same build has the same keys with and without `--locked`.

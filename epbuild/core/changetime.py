@@ -1,4 +1,7 @@
-"""When a file was last changed in any way, by its file system's own clock: the time that no program can set back."""
+"""The time of a file's last change in any way, by its file system's clock.
+
+No program can set it back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of files that share their bytes on disk until one of them changes (reflinks), where the file system can."""
+"""Copies of files that share their bytes on disk (reflinks) where possible."""
 
 from __future__ import annotations
 

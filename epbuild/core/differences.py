@@ -1,4 +1,7 @@
-"""What differs between two documents of plain data: one walker over their facts, for action keys and for artifacts alike."""
+"""Differences between two documents of plain data.
+
+One walker over their facts, for action keys and for artifacts alike.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in an output folder, whatever it is, and names for what has to be beside it for a while, or for good."""
+"""Entries of an output folder, and free names beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What can go wrong, as values: a `Problem` says what, where and what to do; an `EpbuildError` carries problems to the exit code.
+"""Errors as values: a `Problem` with its place and hint, and `EpbuildError`.
+
+An error carries problems to the exit code.
 
 Codes: EPB1xx recipe, 2xx plan, 3xx toolchain, 4xx build, 5xx store, 6xx verify. `docs/errors.md` lists them.
 """

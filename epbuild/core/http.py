@@ -1,4 +1,4 @@
-"""HTTP client: bodies of any size in constant memory, safe redirects, TLS, proxies.
+"""HTTP client: bodies of any size, safe redirects, TLS, proxies.
 
 Built on urllib3; imported only where something is fetched or pushed. One connection to each server is kept open. Nothing is tried twice
 here: callers know what can be.

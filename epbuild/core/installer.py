@@ -1,4 +1,4 @@
-"""The program uv, which resolves and installs packages: how it is started, and what it says when it fails."""
+"""The program uv, which resolves and installs packages."""
 
 from __future__ import annotations
 

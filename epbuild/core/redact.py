@@ -1,4 +1,4 @@
-"""Text that may hold addresses, less what may be secret in them: users, passwords, queries."""
+"""Redaction of addresses in text: users, passwords, queries."""
 
 from __future__ import annotations
 

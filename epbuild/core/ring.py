@@ -1,4 +1,4 @@
-"""A ring of buffers: work on a stream of bytes in a thread of its own, beside what reads it."""
+"""A ring of buffers: work on a stream in a thread of its own."""
 
 from __future__ import annotations
 

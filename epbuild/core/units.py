@@ -1,4 +1,4 @@
-"""Amounts as people write them, in recipes and on the command line, `8 GB`, `512MiB`, `30d`; and as they read them: `1 file`, `2 files`."""
+"""Amounts as people write and read them: `8 GB`, `30d`, `2 files`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows' own calls: jobs of processes, the time of a file's change, console colours.
+"""Windows' own calls: jobs of processes, times of change, console colours.
 
 What psutil has is asked of psutil. Each call is used as Microsoft documents it, and none was run on Windows: docs/windows.md says what
 that means. What a call refuses is never an error here: epbuild then does without.

@@ -1,4 +1,4 @@
-"""What can go wrong when a remote file is fetched, told with its address and with what to do about it."""
+"""Failures of a fetch, with the address and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Files in repositories of the Hugging Face Hub: found through huggingface_hub (the extra `hf`), downloaded like any other.
+"""Files in repositories of the Hugging Face Hub.
+
+Found through huggingface_hub (the extra `hf`), downloaded like any other.
 
 The endpoint and the token are the ones that huggingface_hub takes from its environment.
 """

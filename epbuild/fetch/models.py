@@ -1,4 +1,7 @@
-"""Remote models as folders: the graph, every external data file that it names, each under its name, so that they read like local ones."""
+"""Remote models as folders: the graph and its external data.
+
+Each file has its own name, so that they read like local ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Objects in S3, Google Cloud Storage and Azure Blob Storage, through obstore (the extra `remote`).
+"""Objects in S3, Google Cloud Storage and Azure Blob Storage.
+
+Through obstore (the extra `remote`).
 
 Credentials, regions and endpoints come from the environment, by the names that each cloud's own tools use.
 """

@@ -1,4 +1,4 @@
-"""A file that is still arriving: what is there of it survives the process, with what tells which version of the file it is of."""
+"""A partial download, which survives the process, with its version."""
 
 from __future__ import annotations
 

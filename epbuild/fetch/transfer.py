@@ -1,4 +1,4 @@
-"""What every way to reach a remote file has in common: it is opened at an offset, and answers with chunks of bytes or a reason."""
+"""The protocol of remote files: opened at an offset, read in chunks."""
 
 from __future__ import annotations
 

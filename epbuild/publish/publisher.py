@@ -120,7 +120,7 @@ class Publisher:
     def copy(self, artifact: Artifact, write: Write) -> None:
         """Write the bytes of an artifact to `write`, piece by piece, and check them."""
         if artifact.file is None:
-            self._store.pour(artifact.sha256, write)
+            self._store.copy(artifact.sha256, write)
             return
         reading = Reading()
         with artifact.file.open("rb", buffering=0) as file:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.collect import Limits, Reason
-from epbuild.cache.entries import KINDS, Kind, Thing
+from epbuild.cache.entries import KINDS, CacheEntry, Kind
 from epbuild.commands.cache import CacheCheck, CacheStats
 from epbuild.commands.gc import Collection
 from epbuild.core.units import counted
@@ -176,7 +176,7 @@ def _reasons(limits: Limits) -> dict[Reason, str]:
     return {"unused": f"unused for {_age(limits.max_age)}", "over size": over, "damaged": "set aside as damaged"}
 
 
-def _sums(entries: Iterable[Thing]) -> dict[Kind, dict[str, int]]:
+def _sums(entries: Iterable[CacheEntry]) -> dict[Kind, dict[str, int]]:
     sums: dict[Kind, dict[str, int]] = {kind: {"count": 0, "bytes": 0} for kind in KINDS}
     for entry in entries:
         sums[entry.kind]["count"] += 1

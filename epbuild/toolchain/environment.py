@@ -1,4 +1,4 @@
-"""A toolchain of the recipe as something that can be started: its interpreter and its fingerprint."""
+"""A toolchain that can be started: its interpreter and its fingerprint."""
 
 from __future__ import annotations
 

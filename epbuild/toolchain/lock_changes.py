@@ -1,4 +1,7 @@
-"""What is different in a lock: a line for each package, model or EP, however many facts have changed of it."""
+"""Changes of a lock: a line for each package, model or EP.
+
+However many facts have changed of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a lock holds, as values. Nothing here knows where a fact comes from, or what it is needed for."""
+"""The facts of a lock, as values.
+
+Nothing here knows where a fact comes from, or what it is needed for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A lock as text: a comment, a line with the format, then one line for each fact, sorted, so that git merges it.
+"""The lock as text: a sorted line for each fact, so that git merges it.
+
+A comment and a line with the format come first.
 
 A change that lies beside another one is a conflict for git; the Python in its parentheses comes first on a platform, and seldom changes, so
 that a new toolchain does not lie beside the first package of the next.

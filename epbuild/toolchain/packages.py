@@ -1,4 +1,4 @@
-"""The files of installed packages: which there are, their digests, and whether they are still the ones that were looked at."""
+"""Files of installed packages: their digests, and whether they have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The platforms that a toolchain can be locked for, by epbuild's names, and what uv calls them."""
+"""Platforms that a toolchain can be locked for, by epbuild's and uv's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One worker process, from its start to its end: streams what it says, keeps its log, and ends it with all its children when it must."""
+"""A worker process, from its start to its end.
+
+Its reports are streamed, its log is kept, and it is ended with all its children where it must.
+"""
 
 from __future__ import annotations
 

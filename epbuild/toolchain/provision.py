@@ -1,4 +1,7 @@
-"""One environment per distinct set of requirements, made by `uv` in the user's cache, and never changed afterwards."""
+"""Environments made by uv, one for each distinct set of requirements.
+
+In the user's cache, and never changed afterwards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a worker reports while it works, one JSON document a line, and the check that it is that: consumers may rely on its fields."""
+"""Reports of a worker: one checked JSON document a line.
+
+Consumers may rely on its fields.
+"""
 
 from __future__ import annotations
 

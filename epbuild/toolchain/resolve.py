@@ -1,4 +1,7 @@
-"""A toolchain as a lock holds it: which packages, from which files, its requirements come to on a platform. Installs nothing."""
+"""Resolution of a toolchain's requirements for a lock.
+
+Which packages, from which files, they come to on a platform. Installs nothing.
+"""
 
 from __future__ import annotations
 

@@ -354,7 +354,7 @@ def test_a_blob_that_was_altered_on_disk_ends_the_packing(form: Form, tmp_path: 
     content = Artifact("model.bin", "context-binary", blob.size, blob.digest)
 
     def pour(content: Artifact, write: Write) -> None:
-        store.pour(content.sha256, write)
+        store.copy(content.sha256, write)
 
     write_archive(form, [content], pour, io.BytesIO())
     place = next(path for path in (store.root / "cas" / "sha256").rglob("*") if path.is_file())

@@ -104,7 +104,7 @@ def test_a_file_that_is_taken_becomes_the_blob_without_a_copy(store: BlobStore, 
     blob = store.take(path)
     assert blob == of(data)
     assert store.read_bytes(blob.digest) == data
-    [thing] = store.things()
+    [thing] = store.entries()
     assert thing.used_ns > time.time_ns() - 60_000_000_000
     assert list((store.root / "cas" / "tmp").iterdir()) == []
     if os.name != "nt":
@@ -303,7 +303,7 @@ def test_a_poured_blob_arrives_in_order_and_in_pieces_that_need_not_be_kept(stor
         arrived.extend(piece)
         largest = max(largest, len(piece))
 
-    store.pour(blob.digest, write)
+    store.copy(blob.digest, write)
     assert arrived == data
     assert largest <= 1 << 20
 
@@ -315,11 +315,11 @@ def test_pouring_an_altered_blob_ends_in_an_error_and_it_is_set_aside(store: Blo
     overwrite(place, b"s" * (size - 1) + b"!")
     arrived = bytearray()
     with pytest.raises(DamagedBlob):
-        store.pour(blob.digest, arrived.extend)
+        store.copy(blob.digest, arrived.extend)
     assert len(arrived) == size
     assert (store.root / "cas" / "damaged" / blob.digest).stat().st_size == size
     with pytest.raises(MissingBlob):
-        store.pour(blob.digest, arrived.extend)
+        store.copy(blob.digest, arrived.extend)
 
 
 @pytest.mark.parametrize("size", [9, 11_000_017])
@@ -335,7 +335,7 @@ def test_who_cannot_take_what_is_poured_is_not_told_that_the_store_is_broken(sto
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        store.pour(blob.digest, refuse)
+        store.copy(blob.digest, refuse)
     assert threading.active_count() == before
     assert store.has(blob.digest, blob.size)
 
@@ -351,7 +351,7 @@ def test_a_disk_that_cannot_be_read_while_pouring_is_told_as_the_stores(
     (place,) = stored_files(store)
     monkeypatch.setattr(store, "_open", lambda digest: BadDisk(place))
     with pytest.raises(StoreError, match="Input/output error") as failure:
-        store.pour(blob.digest, bytearray().extend)
+        store.copy(blob.digest, bytearray().extend)
     assert failure.value.problems[0].code == "EPB503"
 
 

@@ -29,7 +29,7 @@ def materialised(store: BlobStore, folder: Path) -> bytes:
 
 def poured(store: BlobStore, folder: Path) -> bytes:
     pieces: list[bytes] = []
-    store.pour(DIGEST, lambda piece: pieces.append(bytes(piece)))
+    store.copy(DIGEST, lambda piece: pieces.append(bytes(piece)))
     return b"".join(pieces)
 
 
@@ -147,7 +147,7 @@ def test_a_download_that_becomes_a_blob_has_its_checksum_once_it_was_read(tmp_pa
 
 
 def test_a_checksum_goes_with_its_blob(store: BlobStore) -> None:
-    [thing] = store.things()
+    [thing] = store.entries()
     assert store.remove(thing)
     assert checksums(store) == []
 

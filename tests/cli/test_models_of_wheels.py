@@ -12,7 +12,7 @@ import pytest
 from small_wheels import write_wheel
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.cache.garbage import Leftovers
+from epbuild.cache.garbage import Garbage
 from epbuild.core.errors import EpbuildError, PlanError
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.models import fetch_model
@@ -113,11 +113,11 @@ def test_a_wheel_and_what_is_left_of_one_can_be_collected(index: Index) -> None:
     folder = index.fetch("package:my-models==1.0/onnx/det.onnx").parents[2]
     (left := folder.with_name("0" * 64 + ".part") / "my_models").mkdir(parents=True)
     (left / "half.onnx").write_bytes(b"half")
-    leftovers = Leftovers(index.store.root)
-    things = {thing.name: thing for thing in leftovers.things()}
+    garbage = Garbage(index.store.root)
+    things = {thing.name: thing for thing in garbage.entries()}
     assert things[f"remote/{left.parent.name}"].size == 4
     assert things[f"remote/{folder.name}"].size > sum(map(len, FILES.values()))
-    assert all(leftovers.remove(thing) for thing in things.values())
+    assert all(garbage.remove(thing) for thing in things.values())
     assert list(folder.parent.iterdir()) == []
 
 

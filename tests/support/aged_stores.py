@@ -71,7 +71,7 @@ class AgedStore:
         return {path.read_text(encoding="utf-8") for path in (self.root / "cas" / "sha256").rglob("*") if path.is_file()}
 
     def keys(self) -> set[str]:
-        return {thing.name for thing in self.records.things()}
+        return {thing.name for thing in self.records.entries()}
 
     def blob_file(self, digest: str) -> Path:
         return self.root / "cas" / "sha256" / digest[:2] / digest

@@ -1,4 +1,7 @@
-"""Who pushes to a registry: the user and password of the environment, or those that `docker login` left. Neither is ever shown."""
+"""Credentials for a registry: of the environment, or of `docker login`.
+
+Neither user nor password is ever shown.
+"""
 
 from __future__ import annotations
 

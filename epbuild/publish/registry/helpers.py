@@ -1,4 +1,4 @@
-"""Docker's credential helpers: programs that keep users and passwords, and give them to whoever runs as the user.
+"""Docker's credential helpers, which keep users and passwords.
 
 The protocol is that of https://github.com/docker/docker-credential-helpers: `docker-credential-NAME get`, with the registry on standard
 input, prints JSON, or one of a few known sentences and ends with a status. What a helper prints is never shown: it may be a secret.
