@@ -10,6 +10,7 @@ from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import climbs, is_anchored, unportable
 from epbuild.plan.steps import Emission, Genai, Merging, Part, PlannedTarget, SessionGroup
+from epbuild.recipe.forms import LAYOUT_FORMS, PACK_FORMS
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.model import Group, Output, Scalar, Setting
 from epbuild.recipe.template import TemplateError, substitute
@@ -38,7 +39,7 @@ def output_path(output: Output, group: Group, target: PlannedTarget, problems: l
         message = f"the output path '{path}' lies where epbuild keeps what it remembers"
         problems.append(Problem("EPB221", message, output.path.where, f"Write a path outside {WORKSPACE}."))
         return ""
-    if path and output.pack in ("zip", "tar.zst") and not path.endswith(f".{output.pack}"):
+    if path and output.pack is not None and PACK_FORMS[output.pack].is_file and not path.endswith(f".{output.pack}"):
         message = f"the archive '{path}' has a name that does not end in .{output.pack}"
         problems.append(Problem("EPB224", message, output.path.where, f"Let the path end in .{output.pack}."))
         return ""
@@ -80,7 +81,7 @@ def plan_part(
     return Part(
         group=group.name,
         target=target,
-        folder=posixpath.join(group.name, target.name) if output.layout == "ort-model-package" else "",
+        folder=posixpath.join(group.name, target.name) if LAYOUT_FORMS[output.layout].gathers else "",
         session_groups=tuple(session.id for session in groups),
         reproducible=all(session.reproducible for session in groups),
         models=work.models,
@@ -141,7 +142,7 @@ class _Part:
         self._merging = merging
         self._problems = problems
         self._taken = dict(_RESERVED)
-        if output.base is not None and output.layout != "directory" and target.name.casefold() == BASE:
+        if output.base is not None and LAYOUT_FORMS[output.layout].gathers and target.name.casefold() == BASE:
             message = f"the target '{target.name}' has the name of the variant that was not compiled"
             problems.append(Problem("EPB225", message, output.base.where, "Give the target another name."))
         self.models: dict[str, str] = {}
@@ -184,12 +185,12 @@ class _Part:
             self._problems.append(Problem("EPB225", message, output.base.where, "Leave 'base' out, or name other groups."))
             return
         self.base[member] = _relative(output.base, self._names(member, member), self._problems)
-        if output.layout == "directory":  # in a package it has a folder of its own
+        if not LAYOUT_FORMS[output.layout].gathers:  # in a package it has a folder of its own
             self.take(self.base[member], f"the base model '{member}'", output.base.where)
 
     def components(self) -> dict[str, str]:
         """What each model is called in a package."""
-        if self._output.layout != "ort-model-package":
+        if not LAYOUT_FORMS[self._output.layout].gathers:
             return {}
         found: dict[str, str] = {}
         for model in self.models:

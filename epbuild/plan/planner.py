@@ -22,6 +22,7 @@ from epbuild.plan.source_problems import in_place_of_graph, source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
 from epbuild.plan.steps import Action, Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
+from epbuild.recipe.forms import LAYOUT_FORMS
 from epbuild.recipe.model import CompileSettings, Group, GroupMember, InputShape, ModelSource, Output, Recipe
 
 # The scalars and shapes that models of all kinds have are no weights that anybody shares.
@@ -215,10 +216,10 @@ class _Work:
             if not path or part is None:
                 continue
             part = replace(part, verification=verification)
-            if output.layout == "directory":
-                self._add_emission(index, path, [part], f"{place}/")
-            else:
+            if LAYOUT_FORMS[output.layout].gathers:
                 self.gathered.setdefault((index, path), []).append(part)
+            else:
+                self._add_emission(index, path, [part], f"{place}/")
 
     def _add_verification(self, sessions: Sequence[SessionGroup], members: Sequence[GroupMember]) -> str | None:
         """Add the check of a group's numbers for one target; returns its id, or None where nothing is to be checked."""
@@ -430,7 +431,7 @@ def _labels(outputs: Iterable[Output]) -> Iterator[str]:
     for output in outputs:
         form: str = output.layout
         if output.pack is not None:
-            form = output.pack if output.layout == "directory" else f"{output.layout}.{output.pack}"
+            form = f"{LAYOUT_FORMS[output.layout].prefix}{output.pack}"
         counts[form] = number = counts.get(form, 0) + 1
         yield form + (f"-{number}" if number > 1 else "")
 

@@ -26,6 +26,7 @@ from epbuild.core.errors import Position, Problem
 from epbuild.onnxfile.connection import Connection
 from epbuild.onnxfile.headers import Dimension
 from epbuild.plan.custom_ops import CustomOps
+from epbuild.recipe.forms import PACK_FORMS
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.recipe.model import (
     CompileSettings,
@@ -451,7 +452,7 @@ class Emission:
     @property
     def is_file(self) -> bool:
         """Whether the output is one file, an archive."""
-        return self.pack in ("zip", "tar.zst")
+        return self.pack is not None and PACK_FORMS[self.pack].is_file
 
     @property
     def root(self) -> Path:

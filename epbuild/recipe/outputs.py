@@ -7,6 +7,7 @@ from typing import Any
 
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import Fields
+from epbuild.recipe.forms import PACK_FORMS
 from epbuild.recipe.model import Compression, CompressionMethod, Output, Pack, Reference, Setting
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.source import MappingNode, ScalarNode
@@ -19,8 +20,6 @@ _DEFAULT_MODEL = "${model}_ctx.onnx"
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
 # The most that a level may be, and what it is by default. Beyond 19 zstd wants far more memory, also of whoever unpacks.
 _LEVELS: Mapping[CompressionMethod, tuple[int, int]] = {"zstd": (19, 3), "deflate": (9, 6)}
-# What a pack may be compressed by. Of zip only what all readers of zip archives know: many do not open one with members by zstd.
-_METHODS: Mapping[Pack, CompressionMethod] = {"zip": "deflate", "tar.zst": "zstd", "oci": "zstd"}
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
 """The names that a glob matches in a section of the recipe; None where that cannot be told. What is wrong is noted."""
@@ -51,14 +50,15 @@ def read_output(fields: Fields, match: Match, problems: list[Problem]) -> Output
 
 def _compression(fields: Fields, pack: Pack | None, problems: list[Problem]) -> Compression | None:
     """How an output is compressed: a method, a method and its level, or the level of the one method of a `tar.zst`."""
-    method = _METHODS.get(pack) if pack is not None else None
+    form = PACK_FORMS.get(pack) if pack is not None else None
     entry = fields.entries.get("compression")
-    if method is None:
+    if form is None:
         return None  # without a pack, the schema refuses it
+    method = form.method
     most, default = _LEVELS[method]
     if entry is None:
-        return Compression(method, default) if pack == "tar.zst" else None
-    form = f"{{method: {method}, level: {default}}}"
+        return Compression(method, default) if form.always else None
+    example = f"{{method: {method}, level: {default}}}"
     level: int | None = None
     asked: str | None = method
     where = entry.node.where
@@ -71,13 +71,13 @@ def _compression(fields: Fields, pack: Pack | None, problems: list[Problem]) -> 
         asked = fields.text("compression")
     else:
         level, level_where = fields.whole("compression"), where
-        if pack != "tar.zst":
+        if not form.always:
             message = f"A level alone does not say by which method 'pack: {pack}' is compressed."
-            problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {form}."))
+            problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {example}."))
             return None
     if asked != method:
-        hint = f"Write {method}, or {form}" + (", or take 'pack: tar.zst', which zstd compresses." if pack == "zip" else ".")
-        reason = ": many programs could not open it" if (pack, asked) == ("zip", "zstd") else ""
+        hint = f"Write {method}, or {example}{form.hint}."
+        reason = form.refused.get(asked or "", "")
         problems.append(Problem(WRONG_VALUE, f"'pack: {pack}' is not compressed by {quoted(asked or '')}{reason}.", where, hint))
         return None
     if level is not None and not 1 <= level <= most:
