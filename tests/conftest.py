@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from projects import Project, copy_of_quickstart
+from projects import Project, built_once, copy_of_quickstart
 
 from epbuild.core.schemas import import_jsonschema
 
@@ -87,7 +87,21 @@ def project(tmp_path: Path) -> Project:
     return Project(folder, tmp_path / "cache")
 
 
+@pytest.fixture(scope="session")
+def quickstart_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with all that the quickstart compiles, to copy: built once in a test run."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    return built_once(shared / "quickstart", lambda folder: copy_of_quickstart(folder / "quickstart", folder / "cache"))
+
+
 @pytest.fixture
-def quickstart(tmp_path: Path) -> Project:
-    """The checked-in quickstart, not built yet."""
+def quickstart(tmp_path: Path, quickstart_store: Path) -> Project:
+    """The checked-in quickstart, not built yet, and a store that has its compiled models: a first build publishes, and compiles nothing."""
+    return copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache", quickstart_store)
+
+
+@pytest.fixture
+def new_quickstart(tmp_path: Path) -> Project:
+    """The checked-in quickstart with an empty store: a first build compiles."""
     return copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache")

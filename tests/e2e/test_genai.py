@@ -53,9 +53,9 @@ def python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory, quickstart_store: Path) -> Path:
     """The quickstart's decoder, whose models share weights, built by the real command; the folder of the quickstart."""
-    return _built(copy_of_quickstart(*_places(tmp_path_factory, "shared")))
+    return _built(copy_of_quickstart(*_places(tmp_path_factory, "shared"), quickstart_store))
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +110,8 @@ def stages_of(document: Mapping[str, Any]) -> list[Stage]:
     ]
 
 
-def test_a_file_of_genai_never_takes_the_place_of_a_model_as_it_was(tmp_path: Path) -> None:
-    project = copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache")
+def test_a_file_of_genai_never_takes_the_place_of_a_model_as_it_was(quickstart: Project) -> None:
+    project = quickstart
     (project.folder / "genai.json").write_text(json.dumps(BASE), encoding="utf-8")
     (project.folder / "weights.bin").write_text("somebody else's", encoding="utf-8")
     files = GENAI_KEY.replace("tokenizer.json", "weights.bin")

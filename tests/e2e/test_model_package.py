@@ -39,10 +39,10 @@ HTP = {"backend_type": "htp"}
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def built(tmp_path_factory: pytest.TempPathFactory, quickstart_store: Path) -> Project:
     """The quickstart, built by the real command."""
     folder = tmp_path_factory.mktemp("package")
-    project = copy_of_quickstart(folder / "quickstart", folder / "cache")
+    project = copy_of_quickstart(folder / "quickstart", folder / "cache", quickstart_store)
     text = project.recipe.read_text(encoding="utf-8")
     project.recipe.write_text(text[: text.index("outputs:")].replace("groups:", GROUP) + OUTPUT, encoding="utf-8")
     project.build()

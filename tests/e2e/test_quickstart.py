@@ -18,10 +18,10 @@ from epbuild.core.schemas import schema
 SOCS = ("SC8380XP", "SM8750")
 
 
-def test_each_soc_gets_two_models_and_one_binary_that_they_refer_to(quickstart: Project) -> None:
-    quickstart.build()
+def test_each_soc_gets_two_models_and_one_binary_that_they_refer_to(new_quickstart: Project) -> None:
+    new_quickstart.build()
     for soc in SOCS:
-        folder = quickstart.folder / f"dist/quickstart/decoder/snapdragon-{soc}"
+        folder = new_quickstart.folder / f"dist/quickstart/decoder/snapdragon-{soc}"
         assert sorted(path.name for path in folder.iterdir()) == [
             "decode_ctx.onnx",
             "manifest.json",
@@ -176,19 +176,19 @@ def test_dry_run_and_plan_tell_what_would_be_done_and_write_nothing(quickstart: 
     assert sorted(quickstart.folder.rglob("*")) == before
 
 
-def test_the_log_and_the_contents_of_a_result_can_be_read(quickstart: Project) -> None:
-    quickstart.build("epbuild.yaml", "emit:classifier/snapdragon-SM8750/*")
-    assert "compile:classifier/snapdragon-SM8750/classifier" in quickstart.epbuild("log").stdout.splitlines()
-    assert "onnxruntime" in quickstart.epbuild("log", "compile:classifier/snapdragon-SM8750/classifier").stdout
+def test_the_log_and_the_contents_of_a_result_can_be_read(new_quickstart: Project) -> None:
+    new_quickstart.build("epbuild.yaml", "emit:classifier/snapdragon-SM8750/*")
+    assert "compile:classifier/snapdragon-SM8750/classifier" in new_quickstart.epbuild("log").stdout.splitlines()
+    assert "onnxruntime" in new_quickstart.epbuild("log", "compile:classifier/snapdragon-SM8750/classifier").stdout
     model = "dist/quickstart/classifier/snapdragon-SM8750/classifier_ctx.onnx"
-    told = quickstart.epbuild("inspect", model)
+    told = new_quickstart.epbuild("inspect", model)
     assert told.returncode == 0
     assert "SM8750" in told.stdout
-    document = json.loads(quickstart.epbuild("inspect", model, "--json").stdout)
+    document = json.loads(new_quickstart.epbuild("inspect", model, "--json").stdout)
     assert document["ep_context_nodes"][0]["target"] == "SM8750"
     assert document["other_operators"] == {}
-    (quickstart.folder / model).with_name("classifier_qnn.bin").unlink()
-    assert quickstart.epbuild("inspect", model).returncode == 1
+    (new_quickstart.folder / model).with_name("classifier_qnn.bin").unlink()
+    assert new_quickstart.epbuild("inspect", model).returncode == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs compiled contexts comes in the Linux wheel")

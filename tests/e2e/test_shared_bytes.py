@@ -28,30 +28,30 @@ def note(events: list[dict[str, Any]]) -> str:
     return str(text)
 
 
-def test_a_group_is_held_to_what_sharing_must_save_and_measured_once_for_every_gate(quickstart: Project) -> None:
-    quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")
-    events = quickstart.build("epbuild.yaml", DECODER)
+def test_a_group_is_held_to_what_sharing_must_save_and_measured_once_for_every_gate(new_quickstart: Project) -> None:
+    new_quickstart.edit(EXPECT, f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}")
+    events = new_quickstart.build("epbuild.yaml", DECODER)
     assert measured(events) == MEASURED
-    shared, good = binaries(quickstart), quickstart.files()
-    logs = {path: path.stat().st_mtime_ns for path in (quickstart.folder / ".epbuild/logs").iterdir()}
+    shared, good = binaries(new_quickstart), new_quickstart.files()
+    logs = {path: path.stat().st_mtime_ns for path in (new_quickstart.folder / ".epbuild/logs").iterdir()}
 
-    quickstart.edit("min_ratio: 0.3", "min_ratio: 0.9")
-    done = quickstart.epbuild("run", "epbuild.yaml", DECODER)
+    new_quickstart.edit("min_ratio: 0.3", "min_ratio: 0.9")
+    done = new_quickstart.epbuild("run", "epbuild.yaml", DECODER)
     assert done.returncode == 1
     assert f"the context binaries and data have {shared:,} bytes shared, and " in done.stderr
     assert "sharing saves a ratio of 0.4" in done.stderr
     assert "the recipe expects at least 0.9" in done.stderr
     assert SHARE in done.stdout + done.stderr
 
-    quickstart.edit("min_ratio: 0.9", "min_ratio: 0.3")
-    again = quickstart.build("epbuild.yaml", DECODER)
+    new_quickstart.edit("min_ratio: 0.9", "min_ratio: 0.3")
+    again = new_quickstart.build("epbuild.yaml", DECODER)
     assert compiled(again) == emitted(again) == measured(again) == set()
-    assert quickstart.files() == good
-    assert logs == {path: path.stat().st_mtime_ns for path in (quickstart.folder / ".epbuild/logs").iterdir()}
+    assert new_quickstart.files() == good
+    assert logs == {path: path.stat().st_mtime_ns for path in (new_quickstart.folder / ".epbuild/logs").iterdir()}
 
-    quickstart.edit(f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}", EXPECT.replace("true", "false"))
-    quickstart.build("epbuild.yaml", DECODER)
-    alone = binaries(quickstart)
+    new_quickstart.edit(f"{EXPECT}, shared_bytes: {{min_ratio: 0.3}}", EXPECT.replace("true", "false"))
+    new_quickstart.build("epbuild.yaml", DECODER)
+    alone = binaries(new_quickstart)
     assert f"sharing saves {alone - shared:,} of {alone:,} bytes (ratio 0.4" in note(events)
 
 

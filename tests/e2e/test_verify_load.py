@@ -27,9 +27,10 @@ WEIGHTS_AT = 172_032
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def built(tmp_path_factory: pytest.TempPathFactory, quickstart_store: Path) -> Project:
     """The quickstart, built once for tests that only read it."""
-    project = copy_of_quickstart(tmp_path_factory.mktemp("built") / "quickstart", tmp_path_factory.mktemp("cache"))
+    folder = tmp_path_factory.mktemp("built")
+    project = copy_of_quickstart(folder / "quickstart", folder / "cache", quickstart_store)
     project.build("epbuild.yaml", "emit:*/snapdragon-SM8750/*")
     return project
 

@@ -7,9 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from epbuild.cache.location import toolchain_directory
 
@@ -79,7 +82,21 @@ def toolchain_python(name: str) -> Path:
     raise AssertionError(f"no toolchain with {name}")
 
 
-def copy_of_quickstart(folder: Path, cache: Path) -> Project:
+def copy_of_quickstart(folder: Path, cache: Path, store: Path | None = None) -> Project:
+    """The checked-in quickstart, with an empty store or a copy of one."""
     shutil.copytree(RECIPES / "models", folder / "models")
     shutil.copy(RECIPES / "quickstart.yaml", folder / "epbuild.yaml")
+    if store is not None:
+        shutil.copytree(store, cache)
     return Project(folder, cache)
+
+
+def built_once(folder: Path, build: Callable[[Path], Project]) -> Path:
+    """The store of what `build` builds below a folder that all processes of a test run share: the first builds, the others wait."""
+    folder.mkdir(exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        done = folder / "done"
+        if not done.exists():
+            build(folder).build()
+            done.touch()
+    return folder / "cache"
