@@ -54,16 +54,22 @@ def _exhaustive(config: pytest.Config) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what meets a real EP as slow, and as exhaustive the tests of properties and those that ask whether they shall be."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked as exhaustive, unless that is asked for: then with it what is a sample otherwise. Real EPs are slow."""
+    asked = _exhaustive(config)
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")] if not asked else []
     for item in items:
+        function = getattr(item, "obj", None)
+        if getattr(function, "is_hypothesis_test", False) or "exhaustive" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.exhaustive)
         if _REAL_EPS in item.path.parents:
             item.add_marker(pytest.mark.slow)
             if _HERE not in _SUPPORTED:
                 item.add_marker(pytest.mark.skip(reason=f"onnxruntime-qnn compiles on Linux x86-64 and Windows, not on {_HERE}"))
-        function = getattr(item, "obj", None)
-        if getattr(function, "is_hypothesis_test", False) or "exhaustive" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.exhaustive)
+    if left_out:
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

@@ -271,7 +271,13 @@ def pour_zeros(content: Artifact, write: Write) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there zeros take room")
 @pytest.mark.parametrize(
-    ("form", "size"), [("zip", (1 << 32) - 2), ("zip", (1 << 32) - 1), ("zip", 1 << 32), ("deflated", (1 << 32) - 1)]
+    ("form", "size"),
+    [
+        pytest.param("zip", (1 << 32) - 2, marks=pytest.mark.exhaustive),
+        ("zip", (1 << 32) - 1),
+        pytest.param("zip", 1 << 32, marks=pytest.mark.exhaustive),
+        pytest.param("deflated", (1 << 32) - 1, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_zip_archive_of_more_than_four_gibibytes_is_whole(form: Form, tmp_path: Path, size: int) -> None:
     sizes = {"a": size, "b": 9 * MIB, "c": 5}

@@ -27,10 +27,10 @@ DECODER = f"{DIST}/decoder/snapdragon-SM8750"
 
 
 @pytest.fixture
-def project(quickstart: Project) -> Project:
+def project(new_quickstart: Project) -> Project:
     """The quickstart for one SoC."""
-    quickstart.edit("[SC8380XP, SM8750]", "[SM8750]")
-    return quickstart
+    new_quickstart.edit("[SC8380XP, SM8750]", "[SM8750]")
+    return new_quickstart
 
 
 class Rows(HTMLParser):
