@@ -16,6 +16,7 @@ from epbuild.commands.execution import KeyedAction, WatchedExecution, last_writt
 from epbuild.commands.makers import maker_of
 from epbuild.commands.publishing import Publishing, step_record
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
+from epbuild.core.typed_json import from_json
 from epbuild.engine.action import Cost
 from epbuild.engine.events import (
     Outcome,
@@ -32,6 +33,7 @@ from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import Idle
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
+from epbuild.plan.result import CompileResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.publish.events import SharingSaved
@@ -191,7 +193,7 @@ class Actions:
         laid_out = {ident for emission in emitted for ident in emission.session_groups}
         for ident, made in ((ident, self._made[ident]) for ident in self._plan.session_groups if ident in self._made):
             if ident in laid_out or self._ledger.outcomes.get(made.group.steps[-1]) in ("built", "restored"):
-                saved = savings(made.group, made.result)
+                saved = savings(made.group, from_json(CompileResult, made.result))
                 if saved is not None:
                     yield saved
 
@@ -239,7 +241,7 @@ class Actions:
             measured = Measurement(seconds, result["measured"]["peak_memory"])
             self._workspace.record_measurement(self._subject(action.id), measured)
         self._made[action.id] = Made(action, key, document, result, needed)
-        for end in kind.ends(action, result):
+        for end in kind.ends(action, kind.read(result)):
             took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0
             self._ledger.end(StepFinished(end.step, outcome, seconds if took is None else took, end.note, end.size))
 
@@ -274,7 +276,8 @@ class Actions:
             raise failure.again()
 
     def _check(self, action: Action, result: Mapping[str, Any]) -> None:
-        unmet = kind_of(action).unmet(action, result)
+        kind = kind_of(action)
+        unmet = kind.unmet(action, kind.read(result))
         if unmet:
             raise VerifyError(*unmet)
 

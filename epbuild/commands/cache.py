@@ -18,8 +18,8 @@ from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.cache.roots import Roots
 from epbuild.commands.gc import LEASE, blob_sizes, readable_workspace
-from epbuild.compile.result_shape import action_records
 from epbuild.core.errors import StoreError
+from epbuild.plan.result import action_records
 
 _THREADS = min(4, os.cpu_count() or 1)
 _BATCH = 256

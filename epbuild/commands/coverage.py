@@ -9,6 +9,8 @@ from typing import Any
 
 from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem
+from epbuild.core.typed_json import from_json
+from epbuild.plan.result import CompileResult
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.verify.fallback import Outside
@@ -49,22 +51,21 @@ def _rows(
             )
             if result is not None:
                 accuracy = _accuracy(results.get(verification_id(group.group, group.target.name), {}), member.name)
-                yield replace(_covered(row, result, member.name), accuracy=accuracy)
+                yield replace(_covered(row, from_json(CompileResult, result), member.name), accuracy=accuracy)
             else:
                 yield replace(row, reason=_reason(group, row.step, problems or ()))
 
 
-def _covered(row: ModelCovered, result: Mapping[str, Any], member: str) -> ModelCovered:
-    model = next(model for model in result["models"] if model["member"] == member)
+def _covered(row: ModelCovered, result: CompileResult, member: str) -> ModelCovered:
+    model = result.model(member)
     outside = Outside.of(model)
-    files = {model["file"], *model["binaries"], *model["data"]}
     return replace(
         row,
         outcome="partial" if outside.count else "whole",
-        ep_context_nodes=len(model["nodes"]),
+        ep_context_nodes=len(model.nodes),
         outside=outside,
-        size=sum(result["artifacts"][name]["size"] for name in files),
-        seconds=result["measured"]["members"].get(member),
+        size=result.size(model.files),
+        seconds=result.measured.members.get(member),
     )
 
 

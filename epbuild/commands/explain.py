@@ -14,9 +14,9 @@ from epbuild.cache.memory import Memory
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.run import Request, survey, workspace_of
-from epbuild.compile.result_shape import action_records
 from epbuild.core.errors import PlanError, Problem
 from epbuild.plan.key import Change, changes
+from epbuild.plan.result import action_records
 from epbuild.plan.steps import Action, Step
 from epbuild.survey.status import ActionStatus, StepState, Survey
 

@@ -14,8 +14,8 @@ from epbuild.cache.leases import lease
 from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
-from epbuild.compile.result_shape import is_action_record
 from epbuild.core.errors import Problem, StoreError
+from epbuild.plan.result import is_action_record
 from epbuild.survey.orphans import RESULTS, files_of
 
 LEASE = "upkeep"

@@ -22,7 +22,6 @@ from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStar
 from epbuild.commands.locked import HeldLock, check_lock, hold_lock, locked_wheels
 from epbuild.commands.remote import RemoteModels
 from epbuild.commands.removal import remove_orphan
-from epbuild.compile.result_shape import action_records
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import EnvironmentFailure, Problem, RecipeError, StoreError
 from epbuild.engine.action import Runnable
@@ -33,6 +32,7 @@ from epbuild.engine.scheduler import Scheduler
 from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.possible import obstacles
 from epbuild.plan.preparing import Preparation
+from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSource, Recipe

@@ -10,8 +10,10 @@ from typing import Any
 from epbuild.compile.executor import execute, remake
 from epbuild.compile.sharing import measure_alone
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StepId
+from epbuild.core.typed_json import from_json
 from epbuild.onnxfile.headers import read_header
 from epbuild.plan.possible import obstacle
+from epbuild.plan.result import CompileResult
 from epbuild.plan.source_problems import source_problems
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.execution import Execution, Workplace
@@ -35,10 +37,11 @@ class GroupMaker:
         return execute(action, execution)
 
     def finish(self, action: SessionGroup, result: Mapping[str, Any], work: Workplace) -> Iterator[Mapping[str, Any]]:
-        for member in unmeasured(action, result):
+        found = from_json(CompileResult, result)
+        for member in unmeasured(action, found):
             with work.open(member.name) as execution:
-                result = with_alone(result, member, measure_alone(action, member, execution))
-            yield result
+                found = with_alone(found, member, measure_alone(action, member, execution))
+            yield {**result, "alone": dict(found.alone)}
 
     def remake(self, action: SessionGroup, execution: Execution) -> Mapping[str, Path]:
         return remake(action, execution)

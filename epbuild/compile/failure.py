@@ -10,12 +10,13 @@ from typing import Any
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.units import counted
+from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, diagnose
 from epbuild.toolchain.log_lines import told_once
 from epbuild.toolchain.process import Ending
 from epbuild.verify.expectations import most_concerned
-from epbuild.verify.fallback import LeftNode, Outside
+from epbuild.verify.fallback import Outside
 
 # Under `ulimit -v`, QNN failed with 83 to 99 % of it mapped, and logged for one that it could validate no node.
 _NEARLY = 0.75

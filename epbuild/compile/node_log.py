@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from epbuild.catalog.facts import NodeLogRules
 from epbuild.onnxfile.headers import NamedNode
+from epbuild.plan.result import LeftNode
 from epbuild.toolchain.process import Worth
-from epbuild.verify.fallback import LeftNode
 
 VERBOSE = 0
 """The severity of a session's log at which everything is said."""

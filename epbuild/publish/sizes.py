@@ -9,6 +9,7 @@ from typing import Any
 
 from epbuild.output.owned import listed_files
 from epbuild.plan.outputs import MANIFEST
+from epbuild.plan.result import CompileResult
 from epbuild.plan.steps import STATEMENT, SessionGroup
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.verify.expectations import shared_bytes, unmeasured
@@ -49,7 +50,7 @@ def _tells_of_others(path: str) -> bool:
     return PurePosixPath(path).name == MANIFEST or path.endswith(STATEMENT)
 
 
-def savings(group: SessionGroup, result: Mapping[str, Any]) -> SharingSaved | None:
+def savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
     """What sharing saves in what a session group made, or can save; None where nothing is shared, or nobody knows.
 
     Where the recipe asks what sharing must save, every member has been compiled alone: then it is measured. Otherwise it is what the
@@ -62,8 +63,8 @@ def savings(group: SessionGroup, result: Mapping[str, Any]) -> SharingSaved | No
     if group.min_shared_ratio is not None and not unmeasured(group, result):
         measured = shared_bytes(result)
         return SharingSaved(step, measured.alone, measured.shared, measured=True)
-    users = Counter(name for model in result["models"] for name in {*model["binaries"], *model["data"]})
-    weights = result.get("source_weights")
-    if weights is None or not weights["total_bytes"] or max(users.values(), default=0) < 2:
+    users = Counter(name for model in result.models for name in {*model.binaries, *model.data})
+    weights = result.source_weights
+    if weights is None or not weights.total_bytes or max(users.values(), default=0) < 2:
         return None
-    return SharingSaved(step, weights["total_bytes"], weights["stored_bytes"], measured=False)
+    return SharingSaved(step, weights.total_bytes, weights.stored_bytes, measured=False)

@@ -10,9 +10,10 @@ from typing import Any
 from epbuild.catalog.catalog import BUILT_IN, SUFFIX
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
+from epbuild.plan.result import LeftNode
 from epbuild.report.amounts import amount
 from epbuild.report.terminal import coloured, painted
-from epbuild.verify.fallback import LeftNode, Outside
+from epbuild.verify.fallback import Outside
 
 _WIDTH = 80
 _LABEL = 16

@@ -11,12 +11,15 @@ from typing import Any, Generic, TypeVar
 from epbuild.cache.blobs import BlobStore
 from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
+from epbuild.core.typed_json import from_json
 from epbuild.engine.capacity import estimated_memory
 from epbuild.plan.made import Made
+from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action
 from epbuild.toolchain.environment import Environment
 
 A = TypeVar("A", bound=Action)
+R = TypeVar("R", bound=ActionResult)
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,17 @@ class StepEnd:
     size: int | None = None
 
 
-class Kind(ABC, Generic[A]):
+class Kind(ABC, Generic[A, R]):
     """One kind of action, and the words for its work: when it begins, when it begins again, and when it is done."""
 
     doing: str
     doing_again: str
     done: str
+    result: type[R]
+
+    def read(self, document: Mapping[str, Any]) -> R:
+        """A result that a record holds as JSON. Raises MalformedJson."""
+        return from_json(self.result, document)
 
     def unknown(self, action: A) -> Sequence[str]:
         """Why its key cannot be known yet, whatever it needs, as reasons for work."""
@@ -61,11 +69,11 @@ class Kind(ABC, Generic[A]):
         """What its toolchain is to it, as the document holds it."""
         return environment.identity(())
 
-    def unmet(self, action: A, result: Mapping[str, Any]) -> Sequence[Problem]:
+    def unmet(self, action: A, result: R) -> Sequence[Problem]:
         """What is asked of any result and is no part of the key, and this result does not meet."""
         return ()
 
-    def unfinished(self, action: A, result: Mapping[str, Any]) -> Sequence[str]:
+    def unfinished(self, action: A, result: R) -> Sequence[str]:
         """What a result still lacks that its maker adds to it, as reasons for work."""
         return ()
 
@@ -97,7 +105,7 @@ class Kind(ABC, Generic[A]):
         """The bytes of memory that it takes: as the recipe says, else as `measured` last time, else by its size."""
         return measured or estimated_memory(self.size(action))
 
-    def ends(self, action: A, result: Mapping[str, Any]) -> Iterator[StepEnd]:
+    def ends(self, action: A, result: R) -> Iterator[StepEnd]:
         """How each of its steps ended."""
         for step in action.steps:
             yield StepEnd(step, None if step == action.id else 0.0)

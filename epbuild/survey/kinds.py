@@ -13,14 +13,14 @@ from epbuild.survey.preparations import Preparations
 from epbuild.survey.session_groups import SessionGroups
 from epbuild.survey.verifications import Verifications
 
-KINDS: Mapping[type, Kind[Any]] = {
+KINDS: Mapping[type, Kind[Any, Any]] = {
     Preparation: Preparations(),
     SessionGroup: SessionGroups(),
     Verification: Verifications(),
 }
 
 
-def kind_of(action: Action) -> Kind[Any]:
+def kind_of(action: Action) -> Kind[Any, Any]:
     """The kind of an action. Raises KeyError where its results are not in the store."""
     return KINDS[type(action)]
 

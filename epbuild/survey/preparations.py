@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.plan.made import Made, prepared_files
 from epbuild.plan.preparing import Preparation, preparation_document
+from epbuild.plan.result import PreparationResult
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
 
 
-class Preparations(Kind[Preparation]):
+class Preparations(Kind[Preparation, PreparationResult]):
     """What is done to a model before it is compiled."""
 
     doing = "staging"
     doing_again = "preparing again"
     done = "prepared"
+    result = PreparationResult
 
     def unknown(self, action: Preparation) -> Sequence[str]:
         if action.after is None and action.source is None:
@@ -33,5 +35,5 @@ class Preparations(Kind[Preparation]):
     def memory(self, action: Preparation, measured: int | None) -> int:
         return action.memory or super().memory(action, measured)
 
-    def ends(self, action: Preparation, result: Mapping[str, Any]) -> Iterator[StepEnd]:
-        yield StepEnd(action.id, None, "", sum(blob["size"] for blob in result["artifacts"].values()))
+    def ends(self, action: Preparation, result: PreparationResult) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, "", sum(file.size for file in result.artifacts.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from epbuild.core.errors import Problem
 from epbuild.onnxfile.headers import read_header
 from epbuild.plan.made import Made, prepared_files
 from epbuild.plan.request import CompileRequest
+from epbuild.plan.result import CompileResult
 from epbuild.plan.shapes import sized
 from epbuild.plan.steps import Member, SessionGroup
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
@@ -21,12 +22,13 @@ from epbuild.verify.compiled import check_shared_bytes
 from epbuild.verify.expectations import shared_bytes, unmeasured, unmet_expectations
 
 
-class SessionGroups(Kind[SessionGroup]):
+class SessionGroups(Kind[SessionGroup, CompileResult]):
     """What compiles models, and shares weights between them."""
 
     doing = "staging"
     doing_again = "compiling again"
     done = "compiled"
+    result = CompileResult
 
     def unknown(self, action: SessionGroup) -> Sequence[str]:
         return [
@@ -49,14 +51,14 @@ class SessionGroups(Kind[SessionGroup]):
     def identity(self, action: SessionGroup, environment: Environment) -> dict[str, Any]:
         return environment.identity(*action.uses)
 
-    def unmet(self, action: SessionGroup, result: Mapping[str, Any]) -> Sequence[Problem]:
+    def unmet(self, action: SessionGroup, result: CompileResult) -> Sequence[Problem]:
         """What of `expect` a result does not meet; what sharing saves is not judged before it is measured."""
         problems = unmet_expectations(action, result)
         if action.min_shared_ratio is not None and not unmeasured(action, result):
             problems += check_shared_bytes(shared_bytes(result), action.steps[-1], action.min_shared_ratio)
         return problems
 
-    def unfinished(self, action: SessionGroup, result: Mapping[str, Any]) -> Sequence[str]:
+    def unfinished(self, action: SessionGroup, result: CompileResult) -> Sequence[str]:
         return [f"the model '{member.name}' is not measured alone yet" for member in unmeasured(action, result)]
 
     def known_differences(self, action: SessionGroup) -> Sequence[KnownDifference]:
@@ -79,12 +81,12 @@ class SessionGroups(Kind[SessionGroup]):
     def memory(self, action: SessionGroup, measured: int | None) -> int:
         return action.memory or super().memory(action, measured)
 
-    def ends(self, action: SessionGroup, result: Mapping[str, Any]) -> Iterator[StepEnd]:
-        took = result["measured"]["members"]
+    def ends(self, action: SessionGroup, result: CompileResult) -> Iterator[StepEnd]:
+        took = result.measured.members
         for step, member in itertools.zip_longest(action.steps, action.members):
-            name = member.name if member else None
-            note, size = _note(action, result, name)
-            yield StepEnd(step, took.get(name, None if step == action.id else 0.0), note, size)
+            note, size = _note(action, result, member.name if member else None)
+            seconds = took.get(member.name) if member else None
+            yield StepEnd(step, 0.0 if seconds is None and step != action.id else seconds, note, size)
 
 
 def _sized(member: Member) -> Member:
@@ -97,21 +99,20 @@ def _sized(member: Member) -> Member:
         return member
 
 
-def _note(group: SessionGroup, result: Mapping[str, Any], member: str | None) -> tuple[str, int]:
-    """What a finished compile or share step is worth telling, and the bytes that it wrote: a shared binary is the share step's."""
-    models = [model for model in result["models"] if member in (None, model["member"])]
-    files = {model["file"] for model in models if member}
+def _note(group: SessionGroup, result: CompileResult, member: str | None) -> tuple[str, int]:
+    """The note on a finished compile or share step, and the bytes that it wrote: a shared binary is the share step's."""
+    models = [model for model in result.models if member in (None, model.member)]
+    files = {model.file for model in models if member}
     if member is None or not group.share:
-        files |= {name for model in models for name in model["binaries"]}
-    size = sum(result["artifacts"][name]["size"] for name in files)
+        files |= {name for model in models for name in model.binaries}
+    size = result.size(files)
     if member is None:
         note = f"{len(models)} models"
         if group.min_shared_ratio is not None:
             found = shared_bytes(result)
             note += f", sharing saves {found.saved:,} of {found.alone:,} bytes (ratio {found.shown_ratio})"
-        if "shared_initializers" in result:
-            stored, total = (result["shared_initializers"][name] for name in ("stored_bytes", "total_bytes"))
-            note += f", weights shared in ONNX: {stored:,} bytes instead of {total:,}"
+        if (shared := result.shared_initializers) is not None:
+            note += f", weights shared in ONNX: {shared.stored_bytes:,} bytes instead of {shared.total_bytes:,}"
         return note, size
-    nodes, others = len(models[0]["nodes"]), models[0]["fallback_nodes"]
+    nodes, others = len(models[0].nodes), models[0].fallback_nodes
     return ("" if (nodes, others) == (1, 0) else f"{nodes} EPContext nodes, {others} nodes left outside the EP"), size

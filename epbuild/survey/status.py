@@ -24,6 +24,7 @@ from epbuild.cache.memory import UNKNOWN, Configuration
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import BuildError, PlanError, Problem
+from epbuild.core.typed_json import MalformedJson
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
 from epbuild.output.parts import Inputs
@@ -183,7 +184,11 @@ class Surveyor:
     def _lacks(self, action: Action, result: Mapping[str, Any]) -> tuple[str, ...]:
         """What stands between what is asked of an action and a result, as reasons for work: what is not met, else what is not finished."""
         kind = kind_of(action)
-        return tuple(problem.message for problem in kind.unmet(action, result)) or tuple(kind.unfinished(action, result))
+        try:
+            known = kind.read(result)
+        except MalformedJson:
+            return (_LOST,)
+        return tuple(problem.message for problem in kind.unmet(action, known)) or tuple(kind.unfinished(action, known))
 
     def _stored(
         self,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import Problem
+from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.made import Made
+from epbuild.plan.result import VerificationResult
 from epbuild.plan.verification import CheckedMember, Compiled, Verification, verification_document
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
 from epbuild.toolchain.environment import Environment
@@ -18,12 +20,13 @@ from epbuild.verify.live.judging import note, unmet_numbers
 from epbuild.verify.live.model import other_values
 
 
-class Verifications(Kind[Verification]):
+class Verifications(Kind[Verification, VerificationResult]):
     """What runs compiled models and compares their outputs with those of their sources."""
 
     doing = "checking numbers"
     doing_again = "checking numbers again"
     done = "checked"
+    result = VerificationResult
 
     def resolved(self, action: Verification, needed: Sequence[Made], store: BlobStore) -> Verification:
         action = replace(action, compiled=tuple(map(_compiled, needed)))
@@ -35,8 +38,8 @@ class Verifications(Kind[Verification]):
     def identity(self, action: Verification, environment: Environment) -> dict[str, Any]:
         return environment.identity(*action.uses)
 
-    def unmet(self, action: Verification, result: Mapping[str, Any]) -> Sequence[Problem]:
-        return [problem for checked in action.members for problem in unmet_numbers(action, checked, result)]
+    def unmet(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
+        return [problem for checked in action.members for problem in unmet_numbers(action, checked, to_json(result))]
 
     def compares(self, action: Verification) -> bool:
         return False  # it leaves figures, and no files
@@ -44,8 +47,8 @@ class Verifications(Kind[Verification]):
     def memory(self, action: Verification, measured: int | None) -> int:
         return action.memory_asked or super().memory(action, measured)
 
-    def ends(self, action: Verification, result: Mapping[str, Any]) -> Iterator[StepEnd]:
-        yield StepEnd(action.id, None, note(result))
+    def ends(self, action: Verification, result: VerificationResult) -> Iterator[StepEnd]:
+        yield StepEnd(action.id, None, note(to_json(result)))
 
 
 def _compiled(made: Made) -> Compiled:

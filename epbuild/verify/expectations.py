@@ -6,28 +6,28 @@ recipe comes to say of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 from epbuild.catalog.catalog import CPU_EP
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
+from epbuild.plan.result import CompileResult, ModelResult
 from epbuild.plan.steps import Member, PlannedTarget, SessionGroup
 from epbuild.verify.compiled import SharedBytes
 from epbuild.verify.fallback import Outside
 
-_ALONE = "alone"  # where a result holds the bytes of each member compiled alone, by the member's name
 _MOST_HINTS = 2
 _FEW = 0.1
 """A hint that concerns no more than this part of the nodes outside is left out: these often go when the others do."""
 _ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}}}`, or end the target's `eps` with {}."
 
 
-def unmet_expectations(group: SessionGroup, result: Mapping[str, Any]) -> list[Problem]:
+def unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
     """What is not as the recipe wants it of each model in a session group's result."""
     members = {member.name: member for member in group.members}
-    return [problem for model in result["models"] for problem in _unmet(group, members[model["member"]], model)]
+    return [problem for model in result.models for problem in _unmet(group, members[model.member], model)]
 
 
 def most_concerned(target: PlannedTarget, outside: Outside) -> list[tuple[str, Limitation]]:
@@ -41,9 +41,9 @@ def most_concerned(target: PlannedTarget, outside: Outside) -> list[tuple[str, L
     return [item for nodes, item in ranked if nodes > outside.count * _FEW]
 
 
-def _unmet(group: SessionGroup, member: Member, model: Mapping[str, Any]) -> Iterator[Problem]:
+def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[Problem]:
     step = StepId(group.steps[-1])
-    wanted, compiled = member.expect.ep_context_nodes, len(model["nodes"])
+    wanted, compiled = member.expect.ep_context_nodes, len(model.nodes)
     if wanted is not None and compiled != wanted:
         message = f"the model '{member.name}' became {compiled} EPContext nodes; the recipe expects {wanted}"
         yield Problem("EPB609", message, step)
@@ -62,19 +62,19 @@ def _unmet(group: SessionGroup, member: Member, model: Mapping[str, Any]) -> Ite
         yield Problem("EPB609", f"{message}. The recipe expects {most} at most", step, hint)
 
 
-def unmeasured(group: SessionGroup, result: Mapping[str, Any]) -> tuple[Member, ...]:
+def unmeasured(group: SessionGroup, result: CompileResult) -> tuple[Member, ...]:
     """The members whose size alone the group's `expect` needs, and a result lacks."""
     if group.min_shared_ratio is None:
         return ()
-    return tuple(member for member in group.members if member.name not in result.get(_ALONE, {}))
+    return tuple(member for member in group.members if member.name not in result.alone)
 
 
-def with_alone(result: Mapping[str, Any], member: Member, size: int) -> dict[str, Any]:
-    """A result that also says what a member comes to alone."""
-    return {**result, _ALONE: {**result.get(_ALONE, {}), member.name: size}}
+def with_alone(result: CompileResult, member: Member, size: int) -> CompileResult:
+    """A result that also has the bytes of a member compiled alone."""
+    return replace(result, alone={**result.alone, member.name: size})
 
 
-def shared_bytes(result: Mapping[str, Any]) -> SharedBytes:
+def shared_bytes(result: CompileResult) -> SharedBytes:
     """What sharing comes to, by a result in which every member is measured."""
-    names = {name for model in result["models"] for name in (*model["binaries"], *model["data"])}
-    return SharedBytes(sum(result["artifacts"][name]["size"] for name in names), sum(result[_ALONE].values()))
+    names = (name for model in result.models for name in (*model.binaries, *model.data))
+    return SharedBytes(result.size(names), sum(result.alone.values()))

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from epbuild.core.units import counted
+from epbuild.plan.result import LeftNode, ModelResult
 
 _SHOWN = 5
 """The most operators, and the most reasons, that a sentence names."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeftNode:
-    """A node outside the EPs: its name (empty where it has none), its operator with its domain, and why; None: no EP said."""
-
-    node: str
-    operator: str
-    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -31,9 +23,9 @@ class Outside:
     nodes: tuple[LeftNode, ...]
 
     @classmethod
-    def of(cls, model: Mapping[str, Any]) -> Outside:
+    def of(cls, model: ModelResult) -> Outside:
         """Those of a model of a session group's result."""
-        return cls(model["member"], model["fallback_nodes"], tuple(LeftNode(**left) for left in model.get("left", ())))
+        return cls(model.member, model.fallback_nodes, model.left)
 
     @property
     def operators(self) -> dict[str, int]:

@@ -13,8 +13,8 @@ from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import ModelHeader, operator_name, read_header
 from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.result import LeftNode
 from epbuild.verify.checks import read_target
-from epbuild.verify.fallback import LeftNode
 from epbuild.verify.makers import COMPATIBILITY, entry_of
 from epbuild.verify.manifest import NAME, BadManifest, read_manifest
 from epbuild.verify.payload import Payload

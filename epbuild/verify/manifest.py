@@ -11,7 +11,7 @@ from typing import Any
 
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.core.schemas import import_jsonschema, schema
-from epbuild.verify.fallback import LeftNode
+from epbuild.plan.result import LeftNode
 
 NAME = "manifest.json"
 _FORMAT = 1

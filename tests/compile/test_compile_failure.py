@@ -16,10 +16,10 @@ from small_builds import COMPILES, sharing_group
 from epbuild.catalog.facts import Limitation
 from epbuild.compile.failure import compile_error
 from epbuild.core.errors import BuildError, EnvironmentFailure
+from epbuild.plan.result import LeftNode
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.log_lines import last_words, tells_progress, told_once
 from epbuild.toolchain.process import Ending, plain
-from epbuild.verify.fallback import LeftNode
 
 GROUP = sharing_group("prefill", "decode", timeout=90)
 LOG = ".epbuild/logs/decoder.log"

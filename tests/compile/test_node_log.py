@@ -5,7 +5,7 @@ from __future__ import annotations
 from epbuild.catalog.catalog import entry
 from epbuild.compile.node_log import MARK, NodeLog
 from epbuild.onnxfile.headers import NamedNode
-from epbuild.verify.fallback import LeftNode
+from epbuild.plan.result import LeftNode
 
 RULES = entry("QNNExecutionProvider").node_log
 WHEN = "2026-11-22 14:15:52.651271482 [{}:onnxruntime:, {}.cc:1 f] "

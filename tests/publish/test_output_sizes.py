@@ -10,6 +10,7 @@ import pytest
 from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
 from epbuild.commands.events import OutputRemoved
+from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, StoredBytes, StoredFile
 from epbuild.publish import sizes as sizes_of
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 
@@ -169,18 +170,21 @@ def test_a_group_that_does_not_share_saves_nothing(workshop: Workshop) -> None:
     assert savings(workshop) == []
 
 
-def result_of(first: str, second: str, **more: object) -> dict[str, object]:
+def result_of(first: str, second: str, weights: StoredBytes | None = None) -> CompileResult:
     """A result in which two models name these binaries."""
-    models = [{"member": name, "binaries": {name_: "EP"}, "data": []} for name, name_ in (("prefill", first), ("decode", second))]
-    return {"models": models, "artifacts": {first: {"size": 10}, second: {"size": 10}}, **more}
+    models = (
+        ModelResult(name, ModelSignature((), ()), f"{name}.onnx", {binary: "EP"}, (), (), 0, {})
+        for name, binary in (("prefill", first), ("decode", second))
+    )
+    file = StoredFile("d", 10)
+    return CompileResult({first: file, second: file}, file, Measurements(1.0, {}, None), tuple(models), source_weights=weights)
 
 
 def test_nothing_is_claimed_where_no_file_is_shared_or_nobody_counted() -> None:
     group = sharing_group("prefill", "decode")
-    weights = {"total_bytes": 1600, "stored_bytes": 1200}
-    told = sizes_of.savings(group, result_of("a.bin", "a.bin", source_weights=weights))
+    weights = StoredBytes(1200, 1600)
+    told = sizes_of.savings(group, result_of("a.bin", "a.bin", weights))
     assert told == SharingSaved("share:decoder/npu", 1600, 1200, measured=False)
-    assert sizes_of.savings(group, result_of("a.bin", "b.bin", source_weights=weights)) is None
+    assert sizes_of.savings(group, result_of("a.bin", "b.bin", weights)) is None
     assert sizes_of.savings(group, result_of("a.bin", "a.bin")) is None, "made before weights were counted"
-    none = {"total_bytes": 0, "stored_bytes": 0}
-    assert sizes_of.savings(group, result_of("a.bin", "a.bin", source_weights=none)) is None
+    assert sizes_of.savings(group, result_of("a.bin", "a.bin", StoredBytes(0, 0))) is None

@@ -10,9 +10,10 @@ import pytest
 from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem, StepId
 from epbuild.engine.events import Event, Progress, RunFinished, StepFailed
+from epbuild.plan.result import LeftNode
 from epbuild.report.coverage import coverage_document, print_coverage, print_coverage_markdown
 from epbuild.report.reporter import reporter
-from epbuild.verify.fallback import LeftNode, Outside
+from epbuild.verify.fallback import Outside
 
 UNSUPPORTED = "Operators of type `MatMulInteger` are not supported by QNN EP"
 WHOLE = ModelCovered("compile:zoo/a/yolo", "yolo", "a", "whole", 1, Outside("yolo", 0, ()), None, 6_700_000, 4.04)

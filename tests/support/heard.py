@@ -29,8 +29,9 @@ from epbuild.engine.events import (
     StepStarted,
     Warned,
 )
+from epbuild.plan.result import LeftNode
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
-from epbuild.verify.fallback import LeftNode, Outside
+from epbuild.verify.fallback import Outside
 
 COMPILE = "compile:decoder/snapdragon-SC8380XP/prefill"
 SHARE = "share:decoder/snapdragon-SC8380XP"

@@ -36,7 +36,7 @@ FIRST_LINES: set[str] = {
     "epbuild.compile.executor",
     "epbuild.compile.node_log",
     "epbuild.compile.node_names",
-    "epbuild.compile.result_shape",
+    "epbuild.plan.result",
     "epbuild.compile.sharing",
     "epbuild.compile.worker",
     "epbuild.compile.worker.compile",

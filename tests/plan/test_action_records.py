@@ -15,7 +15,7 @@ from small_builds import Workshop
 
 from epbuild.commands.cache import check_cache
 from epbuild.commands.gc import blobs_of
-from epbuild.compile.result_shape import action_records, is_action_record
+from epbuild.plan.result import action_records, is_action_record
 from epbuild.report.cache import NoBar
 
 SEED = 7

@@ -1,0 +1,259 @@
+"""`CompileResult` and the results of other actions, whose JSON the cache keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from epbuild.cache.records import ActionRecords
+from epbuild.core.typed_json import MalformedJson, from_json
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file in the store."""
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What an action cost, and what each member of a session group took; the seconds of those, by name."""
+
+    seconds: float
+    members: Mapping[str, float]
+    peak_memory: int | None
+
+
+@dataclass(frozen=True)
+class ActionResult:
+    """What every action comes to: its artifacts by name, its log and its cost."""
+
+    artifacts: Mapping[str, StoredFile]
+    log: StoredFile
+    measured: Measurements
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The artifacts that it refers to."""
+        return ()
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """An input or an output of a model."""
+
+    name: str
+    type: str
+    shape: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True)
+class ModelSignature:
+    """The inputs and outputs of what was compiled, and the weights file beside it that it shares."""
+
+    inputs: tuple[ValueType, ...]
+    outputs: tuple[ValueType, ...]
+    weights_file: str | None = None
+
+
+@dataclass(frozen=True)
+class ContextNode:
+    """An EPContext node; attributes that are absent, or at the schema's default, are None."""
+
+    name: str
+    source: str | None
+    main_context: int
+    embed_mode: int
+    partition_name: str | None = None
+    ep_sdk_version: str | None = None
+    onnx_model_filename: str | None = None
+    hardware_architecture: str | None = None
+    notes: str | None = None
+    max_size: int | None = None
+    reference: str | None = None
+    payload_bytes: int | None = None
+    others: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftNode:
+    """A node outside the EPs: its name (empty where it has none), its operator with its domain, and why; None: no EP reported it."""
+
+    node: str
+    operator: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """What a member of a session group was compiled to: files are artifacts of the result."""
+
+    member: str
+    source: ModelSignature
+    file: str
+    binaries: Mapping[str, str]
+    """The EP that made each context binary, by the binary's name."""
+    data: tuple[str, ...]
+    nodes: tuple[ContextNode, ...]
+    fallback_nodes: int
+    compatibility: Mapping[str, str]
+    left: tuple[LeftNode, ...] = ()
+    """The nodes outside the EPs; fewer than `fallback_nodes` in results of releases that did not list them."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All that it takes to run it."""
+        return (self.file, *self.binaries, *self.data)
+
+
+@dataclass(frozen=True)
+class StoredBytes:
+    """The bytes of weights, equal contents once, and each time that they are there."""
+
+    stored_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class CompileResult(ActionResult):
+    """What a session group came to."""
+
+    models: tuple[ModelResult, ...]
+    alone: Mapping[str, int] = field(default_factory=dict)
+    """The bytes of each member compiled alone, by name, where that was measured."""
+    shared_initializers: StoredBytes | None = None
+    source_weights: StoredBytes | None = None
+
+    @property
+    def names(self) -> Iterable[str]:
+        return (name for model in self.models for name in model.files)
+
+    def model(self, member: str) -> ModelResult:
+        """That of a member."""
+        return next(model for model in self.models if model.member == member)
+
+    def size(self, names: Iterable[str]) -> int:
+        """The bytes of some of its artifacts, each once."""
+        return sum(self.artifacts[name].size for name in set(names))
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """The files of a prepared model."""
+
+    file: str
+    external: tuple[str, ...]
+    subgraph_data: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PreparationResult(ActionResult):
+    """What a preparation came to."""
+
+    model: PreparedModel
+
+    @property
+    def names(self) -> Iterable[str]:
+        return (self.model.file, *self.model.external)
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """The figures of one output of a member, and what they are from."""
+
+    member: str
+    output: str
+    kind: str
+    evidence: str
+    on: str
+    reference: str
+    at: str
+    bits: int
+    samples: int
+    elements: int
+    undefined: int
+    lost: int
+    cosine: float | None
+    snr_db: float | None
+    max_abs: float | None
+    max_rel: float | None
+    top1: float | None
+    largest: float
+    largest_got: float
+    constant: bool
+    quantised: bool
+    unshared: bool
+    worst: str | None
+
+
+@dataclass(frozen=True)
+class UnjudgedMember:
+    """A member whose numbers could not be found here, and why."""
+
+    member: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class VerificationResult(ActionResult):
+    """What a check of numbers came to."""
+
+    figures: tuple[FigureRow, ...]
+    unjudged: tuple[UnjudgedMember, ...]
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Members:
+    members: tuple[_Named, ...]
+
+
+@dataclass(frozen=True)
+class _SourceGraph:
+    graph: str
+
+
+@dataclass(frozen=True)
+class _Source:
+    source: Mapping[str, _SourceGraph]
+
+
+_KINDS: Mapping[str | None, tuple[type, type[ActionResult]]] = {
+    None: (_Members, CompileResult),
+    "verify": (_Members, VerificationResult),
+    "prepare": (_Source, PreparationResult),
+}
+"""By the `kind` in the key document, of which that of a session group has none: what is read of the document, and the result."""
+
+
+def action_records(root: Path) -> ActionRecords:
+    """The action records in the store at `root`."""
+    return ActionRecords(root, is_action_record)
+
+
+def is_action_record(record: Mapping[str, Any]) -> bool:
+    """Whether a record has the shape of its kind of action, a model for each member, and all that its models refer to as artifacts.
+
+    A record's checksum holds that its bytes are those that were written; this holds that they mean what is read here.
+    """
+    document = record.get("document")
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(kind, str | None) or kind not in _KINDS:
+        return False
+    document_kind, result_kind = _KINDS[kind]
+    try:
+        known: Any = from_json(document_kind, document)
+        result = from_json(result_kind, record.get("result"))
+    except MalformedJson:
+        return False
+    if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known.members]:
+        return False
+    return set(result.names) <= result.artifacts.keys()
