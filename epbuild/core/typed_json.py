@@ -1,4 +1,4 @@
-"""Frozen dataclasses from JSON and back; a value that is not its field's is refused."""
+"""Frozen dataclasses from JSON and back, refused where a value does not fit."""
 
 from __future__ import annotations
 

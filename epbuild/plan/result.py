@@ -12,7 +12,7 @@ from epbuild.core.typed_json import MalformedJson, from_json
 
 
 @dataclass(frozen=True)
-class StoredFile:
+class ArtifactBlob:
     """A file in the store."""
 
     digest: str
@@ -32,8 +32,8 @@ class Measurements:
 class ActionResult:
     """What every action comes to: its artifacts by name, its log and its cost."""
 
-    artifacts: Mapping[str, StoredFile]
-    log: StoredFile
+    artifacts: Mapping[str, ArtifactBlob]
+    log: ArtifactBlob
     measured: Measurements
 
     @property
@@ -222,14 +222,14 @@ class _SourceGraph:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _PreparedFrom:
     source: Mapping[str, _SourceGraph]
 
 
 _KINDS: Mapping[str | None, tuple[type, type[ActionResult]]] = {
     None: (_Members, CompileResult),
     "verify": (_Members, VerificationResult),
-    "prepare": (_Source, PreparationResult),
+    "prepare": (_PreparedFrom, PreparationResult),
 }
 """By the `kind` in the key document, of which that of a session group has none: what is read of the document, and the result."""
 

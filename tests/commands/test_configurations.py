@@ -12,7 +12,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.commands.clean import clean
 from epbuild.commands.events import OutputRemoved
 from epbuild.commands.gc import needs
-from epbuild.commands.run import survey
+from epbuild.commands.plan import survey
 from epbuild.engine.events import Warned
 from epbuild.publish.removal import Cleaned
 from epbuild.survey.status import StepStatus

@@ -15,10 +15,12 @@ from small_builds import EMIT_DECODER, Workshop, source_model
 import epbuild.fetch.models
 import epbuild.toolchain.platforms
 from epbuild.cache.blobs import BlobStore
+from epbuild.commands import plan as planning
 from epbuild.commands import run as session
 from epbuild.commands.lock_fit import catalog_facts
 from epbuild.commands.locked import lock_path
-from epbuild.commands.run import Request, run, survey
+from epbuild.commands.plan import Request, survey
+from epbuild.commands.run import run
 from epbuild.core.errors import EpbuildError, PlanError, Problem, ToolchainError
 from epbuild.engine.events import EventList, NoProgress, Warned
 from epbuild.fetch.models import RemoteModel
@@ -49,7 +51,8 @@ class LockedWorkshop(Workshop):
         self.wheels: dict[str, Sequence[str]] = {}
         monkeypatch.setattr(epbuild.toolchain.platforms, "platform_here", lambda: HERE)
         monkeypatch.setattr(epbuild.fetch.models, "fetch_model", self._fetch_model)
-        monkeypatch.setattr(session, "prepare", self._remember)
+        for module in (planning, session):
+            monkeypatch.setattr(module, "prepare", self._remember)
         self.write_recipe(REMOTE)
         recipe = load(folder / "epbuild.yaml")
         self.fitting = Lock(

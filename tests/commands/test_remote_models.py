@@ -17,8 +17,8 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
 from epbuild.commands import remote
 from epbuild.commands.events import Fetched, Fetching
+from epbuild.commands.plan import survey
 from epbuild.commands.remote import RemoteModels
-from epbuild.commands.run import survey
 from epbuild.core.errors import Problem, StoreError
 from epbuild.engine.events import Event, EventList, RunStarted
 from epbuild.fetch.models import RemoteModel

@@ -27,7 +27,7 @@ from small_builds import Workshop, context_model
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.numbers import METRICS
 from epbuild.commands import run as session
-from epbuild.commands.run import survey
+from epbuild.commands.plan import survey
 from epbuild.compile import action as compiling
 from epbuild.compile import executor
 from epbuild.core.schemas import schema

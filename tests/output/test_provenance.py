@@ -28,7 +28,8 @@ from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, qui
 from packageurl import PackageURL
 
 from epbuild import __version__
-from epbuild.commands.run import Request, run, survey
+from epbuild.commands.plan import Request, survey
+from epbuild.commands.run import run
 from epbuild.engine.events import NoProgress
 from epbuild.output.materials import Built, InputFile, Materials, Package, RecipeFiles, gather, recipe_file
 from epbuild.output.provenance import Subject, statement

@@ -10,7 +10,7 @@ import pytest
 from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
 from epbuild.commands.events import OutputRemoved
-from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, StoredBytes, StoredFile
+from epbuild.plan.result import ArtifactBlob, CompileResult, Measurements, ModelResult, ModelSignature, StoredBytes
 from epbuild.publish import sizes as sizes_of
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 
@@ -176,7 +176,7 @@ def result_of(first: str, second: str, weights: StoredBytes | None = None) -> Co
         ModelResult(name, ModelSignature((), ()), f"{name}.onnx", {binary: "EP"}, (), (), 0, {})
         for name, binary in (("prefill", first), ("decode", second))
     )
-    file = StoredFile("d", 10)
+    file = ArtifactBlob("d", 10)
     return CompileResult({first: file, second: file}, file, Measurements(1.0, {}, None), tuple(models), source_weights=weights)
 
 

@@ -55,6 +55,22 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
     return {**kept, **own, **changes}
 
 
+def imported_by(folder: Path, *arguments: str, **changes: str) -> set[str]:
+    """The modules that a command line which succeeds imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "epbuild", *arguments]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(folder, **changes),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=True,
+    )
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
 def epbuild(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command line in `folder`, with no terminal and nothing to read."""
     return subprocess.run(

@@ -36,7 +36,6 @@ FIRST_LINES: set[str] = {
     "epbuild.compile.executor",
     "epbuild.compile.node_log",
     "epbuild.compile.node_names",
-    "epbuild.plan.result",
     "epbuild.compile.sharing",
     "epbuild.compile.worker",
     "epbuild.compile.worker.compile",

@@ -22,8 +22,10 @@ from onnx import TensorProto, helper
 from epbuild.cache.memory import Configuration, Memory, StepRecord
 from epbuild.cache.workspace import Workspace
 from epbuild.catalog.catalog import entry
+from epbuild.commands import plan as planning
 from epbuild.commands import run as session
-from epbuild.commands.run import Request, run, survey
+from epbuild.commands.plan import Request, survey
+from epbuild.commands.run import run
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import EventList, RunFinished, StepFailed
 from epbuild.plan.steps import Member, PlannedEp, PlannedTarget, SessionGroup
@@ -138,8 +140,9 @@ class Workshop:
         for number, name in enumerate(("prefill", "decode", "classifier")):
             (folder / f"{name}.onnx").write_bytes(source_model(float(number)))
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(cache))
-        monkeypatch.setattr(session, "ready", lambda *arguments: self.toolchain_is_there)
-        monkeypatch.setattr(session, "prepare", self._prepare)
+        for module in (planning, session):
+            monkeypatch.setattr(module, "ready", lambda *arguments: self.toolchain_is_there)
+            monkeypatch.setattr(module, "prepare", self._prepare)
         monkeypatch.setattr(execution, "supervise", self.worker)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 from epbuild.cli.app import execute
-from epbuild.commands.run import Request
+from epbuild.commands.plan import Request
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
 from epbuild.survey import snapshot
 from epbuild.survey.snapshot import SnapshotInputs, answer, clock, take
