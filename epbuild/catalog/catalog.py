@@ -88,7 +88,7 @@ class Catalog:
         Options, their spellings and the SoCs are left out: they reach the EP as canonical strings, which are in the key themselves, so
         that a new row or a better meaning voids nothing. `revision` is in: it is raised by hand to have everything compiled again.
         """
-        return _digest(entry)
+        return _entry_digest(entry)
 
 
 BUILT_IN = Catalog()
@@ -112,7 +112,7 @@ def entry(ep: str, distributions: Iterable[str] = ()) -> EpEntry:
 @cache
 def session_keys() -> SessionKeys:
     """What is known of session configuration keys."""
-    return read_session_keys(_read(_SESSION))
+    return read_session_keys(_read_data(_SESSION))
 
 
 def find_session_key(name: str) -> Option:
@@ -143,16 +143,16 @@ def _stems() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _own_entries(ep: str) -> tuple[EpEntry, ...]:
-    return tuple(sorted((read_entry(_read(stem)) for stem in _stems()[ep]), key=lambda entry: not entry.default))
+    return tuple(sorted((read_entry(_read_data(stem)) for stem in _stems()[ep]), key=lambda entry: not entry.default))
 
 
-def _read(stem: str) -> dict[str, Any]:
+def _read_data(stem: str) -> dict[str, Any]:
     import tomllib
 
     return tomllib.loads((_DATA / f"{stem}.toml").read_text(encoding="utf-8"))
 
 
-def _digest(entry: EpEntry) -> str:
+def _entry_digest(entry: EpEntry) -> str:
     document = {
         "format": _DIGEST_FORMAT,
         "revision": entry.revision,

@@ -190,7 +190,7 @@ def _number(option: Option, text: str) -> str:
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
 
 
-def _size(option: Option, text: str) -> str:
+def _byte_size(option: Option, text: str) -> str:
     match = _SIZE.fullmatch(text)
     unit = match[2].lower() if match else ""
     if match is None and re.fullmatch(r"[0-9.]+[eE][0-9]{1,2}", text):
@@ -259,7 +259,7 @@ _RULES: Mapping[str, Callable[[Option, str], str]] = {
     "choice": _choice,
     "integer": _integer,
     "number": _number,
-    "size": _size,
+    "size": _byte_size,
     "list": _list,
     "pattern": _pattern,
     "file": _path,

@@ -42,6 +42,14 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def is_file(path: Path) -> bool:
+    """Whether a path leads to a file; not where no file can have its name, or a folder on the way may not be looked into."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def is_anchored(path: str) -> bool:
     """Whether some platform takes a path for an absolute one, or for one of another drive."""
     windows = PureWindowsPath(path)  # whose rules also see every absolute POSIX path, and drive-relative paths

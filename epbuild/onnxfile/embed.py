@@ -1,4 +1,4 @@
-"""Embedding and extracting: a copy of a model that carries its compiled context in itself, or keeps it in a file beside it."""
+"""Embedding and extracting the context binary of a compiled model."""
 
 from __future__ import annotations
 

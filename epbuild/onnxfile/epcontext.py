@@ -1,4 +1,4 @@
-"""EPContext nodes: what one says about its compiled context, and which file it refers to."""
+"""EPContext nodes, and the files that they refer to."""
 
 from __future__ import annotations
 

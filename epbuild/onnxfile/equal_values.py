@@ -1,8 +1,9 @@
-"""Values of a graph that ONNX Runtime makes one when it optimises: where both are inputs of one EPContext node, the EP meets one twice.
+"""Values of a graph that ONNX Runtime makes one when it optimises.
 
-QNN binds each input of a context by the name of its value, and ends the process (`Input name not found`) for an input that has none of its
-own. An Identity between is no help, and neither are two equal nodes: ONNX Runtime removes the one and merges the others, constants that
-are equal included (measured with 1.31.1, at every level of optimisation but none).
+Where two of them are inputs of one EPContext node, its EP gets one value twice. QNN binds each input of a context by the name of its
+value, and ends the process (`Input name not found`) for an input that has none of its own. An Identity between is no help, and neither
+are two equal nodes: ONNX Runtime removes the one and merges the others, constants that are equal included (measured with 1.31.1, at every
+level of optimisation but none).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One weights file for several models: their initializers, each content stored once, and copies of the models that refer to them there.
+"""One weights file for the initializers of several models.
 
 Contents are the same when their bytes are: types and shapes stay in the graphs. The bytes are hashed and copied in pieces and the models
 spliced, so memory does not grow with the weights. The same models in the same order give the same bytes.

@@ -1,4 +1,4 @@
-"""Merging: one model out of several compiled ones, with outputs of earlier models connected to inputs of later ones."""
+"""Merging of compiled models into one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def merge_models(
         for part in parts:
             merged.graph.node.extend(part.proto.graph.node)
         (folder / destination.name).write_bytes(merged.SerializeToString())
-        _check(folder / destination.name, merged, opened)
+        _check_merged(folder / destination.name, merged, opened)
         publish(folder, destination.parent, [*new, destination.name])
     return Merged(destination, tuple(destination.parent / name for name in files), joined, shared, tuple(notes))
 
@@ -291,7 +291,7 @@ def _set_reference(node: Any, names: Mapping[str, str]) -> None:
             attribute.s = reference.encode()
 
 
-def _check(path: Path, merged: Any, opened: Sequence[Member]) -> None:
+def _check_merged(path: Path, merged: Any, opened: Sequence[Member]) -> None:
     """Reads the result again: every node of every model, the inputs and outputs, and a file behind each reference."""
     header = read_header(path)
     operators: Counter[tuple[str, str]] = Counter()

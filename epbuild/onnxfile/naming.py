@@ -1,4 +1,4 @@
-"""The names in models that become one: which values are the same, what each is called then, and which names an EP needs as they are."""
+"""The names of values and nodes in models that become one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renaming of EPContext nodes: a copy of a model whose nodes have other names, and in which nothing else is changed."""
+"""Renaming of EPContext nodes in a copy of a model."""
 
 from __future__ import annotations
 

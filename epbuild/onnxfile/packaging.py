@@ -1,4 +1,4 @@
-"""How compiled models keep their contexts, changed for all that share one: drafted beside, checked, and only then put in place."""
+"""Changes of how compiled models keep their contexts."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class _Model:
     def digest(self) -> str:
         """SHA-256 of the context."""
         if self.binary is not None:
-            return _digest(self.binary, 0, self.binary.stat().st_size)
-        return _digest(self.path, *(self.node.payload or (0, 0)))
+            return _range_digest(self.binary, 0, self.binary.stat().st_size)
+        return _range_digest(self.path, *(self.node.payload or (0, 0)))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
     with drafts(target) as drafts_folder:
         for draft in drafted:
             _write(draft, drafts_folder, packaging, in_place=destination is None)
-            _check(draft, drafts_folder)
+            _check_draft(draft, drafts_folder)
         references = list(dict.fromkeys(draft.reference for draft in drafted if draft.reference is not None))
         if destination is not None:
             data = _stage_data(drafted, folder, drafts_folder) if real_path(target) != real_path(folder) else []
@@ -271,7 +271,7 @@ def _write(draft: _Draft, folder: Path, packaging: Packaging, *, in_place: bool)
         relink(old.path, folder / draft.name, {str(old.node.reference): draft.reference})
 
 
-def _check(draft: _Draft, folder: Path) -> None:
+def _check_draft(draft: _Draft, folder: Path) -> None:
     """Reads the result again: it must have the same context, and be the same in everything else."""
     path, old = folder / draft.name, draft.old
     header = read_header(path)
@@ -300,6 +300,6 @@ def _stage_data(drafted: Sequence[_Draft], folder: Path, drafts_folder: Path) ->
     return list(locations)
 
 
-def _digest(path: Path, start: int, size: int) -> str:
+def _range_digest(path: Path, start: int, size: int) -> str:
     with path.open("rb") as file:
         return part_digest(file, start, size).digest

@@ -1,4 +1,4 @@
-"""What lies where in a model's file: every attribute, initializer, name and metadata entry, by what a person would call it."""
+"""The parts of a model's file, by names for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relinking: a copy of a model whose EPContext nodes refer to their context binaries by other names."""
+"""Relinking of EPContext nodes to context binaries of other names."""
 
 from __future__ import annotations
 

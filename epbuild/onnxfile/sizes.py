@@ -1,4 +1,4 @@
-"""Fixed sizes of a model's inputs: what they come to, and a copy of the model whose inputs have them.
+"""Fixed sizes of a model's inputs.
 
 A symbol that gets a size has it everywhere: in inputs, outputs, and what the model notes of the values between, in subgraphs too. The graph
 and its weights are copied in pieces, so memory does not grow with them.
@@ -137,13 +137,13 @@ def fix_sizes(source: Path, destination: Path, shapes: Mapping[str, Shape]) -> N
     """
     splice(source, destination, lambda model: _changes(model, shapes))
     try:
-        _check(destination, shapes)
+        _check_shapes(destination, shapes)
     except BaseException:
         destination.unlink()
         raise
 
 
-def _check(model: Path, shapes: Mapping[str, Shape]) -> None:
+def _check_shapes(model: Path, shapes: Mapping[str, Shape]) -> None:
     header = read_header(model)
     found = {value.name: value.shape for value in (*header.inputs, *header.initialized_inputs)}
     if any(found.get(name) != shape for name, shape in shapes.items()):
@@ -247,7 +247,7 @@ class _Rewriting:
                 continue
             declared = list(self._wire.message(kind, frozenset({_TENSOR_SHAPE})))
             if shape is not None and not declared:
-                dims = b"".join(_delimited(_SHAPE_DIM, b"" if size is None else _size(size)) for size in shape)
+                dims = b"".join(_delimited(_SHAPE_DIM, b"" if size is None else _encoded_size(size)) for size in shape)
                 yield Splice((*path, kind), kind.end, kind.end, _delimited(_TENSOR_SHAPE, dims))
             for field in declared:
                 yield from self._shape((*path, kind, field), shape, keep=keep)
@@ -264,7 +264,7 @@ class _Rewriting:
                 for field in self._wire.message(dim, _DIM_SIZE):
                     yield Splice((*path, dim), field.tag_at, field.end, b"")
             if changes:
-                yield Splice((*path, dim), dim.end, dim.end, _size(new))
+                yield Splice((*path, dim), dim.end, dim.end, _encoded_size(new))
 
     def _declared(self, dim: Field) -> Dimension:
         """The size as it is written, also below 0."""
@@ -274,7 +274,7 @@ class _Rewriting:
         return declared
 
 
-def _size(size: Dimension) -> bytes:
+def _encoded_size(size: Dimension) -> bytes:
     """The one field of a dimension."""
     if isinstance(size, int):
         return encode_varint(_DIM_VALUE << 3 | VARINT) + encode_varint(size)

@@ -1,4 +1,4 @@
-"""Splicing: a copy of a model in which some bytes are replaced by others, or by a file's content.
+"""Splicing: a copy of a file in which some bytes are replaced.
 
 The model is never decoded and never held in memory, so all that is not replaced stays as its writer left it, at any size.
 """
@@ -82,7 +82,7 @@ def _context_paths(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[
             yield (*path, node)
 
 
-def _size(content: bytes | Path) -> int:
+def _content_size(content: bytes | Path) -> int:
     return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
@@ -92,7 +92,7 @@ def _with_lengths(splices: Iterable[Splice]) -> list[Splice]:
     levels: defaultdict[int, dict[Field, Field | None]] = defaultdict(dict)
     growth: defaultdict[Field, int] = defaultdict(int)
     for change in changes:
-        growth[change.path[-1]] += _size(change.content) - (change.end - change.start)
+        growth[change.path[-1]] += _content_size(change.content) - (change.end - change.start)
         parent: Field | None = None
         for level, field in enumerate(change.path):
             levels[level][field] = parent

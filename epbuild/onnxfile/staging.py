@@ -1,4 +1,4 @@
-"""New files that appear in a folder only when all of them are whole and checked: drafted in a hidden folder beside, then renamed."""
+"""New files of a folder that appear all at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that open dimensions of a model's inputs are likely to have, to begin with: guessed from their names and their place."""
+"""Likely sizes of the open dimensions of a model's inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every tensor of a model, wherever in it that is, and where its bytes lie: in the model or in its external data."""
+"""The tensors of a model, and where their bytes lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several models have in common of their weights, by content: that of initializers, and of tensors in nodes, such as Constant.
+"""Weights that several models have in common, by content.
 
 Equal bytes are equal weights, whatever they are called. No more is read than is needed to tell contents apart: two tensors of other sizes
 differ, as do those that begin with other bytes, and one place in one file is one content.
@@ -53,10 +53,10 @@ def read_weights(model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
     Raises MalformedModel where a file is not whole, OSError where one cannot be read.
     """
     with model.open("rb") as file:
-        return tuple(weight for weight in _read(file, real_path(model), data) if weight.size)
+        return tuple(weight for weight in _read_weights(file, real_path(model), data) if weight.size)
 
 
-def _read(file: BinaryIO, model: Path, data: Mapping[str, Path]) -> Iterator[Weight]:
+def _read_weights(file: BinaryIO, model: Path, data: Mapping[str, Path]) -> Iterator[Weight]:
     wire = WireReader(file)
     for path, _ in tensors(wire):
         found = read_tensor(wire, path[-1])
@@ -80,7 +80,7 @@ def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
     Reads what may be equal, in pieces. Raises MalformedModel where a file became shorter, OSError where one cannot be read.
     """
     weights = [frozenset(model) for model in models]
-    contents = _told_apart(_told_apart(dict.fromkeys(weight for model in weights for weight in model), _sample), _digest)
+    contents = _told_apart(_told_apart(dict.fromkeys(weight for model in weights for weight in model), _sample), _weight_digest)
     by_model = [{contents[weight]: weight.size for weight in model} for model in weights]
     stored = {content: size for model in by_model for content, size in model.items()}
     return WeightBytes(sum(sum(model.values()) for model in by_model), sum(stored.values()))
@@ -104,7 +104,7 @@ def most_in_common(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[in
     }
 
 
-def _digest(file: BinaryIO, weight: Weight) -> str:
+def _weight_digest(file: BinaryIO, weight: Weight) -> str:
     """The SHA-256 of a weight's content in its opened file."""
     return digest(file, weight.start, weight.size)
 

@@ -1,4 +1,4 @@
-"""Protobuf's wire format over a seekable file: where each field lies, without reading what it holds.
+"""Protobuf's wire format over a seekable file.
 
 Only a small window of the file is in memory at any time; a field's value is skipped by seeking unless it is asked for.
 """

@@ -1,4 +1,4 @@
-"""The custom operators of session groups: from a toolchain's and a group's texts to libraries and packages, each once."""
+"""The custom operators of session groups."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import Position, Problem
+from epbuild.core.safepath import is_file
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import Reference
 
@@ -33,7 +34,7 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
         path = base / reference.name
         with contextlib.suppress(RuntimeError):  # a `~name` of nobody here
             path = base / Path(reference.name).expanduser()
-        if not _is_file(path):
+        if not is_file(path):
             message = f"the library of custom operators does not exist: {reference.name}"
             problems.append(Problem("EPB252", message, reference.where, "Paths are relative to the recipe."))
         found.append(CustomOps(path.name, reference.where, path))
@@ -58,10 +59,3 @@ def clashes(ops: Iterable[CustomOps]) -> Iterator[Problem]:
             places = " and ".join(str(found.library or "a package") for found in (other, item))
             message = f"the custom operators of {places} go by one name, '{item.name}'"
             yield Problem("EPB253", message, item.where, "Rename one of them: manifests and applications know them by that name.")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # no name that a file can have
-        return False

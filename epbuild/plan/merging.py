@@ -1,4 +1,4 @@
-"""Merging as it is planned: which members become one model, and which output feeds which input, as far as the recipe alone tells."""
+"""Merging as it is planned: members, connections and prefixes."""
 
 from __future__ import annotations
 

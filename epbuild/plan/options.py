@@ -1,4 +1,4 @@
-"""A target's options against the catalog: every name and value checked, every value in its one canonical spelling."""
+"""The options of a target, held against the catalog."""
 
 from __future__ import annotations
 

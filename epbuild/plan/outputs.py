@@ -1,4 +1,4 @@
-"""Where artifacts go: output templates become paths, and no path may leave its folder or meet another one."""
+"""The paths of outputs, made of their templates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from epbuild.core.safepath import climbs, is_anchored, unportable
 from epbuild.plan.steps import Emission, Genai, Merging, Part, PlannedTarget, SessionGroup
 from epbuild.recipe.forms import LAYOUT_FORMS, PACK_FORMS
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
-from epbuild.recipe.model import Group, Output, Scalar, Setting
+from epbuild.recipe.model import Group, Output, Setting
+from epbuild.recipe.nodes import Scalar
 from epbuild.recipe.template import TemplateError, substitute
 
 MANIFEST = "manifest.json"
@@ -34,7 +35,7 @@ _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
 
 def output_path(output: Output, group: Group, target: PlannedTarget, problems: list[Problem]) -> str:
     """The POSIX path of the output for a group and target; an empty text when there is none, and `problems` say why."""
-    path = _relative(output.path, _names(group, target), problems)
+    path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
         message = f"the output path '{path}' lies where epbuild keeps what it remembers"
         problems.append(Problem("EPB221", message, output.path.where, f"Write a path outside {WORKSPACE}."))
@@ -160,14 +161,14 @@ class _Part:
             self._add(member, first, f"the model '{member}'")
 
     def _add(self, model: str, first: str, what: str) -> None:
-        self.models[model] = _relative(self._output.model, self._names(model, first), self._problems)
+        self.models[model] = _relative(self._output.model, self._template_names(model, first), self._problems)
         self.take(self.models[model], what, self._output.model.where)
 
     def add_binaries(self, member: str, first: str) -> None:
         where = self._output.context_binary.where
         for entry in (ep.entry for ep in self._target.compiling):
             # One file has one name, whichever member names it.
-            names = {**self._names(first, first), "ep": entry.ep, "ep.short": entry.short}
+            names = {**self._template_names(first, first), "ep": entry.ep, "ep.short": entry.short}
             if entry.binary_name is not None:
                 names["ep.binary"] = entry.binary_name.format(stem=f"{first}_ctx")
             binary = _relative(self._output.context_binary, names, self._problems)
@@ -184,7 +185,7 @@ class _Part:
             message = f"the group '{self._group.name}' merges its models: there is no one model from before compiling"
             self._problems.append(Problem("EPB225", message, output.base.where, "Leave 'base' out, or name other groups."))
             return
-        self.base[member] = _relative(output.base, self._names(member, member), self._problems)
+        self.base[member] = _relative(output.base, self._template_names(member, member), self._problems)
         if not LAYOUT_FORMS[output.layout].gathers:  # in a package it has a folder of its own
             self.take(self.base[member], f"the base model '{member}'", output.base.where)
 
@@ -196,7 +197,7 @@ class _Part:
         for model in self.models:
             name = self._group.name if len(self.models) == 1 else model
             if self._output.component is not None:
-                name = _text(self._output.component, self._names(model, next(iter(self.models))), self._problems)
+                name = _text(self._output.component, self._template_names(model, next(iter(self.models))), self._problems)
             if name in found.values():
                 message = f"two models of the group '{self._group.name}' would be the component '{name}'"
                 where = self._output.component.where if self._output.component else self._output.where
@@ -221,11 +222,11 @@ class _Part:
                     hint = "Give files and folders different names."
                     self._problems.append(Problem("EPB222", message, self._output.where, hint))
 
-    def _names(self, model: str, first: str) -> dict[str, Scalar]:
-        return {**_names(self._group, self._target), "model": model, "first_model": first}
+    def _template_names(self, model: str, first: str) -> dict[str, Scalar]:
+        return {**_template_names(self._group, self._target), "model": model, "first_model": first}
 
 
-def _names(group: Group, target: PlannedTarget) -> dict[str, Scalar]:
+def _template_names(group: Group, target: PlannedTarget) -> dict[str, Scalar]:
     main = target.eps[0].entry
     return {"group": group.name, "target": target.name, "ep": main.ep, "ep.short": main.short}
 

@@ -1,4 +1,4 @@
-"""What a group is to onnxruntime-genai, as it is planned: which model has which role, and where the files are that go with it."""
+"""Pipelines of onnxruntime-genai as they are planned."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plan_genai(group: Group, choice: GenaiChoice, directory: Path, problems: lis
         else:
             roles[model.name] = role
     problems += _without_role(group, choice, members, roles)
-    files = dict(_files(choice, directory, problems))
+    files = dict(_shipped_files(choice, directory, problems))
     config = _existing(choice.config, directory, problems)
     if config is None or len(problems) > found:
         return None
@@ -49,7 +49,7 @@ def _without_role(group: Group, choice: GenaiChoice, members: Iterable[str], rol
             yield Problem("EPB226", message, choice.where, "Give it one under 'roles'.")
 
 
-def _files(choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
+def _shipped_files(choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
     seen: dict[str, Reference] = {}
     for reference in choice.files:
         path = _existing(reference, directory, problems)

@@ -1,4 +1,4 @@
-"""`Recipe` → `Plan`: the ordered graph of steps. Reads model headers; writes nothing, starts nothing."""
+"""The planner: from a `Recipe` to a `Plan`."""
 
 from __future__ import annotations
 

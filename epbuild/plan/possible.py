@@ -1,4 +1,4 @@
-"""What a target's EPs can compile at all, and what of a plan this kind of machine cannot, as the catalog knows it."""
+"""Limits of a target's EPs and of this machine, as the catalog knows them."""
 
 from __future__ import annotations
 

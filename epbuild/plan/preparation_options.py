@@ -1,4 +1,4 @@
-"""Built-in preparations of a recipe held against the catalog: their options with their places, and what their toolchains must hold."""
+"""Options of built-in preparations, held against the catalog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from epbuild.catalog.catalog import CPU_EP, entry
 from epbuild.catalog.preparations import OptionFault, brought_by, check_options, preparation, preparation_kinds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.recipe.model import Toolchain
-from epbuild.recipe.source import MappingNode, Node, SequenceNode, plain
+from epbuild.recipe.nodes import MappingNode, Node, SequenceNode, plain
 
 BAD_PREPARATION: Final = "EPB280"
 LACKS_PACKAGE: Final = "EPB281"

@@ -1,4 +1,4 @@
-"""What is done to a model before it is compiled: the entries of its `prepare` as actions, each made of the result of the one before.
+"""Preparations of a model as actions, from the entries of its `prepare`.
 
     prepare:det/1-infer_shapes ── prepare:det/2-quantize ─┬─ compile:vision/phone/det ── …
                                                           └─ compile:vision/tablet/det ── …
@@ -20,16 +20,17 @@ from epbuild.catalog.preparations import preparation as built_in
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem
+from epbuild.core.safepath import is_file
 from epbuild.onnxfile.headers import Dimension
 from epbuild.onnxfile.sizes import fit_sizes
 from epbuild.plan.preparation_options import bringing, package_problems, preparation_options
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ModelFiles, ToolchainNeeds
-from epbuild.recipe.compose import rebased
 from epbuild.recipe.model import ModelSource, PrepareStep, Reference, Toolchain
+from epbuild.recipe.nodes import MappingNode, SequenceNode, render
+from epbuild.recipe.paths import rebased
 from epbuild.recipe.preparations import RUN
-from epbuild.recipe.source import MappingNode, SequenceNode
-from epbuild.recipe.template import render, substitute
+from epbuild.recipe.template import substitute
 
 PYTHON = "python"
 """The program that means the toolchain's interpreter."""
@@ -250,14 +251,14 @@ class _Staged:
         """Whether a word of a command is a file in the recipe's folder that is not staged; a word without a dot or slash is none."""
         if not set("./") & set(word) or word.startswith("-"):
             return False
-        return _is_file(self._base / word)
+        return is_file(self._base / word)
 
 
 def _matches(base: Path, pattern: str) -> Iterator[Path]:
     """The files that a glob matches, sorted by name; one that is no glob names a file, or a folder with all that is in it."""
     path = base / pattern
     if not any(sign in pattern for sign in "*?["):
-        if _is_file(path):
+        if is_file(path):
             yield path
         elif path.is_dir():
             yield from sorted(file for file in path.rglob("*") if _is_input(file, path))
@@ -300,13 +301,6 @@ def _relative(path: Path, base: Path) -> str:
         return os.path.relpath(path, base)
     except ValueError:  # another drive of Windows
         return str(path)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _staged_name(path: str) -> str:

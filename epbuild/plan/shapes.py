@@ -1,4 +1,4 @@
-"""The sizes that a recipe gives to the inputs of a model, against what the model declares, and against what an EP takes.
+"""The sizes of inputs in a recipe, held against the model and the EP.
 
 All of it is judged by a model's header alone: when the plan is made, or, of a model that is not there yet, when its compile starts.
 """

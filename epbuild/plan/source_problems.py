@@ -1,5 +1,6 @@
-"""What the source models of a session group show to be wrong: when the plan is made, or, of a model that is not there yet, when its
-compile starts.
+"""Problems of the source models of a session group.
+
+They show when the plan is made, or, of a model that is not there yet, when its compile starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a model as the recipe names it to its files: the graph, and every external data file that the graph refers to."""
+"""The files of a source model: its graph and its external data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from epbuild.core.errors import PlanError, Problem
-from epbuild.core.safepath import climbs, is_anchored, is_inside, leaves, real_path
+from epbuild.core.safepath import climbs, is_anchored, is_file, is_inside, leaves, real_path
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.steps import ModelFiles
@@ -43,7 +43,7 @@ def find_source(model: ModelSource, base: Path, locate: Locate) -> SourceModel |
     graph = locate(model) if model.is_remote else _graph_path(model, base)
     if graph is None:
         return None
-    if not _is_file(graph):
+    if not is_file(graph):
         what = "is no file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - which takes any name
         raise _error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
     try:
@@ -108,7 +108,7 @@ def _location_problem(model: ModelSource, graph: Path, folder: Path, location: s
     data, named = folder / location, model.external_data
     where = model.path_where if named is None else named.where
     outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or leaves(location)
-    if not outside and not _is_file(data):
+    if not outside and not is_file(data):
         place = "beside it" if named is None else f"in {named.name}"
         message = f"the model '{model.name}' needs the external data file {location}, which does not exist {place}"
         hint = f"Put it into {folder}" + (", or name the folder that it is in with 'external_data'." if named is None else ".")
@@ -125,13 +125,6 @@ def _location_problem(model: ModelSource, graph: Path, folder: Path, location: s
             hint = f"{hint} Or let it name the data by a path inside another folder, and name that folder with 'external_data'."
         return Problem("EPB204", message, where, hint)
     return None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # no name that a file can have, or in a folder that may not be looked into
-        return False
 
 
 def _beside_link(graph: Path, location: str) -> bool:

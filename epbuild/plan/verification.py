@@ -1,4 +1,4 @@
-"""Checks of numbers as actions: what a group's models give for one target, held against what their sources give on the CPU EP.
+"""Checks of numbers as actions.
 
     compile:vision/phone/det ─┬─ verify:vision/phone ── emit:vision/phone/directory
     compile:vision/phone/cls ─┘
@@ -22,6 +22,7 @@ from epbuild.onnxfile.headers import ModelHeader
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.steps import Member, ModelFiles, PlannedTarget, SessionGroup, ToolchainNeeds
 from epbuild.recipe.model import MadeInputs, VerifyChoice
+from epbuild.recipe.verifying import overlaid
 
 _FORMAT = 1
 _CONTRACT = 2
@@ -173,7 +174,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
 def chosen(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
     """How a member is checked: as its group says, and as its model says beside that; None: not at all."""
     base = member.model.verify
-    choice = own.over(base) if own is not None else base
+    choice = overlaid(own, base)
     return choice if choice is not None and choice.wanted else None
 
 
@@ -191,7 +192,7 @@ def with_inputs(
     found = []
     for checked in verification.members:
         member = next(item for item in sessions[checked.session].members if item.name == checked.name)
-        files = {Path(os.path.relpath(path, base)).as_posix(): path for path in _files(checked.choice, base, problems)}
+        files = {Path(os.path.relpath(path, base)).as_posix(): path for path in _input_files(checked.choice, base, problems)}
         if checked.name in headers:
             problems += [problem for problem in _unknown_inputs(checked, headers[checked.name]) if problem not in problems]
         # Whether the source can be compared with shows once what is prepared is there.
@@ -200,7 +201,7 @@ def with_inputs(
     return replace(verification, members=tuple(found))
 
 
-def _files(choice: VerifyChoice, base: Path, problems: list[Problem]) -> Iterator[Path]:
+def _input_files(choice: VerifyChoice, base: Path, problems: list[Problem]) -> Iterator[Path]:
     for pattern in choice.files or ():
         matches = sorted(path for path in map(Path, glob.glob(str(base / pattern.name), recursive=True)) if path.is_file())  # noqa: PTH207
         problem = None if matches else Problem("EPB290", f"no file of inputs is named by '{pattern.name}'", pattern.where)

@@ -1,4 +1,4 @@
-"""Where a source model can be besides a path: in an installed package, or at an address. Nothing here touches a network."""
+"""Addresses of remote models, parsed; nothing here touches a network."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from epbuild.core.errors import Position, Problem, nearest
+from epbuild.recipe.model_path import PACKAGE, RELEASE, SCHEME
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.requirement import read_requirement
 
-_PACKAGE = "package:"
-# What no name of an importable package holds, and a requirement with a version does.
-_RELEASE = re.compile(rf"{_PACKAGE}[^/]*[=<>~!@\[]")
-_PACKAGE_FORM = f"{_PACKAGE}<name>==<version>/<file>"
-# Two letters at least: `C://m.onnx` is a path.
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_PACKAGE_FORM = f"{PACKAGE}<name>==<version>/<file>"
 _BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -140,7 +136,7 @@ class PackageAddress:
     @property
     def text(self) -> str:
         """The whole address as a recipe has it."""
-        return f"{_PACKAGE}{self.requirement}/{self.file}"
+        return f"{PACKAGE}{self.requirement}/{self.file}"
 
     @property
     def path(self) -> str:
@@ -153,19 +149,6 @@ class PackageAddress:
 
 
 Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
-
-
-def package_file(path: str) -> tuple[str, str] | None:
-    """The installed Python package, and the file in it, that `package:<package>/<file>` names; None for a path of another form."""
-    if not path.startswith(_PACKAGE) or _RELEASE.match(path):
-        return None
-    package, _, file = path.removeprefix(_PACKAGE).partition("/")
-    return package, file
-
-
-def is_remote(path: str) -> bool:
-    """Whether a model's path is an address, good or bad, and not a path."""
-    return _SCHEME.match(path) is not None or _RELEASE.match(path) is not None
 
 
 def is_immutable(address: Address) -> bool:
@@ -190,9 +173,9 @@ def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | No
 
 def parse_address(text: str) -> Address:
     """The address that `text` is. Raises BadAddress."""
-    if _RELEASE.match(text):
+    if RELEASE.match(text):
         return _package(text)
-    found = _SCHEME.match(text)
+    found = SCHEME.match(text)
     scheme = found[1] if found else ""
     if scheme == "http":
         raise BadAddress("What comes over http:// can be changed on its way.", "Use https://, or download the file yourself.")
@@ -255,7 +238,7 @@ def _hub(text: str, rest: str) -> HubAddress:
 
 
 def _package(text: str) -> PackageAddress:
-    release, _, file = text.removeprefix(_PACKAGE).partition("/")
+    release, _, file = text.removeprefix(PACKAGE).partition("/")
     requirement = read_requirement(release)
     if requirement.version is None or not requirement.is_plain:
         message = f"{quoted(release)} names no single version of a package."

@@ -1,4 +1,4 @@
-"""A recipe's files as one tree: what `extends` and `include` name, read and merged, every part still knowing the file it stands in.
+"""The tree of a recipe of several files: `extends` and `include`.
 
 A file stands on its base (`extends`, one recipe) and on fragments (`include`, any parts of a recipe, in order): mappings merge key by
 key, the later over the earlier and the file itself over all of them; lists and scalars are replaced.
@@ -7,15 +7,21 @@ key, the later over the earlier and the file itself over all of them; lists and 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
+from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, RecipeError
-from epbuild.core.safepath import links_on_the_way, open_regular, real_path
+from epbuild.core.safepath import open_regular, real_path
+from epbuild.core.schemas import schema_text
 from epbuild.recipe.fields import Fields
+from epbuild.recipe.nodes import MappingNode, ScalarNode, merged, without
+from epbuild.recipe.paths import is_same
 from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
-from epbuild.recipe.source import MAX_BYTES, MAX_NODES, MappingNode, ScalarNode, merged, read, without
+from epbuild.recipe.source import MAX_BYTES, MAX_NODES, read
 
 MAX_FILE_DEPTH = 10
 """How many files deep `extends` and `include` may go."""
@@ -52,22 +58,6 @@ def compose(path: Path) -> Composition:
     )
 
 
-def rebased(text: str, where: Position, main: Path) -> str:
-    """A path that is written at `where`, relative to its own file, as a path relative to the folder of the `main` recipe."""
-    folder, home = Path(where.file).parent, main.parent
-    if folder == home or Path(text).is_absolute():
-        return text
-    asked = folder / text
-    try:
-        names = [Path(os.path.relpath(asked, home)), Path(os.path.relpath(folder, home), text)]
-    except ValueError:  # another drive of Windows
-        names = []
-    for name in names:
-        if _is_same(home / name, asked):
-            return name.as_posix()
-    return asked.absolute().as_posix()
-
-
 class _Composer:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -85,7 +75,7 @@ class _Composer:
         self.problems += source.problems
         _check_version(source.root)
         root: MappingNode | None = None
-        for name, where in self._named(source.root):
+        for name, where in self._named(path, source.root):
             if self._is_full:
                 break
             try:
@@ -97,9 +87,9 @@ class _Composer:
         own = without(source.root, (_EXTENDS, _INCLUDE))
         return merged(root, own) if root else own
 
-    def _named(self, root: MappingNode) -> Iterator[tuple[str, Position]]:
+    def _named(self, path: Path, root: MappingNode) -> Iterator[tuple[str, Position]]:
         """The files that a file stands on, the lowest first."""
-        fields = Fields(root, self.problems)
+        fields = Fields(root, self.problems, path)
         base = fields.text(_EXTENDS)
         names = [(base, fields.where_of(_EXTENDS))] if base else []
         for name, where in [*names, *fields.texts(_INCLUDE)]:
@@ -142,13 +132,7 @@ def _beside(file: Path, name: str) -> Path:
     """The path of `name` as seen from `file`, without `..` where that is no other file."""
     joined = file.parent / name
     short = Path(os.path.normpath(joined))
-    return short if _is_same(short, joined) else joined
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    """Whether two paths name one file, and by the same links: where one goes through another link, it may lead elsewhere tomorrow."""
-    links = [set(links_on_the_way([str(path.absolute())]).items()) for path in (one, other)]
-    return links[0] == links[1] and real_path(one) == real_path(other)
+    return short if is_same(short, joined) else joined
 
 
 def _content(path: Path) -> bytes:
@@ -176,3 +160,14 @@ def _check_version(root: MappingNode) -> None:
     if isinstance(version, int) and not isinstance(version, bool) and version != _VERSION:
         message = f"The recipe is in version {version} of the language; this epbuild reads version {_VERSION}."
         raise RecipeError(Problem(WRONG_VALUE, message, entry.node.where))
+
+
+_READ = re.compile(rb"\$\{env\.([^\s=${}:<>]+)")
+
+
+def digest_of_texts(contents: Sequence[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
+    """The SHA-256, in hex, of all that the schema's verdict depends on: the schema, and the texts and what becomes of their templates."""
+    read = sorted({name.decode(errors="replace") for content in contents for name in _READ.findall(content)})
+    values = [*(f"{name}={environment.get(name)!a}" for name in read), *settings]
+    parts = [schema_text("recipe").encode(), *contents, *(text.encode(errors="surrogateescape") for text in values)]
+    return digest_of(b"".join(sha256(part).digest() for part in parts))

@@ -1,4 +1,4 @@
-"""Custom operators as a recipe names them: a shared library by its path, or a Python package that knows where its own is."""
+"""Custom operators as a recipe names them: a library, or a Python package."""
 
 from __future__ import annotations
 

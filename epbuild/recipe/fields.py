@@ -1,26 +1,32 @@
-"""A mapping's values as the types that the recipe model has, read after templates were substituted."""
+"""A mapping's values, as the types that the recipe model has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 from epbuild.core.errors import Position, Problem
 from epbuild.core.units import bytes_of
-from epbuild.recipe.model import Scalar
+from epbuild.recipe.model import Reference, Setting
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode
+from epbuild.recipe.paths import rebased
 from epbuild.recipe.problems import WRONG_VALUE, quoted
-from epbuild.recipe.schema import wrong_type
-from epbuild.recipe.source import Entry, MappingNode, Node, ScalarNode, SequenceNode
+from epbuild.recipe.valuetypes import wrong_type
 
 
 class Fields:
-    """Reads one mapping. What is not of the type asked for is noted as a problem, and read as absent."""
+    """One mapping, read key by key; `home` is the recipe that its paths are to be relative to, whichever file they were written in.
 
-    def __init__(self, node: Node, problems: list[Problem]) -> None:
+    What is not of the type asked for is added to `problems`, and read as absent.
+    """
+
+    def __init__(self, node: Node, problems: list[Problem], home: Path) -> None:
         self.where: Position = node.where
-        self.entries: Mapping[str, Entry] = {}
+        self.entries: Mapping[str, KeyedNode] = {}
         self.gaps: frozenset[str] = frozenset()
-        self._problems = problems
+        self.problems = problems
+        self._home = home
         if isinstance(node, MappingNode):
             self.entries, self.gaps = node.entries, node.gaps
         else:
@@ -43,10 +49,10 @@ class Fields:
     def text_of(self, node: Node, *, may_be_empty: bool = False) -> str | None:
         """The string that a node is."""
         if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
-            self._problems.append(wrong_type(node, "string"))
+            self.problems.append(wrong_type(node, "string"))
             return None
         if not node.value and not may_be_empty:
-            self._problems.append(Problem(WRONG_VALUE, "This must not be empty.", node.where))
+            self.problems.append(Problem(WRONG_VALUE, "This must not be empty.", node.where))
         return node.value
 
     def flag(self, key: str, *, default: bool = False) -> bool:
@@ -54,14 +60,14 @@ class Fields:
         value, node = self._scalar(key)
         if node is None or isinstance(value, bool):
             return value if isinstance(value, bool) else default
-        self._problems.append(wrong_type(node, "boolean"))
+        self.problems.append(wrong_type(node, "boolean"))
         return default
 
     def agreed(self, key: str) -> bool:
         """A boolean that may be written as yes or no, as the schema has it; true when it is absent."""
         value, node = self._scalar(key)
         if node is not None and not (isinstance(value, bool) or value in ("yes", "no")):
-            self._problems.append(wrong_type(node, "boolean"))
+            self.problems.append(wrong_type(node, "boolean"))
         return value not in (False, "no")
 
     def number(self, key: str) -> float | None:
@@ -71,7 +77,7 @@ class Fields:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
-        self._problems.append(wrong_type(node, "number"))
+        self.problems.append(wrong_type(node, "number"))
         return None
 
     def whole(self, key: str) -> int | None:
@@ -81,7 +87,7 @@ class Fields:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
             return int(value)
-        self._problems.append(wrong_type(node, "integer"))
+        self.problems.append(wrong_type(node, "integer"))
         return None
 
     def whole_or_any(self, key: str) -> int | Literal["any"] | None:
@@ -91,7 +97,7 @@ class Fields:
             return self.whole(key)
         if value == "any":
             return "any"
-        self._problems.append(
+        self.problems.append(
             Problem(WRONG_VALUE, f"{quoted(value)} is no number of nodes: write a whole number, or 'any'.", node.where)
         )
         return None
@@ -105,15 +111,45 @@ class Fields:
         if not isinstance(value, str):
             return self.whole(key)
         try:
-            return bytes_of(value)
+            size = bytes_of(value)
         except ValueError as error:
-            self._problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is no size.", entry.node.where, str(error)))
+            self.problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is no size.", entry.node.where, str(error)))
             return None
+        if size < 1:
+            self.problems.append(Problem(WRONG_VALUE, "This must be at least 1.", entry.node.where))
+        return size
 
-    def at_least(self, least: int, key: str, value: float | None) -> None:
-        """Note a number, read from `key`, that is too small: the schema has not seen one that a template gave."""
-        if value is not None and value < least:
-            self._problems.append(Problem(WRONG_VALUE, f"This must be at least {least}.", self.where_of(key)))
+    def of(self, node: Node) -> Fields:
+        """Another mapping, read alike."""
+        return Fields(node, self.problems, self._home)
+
+    def long_form(self, node: Node, key: str) -> Fields:
+        """A mapping, or the value that its short form has for one key."""
+        return self.of(
+            MappingNode(node.where, {key: KeyedNode(node.where, node)}, 2, 1) if isinstance(node, ScalarNode) else node
+        )
+
+    def reference(self, key: str) -> Reference:
+        """A name, which is empty when it is absent."""
+        return Reference(self.text(key) or "", self.where_of(key))
+
+    def path(self, key: str) -> Reference | None:
+        """A path."""
+        text = self.text(key)
+        return self.rebased(text, self.where_of(key)) if text else None
+
+    def paths(self, key: str) -> tuple[Reference, ...]:
+        """A list's paths."""
+        return tuple(self.rebased(text, where) for text, where in self.texts(key) if text)
+
+    def rebased(self, text: str, where: Position) -> Reference:
+        """The path that `text`, written at `where`, means."""
+        return Reference(rebased(text, where, self._home), where)
+
+    def setting(self, key: str) -> Setting | None:
+        """A text with its place; None where it is absent or empty."""
+        text = self.text(key)
+        return Setting(text, self.where_of(key), self.entries[key].name_where) if text else None
 
     def texts(self, key: str) -> list[tuple[str, Position]]:
         """A list's strings, each with its place."""
@@ -132,23 +168,23 @@ class Fields:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found.append(float(value))
             else:
-                self._problems.append(wrong_type(item, "number"))
+                self.problems.append(wrong_type(item, "number"))
         return found
 
-    def scalars(self, key: str) -> dict[str, tuple[Scalar, Entry]]:
+    def settings(self, key: str) -> dict[str, Setting]:
         """A mapping's scalars, by their names."""
-        found: dict[str, tuple[Scalar, Entry]] = {}
+        found: dict[str, Setting] = {}
         for name, entry in self.mapping(key).entries.items():
             if isinstance(entry.node, ScalarNode) and entry.node.value is not None:
-                found[name] = (entry.node.value, entry)
+                found[name] = Setting(entry.node.value, entry.node.where, entry.name_where)
             else:
-                self._problems.append(wrong_type(entry.node, ["string", "number", "boolean"]))
+                self.problems.append(wrong_type(entry.node, ["string", "number", "boolean"]))
         return found
 
     def mapping(self, key: str) -> Fields:
         """A mapping; one without keys when it is absent."""
         entry = self.entries.get(key)
-        return Fields(entry.node if entry else MappingNode(self.where, {}, 1, 0), self._problems)
+        return self.of(entry.node if entry else MappingNode(self.where, {}, 1, 0))
 
     def items(self, key: str) -> tuple[Node, ...]:
         """A list's values."""
@@ -157,7 +193,7 @@ class Fields:
             return ()
         if isinstance(entry.node, SequenceNode):
             return entry.node.items
-        self._problems.append(wrong_type(entry.node, "array"))
+        self.problems.append(wrong_type(entry.node, "array"))
         return ()
 
     def _scalar(self, key: str) -> tuple[Scalar | None, Node | None]:

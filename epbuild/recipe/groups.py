@@ -1,31 +1,90 @@
-"""What a recipe says of one group, read from its mapping: how its models are compiled, and what they are for one another."""
+"""The groups of a recipe and their members."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from epbuild.core.errors import Position, Problem
-from epbuild.recipe.expand import name_problem
 from epbuild.recipe.fields import Fields
-from epbuild.recipe.model import CompileSettings, Expectation, GenaiChoice, InitializerSharing, Merge, Reference, Setting
+from epbuild.recipe.model import (
+    CompileSettings,
+    Expectation,
+    GenaiChoice,
+    Group,
+    GroupMember,
+    InitializerSharing,
+    Merge,
+    Reference,
+    Setting,
+)
+from epbuild.recipe.names import name_problem
+from epbuild.recipe.nodes import MappingNode, SequenceNode, merged, render
 from epbuild.recipe.problems import MISSING_KEY
-from epbuild.recipe.source import MappingNode, SequenceNode
-from epbuild.recipe.template import render, substitute
+from epbuild.recipe.shapes import read_inputs
+from epbuild.recipe.targets import read_custom_ops
+from epbuild.recipe.template import substitute
+from epbuild.recipe.verifying import overlaid, read_verify
 
 LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
 """The texts of a group that may hold the name of each of its models."""
 
 
-def read_compile_settings(fields: Fields, model: str, problems: list[Problem]) -> CompileSettings:
-    """How `model` is compiled; what is wrong with that is added to `problems`."""
+def read_group(
+    name: str, where: Position, fields: Fields, members: tuple[GroupMember, ...], targets: tuple[Reference, ...]
+) -> Group:
+    """Read a group, whose members and targets are known."""
+    return Group(
+        name=name,
+        where=where,
+        members=members,
+        targets=targets,
+        share_weights=fields.flag("share_weights"),
+        share_initializers=_read_initializer_sharing(fields),
+        reproducible=fields.agreed("reproducible"),
+        timeout=fields.number("timeout"),
+        memory=fields.size("memory"),
+        merge=_read_merge(fields.mapping("merge")) if "merge" in fields.entries else None,
+        genai=_read_genai(fields.mapping("genai")) if "genai" in fields.entries else None,
+        custom_ops=read_custom_ops(fields),
+        allow_failure=fields.flag("allow_failure"),
+    )
+
+
+def read_member(model: Reference, group: Fields, own: Fields) -> GroupMember:
+    """Read a member: the settings of its group, with its own over them."""
+    name = own.text("name") or model.name
+    if name != model.name and (problem := name_problem(name, own.where_of("name"))):
+        own.problems.append(problem)
+    settings, expected = _overlaid(group, own, "compile"), _overlaid(group, own, "expect")
+    return GroupMember(
+        name,
+        model,
+        _read_compile_settings(settings, name) if settings is not None else CompileSettings(),
+        _read_expectation(expected) if expected is not None else Expectation(),
+        read_inputs(own.mapping("inputs")),
+        overlaid(read_verify(own), read_verify(group)),
+    )
+
+
+def _overlaid(group: Fields, own: Fields, key: str) -> Fields | None:
+    """A group's settings with a member's own over them, key by key; None when neither has any."""
+    nodes = [fields.entries[key].node for fields in (group, own) if key in fields.entries]
+    match nodes:
+        case [MappingNode() as base, MappingNode() as over]:
+            return own.of(merged(base, over))
+        case _:
+            return own.of(nodes[-1]) if nodes else None
+
+
+def _read_compile_settings(fields: Fields, model: str) -> CompileSettings:
     initializers = fields.mapping("initializers")
     store: Any = initializers.text("store") or CompileSettings.initializers
     level: Any = fields.text("graph_optimization_level")
     file, threshold = initializers.text("file"), initializers.whole("threshold")
     prefix = fields.text("node_name_prefix")
     if store == "external" and initializers.lacks("file"):
-        problems.append(Problem(MISSING_KEY, "External initializers need a 'file'.", initializers.where))
+        fields.problems.append(Problem(MISSING_KEY, "External initializers need a 'file'.", initializers.where))
     return CompileSettings(
         embed=fields.flag("embed"),
         graph_optimization_level=level,
@@ -39,8 +98,7 @@ def read_compile_settings(fields: Fields, model: str, problems: list[Problem]) -
     )
 
 
-def read_expectation(fields: Fields) -> Expectation:
-    """What must be true of a compiled model."""
+def _read_expectation(fields: Fields) -> Expectation:
     return Expectation(
         ep_context_nodes=fields.whole("ep_context_nodes"),
         fallback_nodes=fields.whole_or_any("fallback_nodes"),
@@ -49,8 +107,7 @@ def read_expectation(fields: Fields) -> Expectation:
     )
 
 
-def read_initializer_sharing(group: Fields) -> InitializerSharing | None:
-    """Whether the members of a group get one weights file."""
+def _read_initializer_sharing(group: Fields) -> InitializerSharing | None:
     entry = group.entries.get("share_initializers")
     if entry is None:
         return None
@@ -61,11 +118,10 @@ def read_initializer_sharing(group: Fields) -> InitializerSharing | None:
     return InitializerSharing(where, InitializerSharing.threshold if threshold is None else threshold)
 
 
-def read_merge(fields: Fields, problems: list[Problem]) -> Merge:
-    """How the models of a group become one; what is wrong with its name is added to `problems`."""
+def _read_merge(fields: Fields) -> Merge:
     name = fields.text("name") or ""
     if name and (problem := name_problem(name, fields.where_of("name"))):
-        problems.append(problem)
+        fields.problems.append(problem)
     connect, prefixes = fields.mapping("connect"), fields.mapping("prefixes")
     return Merge(
         name=name,
@@ -78,19 +134,14 @@ def read_merge(fields: Fields, problems: list[Problem]) -> Merge:
     )
 
 
-def read_genai(fields: Fields, path: Callable[[str | None, Position], str | None]) -> GenaiChoice:
-    """What onnxruntime-genai is told of a group; `path` makes a path relative to the recipe, whichever file it was written in."""
+def _read_genai(fields: Fields) -> GenaiChoice:
     roles = fields.mapping("roles")
-
-    def file(text: str | None, where: Position) -> Reference:
-        return Reference(path(text, where) or "", where)
-
     return GenaiChoice(
         where=fields.where,
-        config=file(fields.text("config"), fields.where_of("config")),
+        config=fields.path("config") or Reference("", fields.where),
         # The schema has seen that they are roles.
-        roles={role: Reference(roles.text(role) or "", roles.where_of(role)) for role in roles.entries},  # type: ignore[misc]
-        files=tuple(file(text, where) for text, where in fields.texts("files")),
+        roles={role: roles.reference(role) for role in roles.entries},  # type: ignore[misc]
+        files=fields.paths("files"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which image in which registry a text such as `registry.example/team/models:1.2` means. Nothing here touches a network."""
+"""References of images in registries; nothing here touches a network."""
 
 from __future__ import annotations
 

@@ -1,23 +1,35 @@
-"""A recipe's files, read into a `Recipe`; everything that is wrong with them is told at once."""
+"""The loading of a recipe: its files, read into a `Recipe`."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 
-from epbuild.core.digest import digest_of
-from epbuild.core.errors import RecipeError
-from epbuild.core.schemas import schema_text
-from epbuild.recipe.assemble import assemble
-from epbuild.recipe.compose import compose
-from epbuild.recipe.model import Recipe
-from epbuild.recipe.overrides import read_overrides
-from epbuild.recipe.schema import Verdict, judge
+from epbuild.core.errors import Argument, Position, Problem, RecipeError
+from epbuild.recipe import groups, outputs, preparations
+from epbuild.recipe.compose import compose, digest_of_texts
+from epbuild.recipe.fields import Fields
+from epbuild.recipe.groups import read_group, read_member
+from epbuild.recipe.matrix import Matrix, MatrixRow
+from epbuild.recipe.model import Group, GroupMember, ModelSource, Output, Recipe, Reference, Target, Toolchain
+from epbuild.recipe.models import read_model
+from epbuild.recipe.names import clash_problems, is_glob, matching, name_problem, unknown
+from epbuild.recipe.nodes import KeyedNode, KeyPath, MappingNode, Node, Scalar, pruned, without
+from epbuild.recipe.outputs import read_output
+from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, quoted
+from epbuild.recipe.schema import judge, judge_sections
+from epbuild.recipe.targets import read_target, read_toolchain
+from epbuild.recipe.template import TemplateNames, resolved
+from epbuild.recipe.variables import Override, read_overrides, read_variables
+
+MAX_EXPANDED = 500_000
+"""How many values the targets may have once every row of a matrix is written out, and the groups once every glob is."""
+
+_MOST_SUGGESTIONS = 50
 
 
 class BrokenRecipe(RecipeError):
@@ -52,18 +64,17 @@ def _load(
     path: Path, is_known_valid: Callable[[str], bool] | None, environment: Mapping[str, str], settings: Sequence[str]
 ) -> Recipe:
     composition = compose(path)
-    digest = _digest(*composition.contents)
-    verdict = Verdict() if is_known_valid is not None and is_known_valid(digest) else judge(composition.root)
+    digest = digest_of_texts(composition.contents, environment, settings)
     overrides, refused = read_overrides(settings)
-    recipe, problems = assemble(path, composition.root, verdict, environment, overrides)
-    problems = [*composition.problems, *(violation.problem for violation in verdict.violations), *refused, *problems]
+    is_valid = is_known_valid is not None and is_known_valid(digest)
+    assembler = _Assembler(path, composition.root, environment, is_valid=is_valid)
+    recipe = assembler.recipe(overrides)
+    problems = list(dict.fromkeys((*composition.problems, *refused, *assembler.problems)))
     if problems:
         broken = BrokenRecipe(*problems)
         broken.rest = recipe
         raise broken
-    # Where the schema was asked about substituted values, its verdict depends on more than the files.
-    known = "" if verdict.pending else digest
-    return dataclasses.replace(recipe, files=composition.files, names=composition.names, digest=known)
+    return dataclasses.replace(recipe, files=composition.files, names=composition.names, digest=digest)
 
 
 @contextmanager
@@ -78,6 +89,288 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _digest(*contents: bytes) -> str:
-    """The SHA-256, in hex, of the recipe schema and the bytes of a recipe's files: what the schema's verdict depends on."""
-    return digest_of(schema_text("recipe").encode() + b"".join(b"\0" + sha256(content).digest() for content in contents))
+class _Assembler:
+    """Makes a recipe of its nodes, and finds what is wrong with it.
+
+    What the schema has something against is left out, and nothing is said of it again; the rest of its definition is read on. A recipe
+    that `is_valid` is known to satisfy the schema.
+    """
+
+    def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str], *, is_valid: bool) -> None:
+        violations = [] if is_valid else judge_sections(root)
+        self.problems = [violation.problem for violation in violations]
+        self._file = file
+        self._is_valid = is_valid
+        # What is left out whole: sections and definitions.
+        self._broken = {violation.path[:2] for violation in violations}
+        self._root = Fields(root, self.problems, file)
+        self._environment = environment
+        self._sound: dict[int, tuple[Node | None, bool]] = {}
+        self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
+        self._all_groups_known = True
+        self._written_out = 0
+
+    def recipe(self, overrides: Mapping[str, Override]) -> Recipe:
+        name = self._root_text("name")
+        if name and (problem := name_problem(name, self._root.where_of("name"))):
+            self.problems.append(problem)
+        names = TemplateNames(self._environment, {"recipe.name": name, **self._variables(overrides)})
+        targets = self._targets(names)
+        built = self._groups(names, targets)
+        return Recipe(
+            file=self._file,
+            name=name,
+            description=self._root_text("description", may_be_empty=True),
+            toolchains=dict(self._toolchains(names)),
+            models=dict(self._models(names)),
+            targets=targets,
+            groups=built,
+            outputs=tuple(self._outputs(names, built, targets)),
+            catalogs=tuple(self._catalogs(names)),
+        )
+
+    # -- Sections ------------------------------------------------------------------------------------------------------
+
+    def _root_text(self, key: str, *, may_be_empty: bool = False) -> str:
+        return "" if (key,) in self._broken else self._root.text(key, may_be_empty=may_be_empty) or ""
+
+    def _section(self, section: str) -> Mapping[str, KeyedNode]:
+        return {} if (section,) in self._broken else self._root.mapping(section).entries
+
+    def _is_whole(self, section: str) -> bool:
+        """Whether nothing is known to be missing in a section."""
+        return not any(path[:1] == (section,) for path in self._broken)
+
+    def _entries(self, section: str) -> Iterator[tuple[str, KeyedNode]]:
+        """The definitions of a section that are not broken, their names checked."""
+        entries = self._section(section)
+        self.problems += clash_problems((name, entry.name_where) for name, entry in entries.items())
+        for name, entry in entries.items():
+            if (section, name) in self._broken:
+                continue
+            if problem := name_problem(name, entry.name_where):
+                self.problems.append(problem)
+            yield name, entry
+
+    def _definition(
+        self, path: KeyPath, node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
+    ) -> tuple[Node | None, bool]:
+        """The definition at `path` with its templates substituted, less what the schema has something against, and whether that is
+        nothing; None where its templates cannot be substituted, or nothing is left.
+        """
+        result, problems = resolved(node, names, later)
+        if result is not node or id(node) not in self._sound:
+            violations = [] if self._is_valid else judge(path, result, unresolved=bool(problems))
+            wrong = [violation.path[len(path) :] for violation in violations]
+            self.problems += [*problems, *(violation.problem for violation in violations)]
+            left = None if problems or () in wrong else pruned(result, wrong)
+            if left is None:
+                self._broken.add(path[:2])
+            if result is not node:
+                return left, not wrong
+            # Without any template it is the same for every name that it is made for.
+            self._sound[id(node)] = left, not wrong
+        return self._sound[id(node)]
+
+    def _variables(self, overrides: Mapping[str, Override]) -> dict[str, Scalar]:
+        section = self._section("vars")
+        if ("vars",) not in self._broken:
+            for name in overrides.keys() - section.keys():
+                self._unknown("variable", name, section, overrides[name].where)
+        return read_variables(section, overrides, self._environment, self.problems)
+
+    # -- Definitions ---------------------------------------------------------------------------------------------------
+
+    def _toolchains(self, names: TemplateNames) -> Iterator[tuple[str, Toolchain]]:
+        for name, entry in self._entries("toolchains"):
+            node, _ = self._definition(("toolchains", name), entry.node, names)
+            if node is not None:
+                yield name, read_toolchain(name, entry.name_where, self._root.of(node))
+
+    def _models(self, names: TemplateNames) -> Iterator[tuple[str, ModelSource]]:
+        for name, entry in self._entries("models"):
+            node, _ = self._definition(("models", name), entry.node, names, preparations.LATER)
+            if node is not None:
+                model = read_model(name, entry.name_where, self._root.long_form(node, "path"))
+                for step in model.prepare:
+                    self._follow(step.toolchain, "toolchain", "toolchains")
+                yield name, model
+
+    def _catalogs(self, names: TemplateNames) -> Iterator[Reference]:
+        if not self._is_whole("catalogs"):
+            return
+        for item in self._root.items("catalogs"):
+            node, problems = resolved(item, names)
+            self.problems += problems
+            text = None if problems else self._root.text_of(node)
+            if text:
+                yield self._root.rebased(text, item.where)
+
+    def _targets(self, names: TemplateNames) -> dict[str, Target]:
+        found: dict[str, Target] = {}
+        for base, entry in self._entries("targets"):
+            for row, fields, is_whole in self._rows(base, entry, names):
+                name = base + row.suffix
+                where = row.where or entry.name_where
+                if name in found:
+                    message = f"A row of {quoted(base)} has the name of the target {quoted(name)}."
+                    self.problems.append(Problem(BAD_NAME, message, where))
+                elif row.suffix and (problem := name_problem(name, where)):
+                    self.problems.append(problem)
+                found[name] = read_target(name, entry.name_where, fields, whole=is_whole)
+                self._follow(found[name].toolchain, "toolchain", "toolchains")
+        self.problems += clash_problems((name, target.where) for name, target in found.items())
+        return found
+
+    def _rows(self, base: str, entry: KeyedNode, names: TemplateNames) -> Iterator[tuple[MatrixRow, Fields, bool]]:
+        """The targets that a definition stands for: itself, or one for each row of its matrix; with whether nothing of it is left out."""
+        pattern, rows = entry.node, [MatrixRow("", {})]
+        if isinstance(pattern, MappingNode) and "matrix" in pattern.entries:
+            matrix = pattern.entries["matrix"].node
+            pattern = without(pattern, ("matrix",))
+            rows = self._matrix_rows(("targets", base, "matrix"), matrix, pattern.size, names)
+        for row in rows:
+            mine = names.with_values({f"matrix.{axis}": value for axis, value in row.values.items()}) if row.values else names
+            node, is_whole = self._definition(("targets", base), pattern, mine)
+            if node is not None:
+                yield row, self._root.of(node), is_whole
+            else:
+                self._all_targets_known = False
+
+    def _matrix_rows(self, path: KeyPath, node: Node, size: int, names: TemplateNames) -> list[MatrixRow]:
+        """A matrix's rows, each of which is a target of `size` values; none when something is wrong with it."""
+        axes, is_whole = self._definition(path, node, names)
+        rows: list[MatrixRow] = []
+        if axes is not None and is_whole:
+            matrix = Matrix(axes, self._file)
+            if not matrix.problems and self._affords(len(matrix) * size):
+                rows = matrix.rows()
+            elif not matrix.problems:
+                message = f"This matrix has {len(matrix):,} rows; with it, the targets pass {MAX_EXPANDED:,} values."
+                self.problems.append(Problem(TOO_LARGE, message, matrix.where))
+            self.problems += matrix.problems
+        if not rows:
+            self._all_targets_known = False
+        return rows
+
+    def _affords(self, values: int) -> bool:
+        """Count values that are written out, unless they are too many."""
+        if self._written_out + values > MAX_EXPANDED:
+            return False
+        self._written_out += values
+        return True
+
+    def _groups(self, names: TemplateNames, targets: Mapping[str, Target]) -> dict[str, Group]:
+        found: dict[str, Group] = {}
+        for base, entry in self._entries("groups"):
+            for name, fields, members in self._each_group(base, entry, names):
+                if name in found:
+                    message = f"The group for each model of {quoted(base)} has the name of the group {quoted(name)}."
+                    self.problems.append(Problem(BAD_NAME, message, entry.name_where))
+                elif name != base and (problem := name_problem(name, entry.name_where)):
+                    self.problems.append(problem)
+                found[name] = read_group(name, entry.name_where, fields, members, self._matched(fields, targets))
+        self.problems += clash_problems((name, group.where) for name, group in found.items())
+        return found
+
+    def _each_group(
+        self, base: str, entry: KeyedNode, names: TemplateNames
+    ) -> Iterator[tuple[str, Fields, tuple[GroupMember, ...]]]:
+        """The groups that a definition stands for, with their members: itself, or one for each of its models."""
+        fields = self._group_fields(base, base, entry.node, names)
+        if fields is None:
+            self._all_groups_known = False
+            return
+        members = self._members(fields)
+        if "for_each" not in fields.entries:
+            yield base, fields, members
+            return
+        for number, member in enumerate(members):
+            name = f"{base}-{member.name}"
+            own = self._group_fields(base, name, entry.node, names)
+            if own is None:
+                self._all_groups_known = False
+                return
+            # Without any template it is the same for every model.
+            found = members if own.entries is fields.entries else self._members(own)
+            yield name, own, found[number : number + 1]
+
+    def _group_fields(self, base: str, name: str, node: Node, names: TemplateNames) -> Fields | None:
+        found, _ = self._definition(("groups", base), node, names.with_values({"group": name}), groups.LATER)
+        return None if found is None else self._root.of(found)
+
+    def _members(self, group: Fields) -> tuple[GroupMember, ...]:
+        """A group's members in order. A glob stands for the models that no other entry names, each at the first glob that matches it."""
+        known = self._section("models")
+        entries = [group.long_form(item, "model") for item in group.items("models")]
+        named = [entry.text("model") or "" for entry in entries]
+        taken = set(named)
+        found: list[GroupMember] = []
+        for name, entry in zip(named, entries, strict=True):
+            model = Reference(name, entry.where_of("model"))
+            if not is_glob(name):
+                self._follow(model, "model", "models")
+                found.append(read_member(model, group, entry))
+                continue
+            matches = matching(name, known)
+            if not matches and ("models",) not in self._broken:
+                self._unknown("model", name, known, model.where)
+            if not self._can_hold(matches, model.where):
+                continue
+            if "name" in entry.entries:
+                message = f"{quoted(name)} stands for many models, which cannot all have one name."
+                self.problems.append(
+                    Problem(WRONG_VALUE, message, entry.where_of("name"), "Name one model, or leave 'name' out.")
+                )
+            found += [read_member(Reference(match, model.where), group, entry) for match in matches if match not in taken]
+            taken.update(matches)
+        self.problems += clash_problems((member.name, member.model.where) for member in found)
+        return tuple(found)
+
+    def _unknown(self, kind: str, name: str, known: Collection[str], where: Position | Argument) -> None:
+        self.problems.append(unknown(kind, name, known, where, suggest=len(self.problems) < _MOST_SUGGESTIONS))
+
+    def _follow(self, reference: Reference, kind: str, section: str) -> None:
+        known = self._section(section)
+        if (section,) not in self._broken and reference.name and reference.name not in known:
+            self._unknown(kind, reference.name, known, reference.where)
+
+    def _matched(self, fields: Fields, targets: Mapping[str, Target]) -> tuple[Reference, ...]:
+        """A group's targets, each once, at the first pattern that matches it."""
+        found: dict[str, Reference] = {}
+        for pattern, where in fields.texts("targets"):
+            names = matching(pattern, targets)
+            if not self._can_hold(names, where):
+                continue
+            if not names and self._all_targets_known:
+                self._unknown("target", pattern, targets, where)
+            for name in names:
+                found.setdefault(name, Reference(name, where))
+        return tuple(found.values())
+
+    def _can_hold(self, names: Collection[str], where: Position) -> bool:
+        """Whether a glob's matches may be written out: a recipe of many globs over many targets is otherwise without a bound."""
+        if self._affords(len(names)):
+            return True
+        message = f"With this pattern, the recipe passes {MAX_EXPANDED:,} values."
+        self.problems.append(Problem(TOO_LARGE, message, where))
+        return False
+
+    def _outputs(self, names: TemplateNames, groups: Collection[str], targets: Collection[str]) -> Iterator[Output]:
+        if ("outputs",) in self._broken:
+            return
+        known: Mapping[str, Collection[str]] = {"groups": groups, "targets": targets}
+        whole = {section: self._is_whole(section) for section in known}
+
+        def named(pattern: str, where: Position, section: str) -> tuple[str, ...] | None:
+            if not whole[section]:
+                return None
+            names = matching(pattern, known[section])
+            if not names and (section != "groups" or self._all_groups_known):
+                self._unknown(section.removesuffix("s"), pattern, known[section], where)
+            return tuple(names) if self._can_hold(names, where) else ()
+
+        for index, item in enumerate(self._root.items("outputs")):
+            node, _ = self._definition(("outputs", index), item, names, outputs.LATER)
+            if node is not None:
+                yield read_output(self._root.of(node), named)

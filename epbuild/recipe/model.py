@@ -1,4 +1,4 @@
-"""The recipe as values: what `load` makes out of the text, and what the planner reads. Nothing here touches a file.
+"""The recipe as values. Nothing here touches a file.
 
 Every thing that a later message may have to point at carries `where`, its position in the text.
 """
@@ -9,17 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from epbuild.core.errors import Position
-from epbuild.recipe.address import is_remote, package_file
+from epbuild.recipe.model_path import is_remote, package_file
+from epbuild.recipe.nodes import Node, Scalar
 from epbuild.recipe.requirement import Requirement, read_requirement
-
-if TYPE_CHECKING:
-    from epbuild.recipe.source import Node
-
-Scalar = str | int | float | bool
-"""What a YAML scalar may be in a recipe; `null` is refused where a value is needed."""
 
 Layout = Literal["directory", "ort-model-package"]
 """How the files of an output are arranged."""
@@ -113,20 +108,6 @@ class VerifyChoice:
     """What is compared with: the model as it is in the recipe, or as it is compiled."""
     unjudged: Literal["fail", "publish"] | None = None
     """What becomes of a model whose numbers cannot be judged."""
-
-    def over(self, base: VerifyChoice | None) -> VerifyChoice:
-        """This, and what `base` says of all that this says nothing of."""
-        if base is None or not base.wanted or not self.wanted:
-            return self
-        own_inputs = self.files is not None or self.made is not None
-        return VerifyChoice(
-            where=self.where,
-            files=self.files if own_inputs else base.files,
-            made=self.made if own_inputs else base.made,
-            metrics=base.metrics if self.metrics is None else self.metrics,
-            reference=self.reference or base.reference,
-            unjudged=self.unjudged or base.unjudged,
-        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a recipe says of one output, read from its mapping."""
+"""The entries of a recipe's `outputs`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.forms import PACK_FORMS
 from epbuild.recipe.model import Compression, CompressionMethod, Output, Pack, Reference, Setting
+from epbuild.recipe.nodes import MappingNode, ScalarNode
 from epbuild.recipe.problems import WRONG_VALUE, quoted
-from epbuild.recipe.source import MappingNode, ScalarNode
 from epbuild.recipe.template import OUTPUT_NAMES
 
 LATER = dict.fromkeys(("path", "model", "context_binary", "base", "component", "push"), OUTPUT_NAMES)
@@ -22,33 +22,33 @@ _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
 _LEVELS: Mapping[CompressionMethod, tuple[int, int]] = {"zstd": (19, 3), "deflate": (9, 6)}
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
-"""The names that a glob matches in a section of the recipe; None where that cannot be told. What is wrong is noted."""
+"""The names that a glob matches in a section of the recipe; None where they are not known."""
 
 
-def read_output(fields: Fields, match: Match, problems: list[Problem]) -> Output:
-    """The output that a mapping stands for; what is wrong with it is added to `problems`."""
+def read_output(fields: Fields, match: Match) -> Output:
+    """Read the output that a mapping stands for."""
     layout: Any = fields.text("layout") or "directory"  # the schema wants one; the rest of the recipe is read on without
     pack: Any = fields.text("pack")
     return Output(
         where=fields.where,
         layout=layout,
-        path=_template(fields, "path") or Setting("", fields.where, fields.where),
-        model=_template(fields, "model") or Setting(_DEFAULT_MODEL, fields.where, fields.where),
-        context_binary=_template(fields, "context_binary") or Setting(_DEFAULT_CONTEXT_BINARY, fields.where, fields.where),
-        base=_template(fields, "base"),
-        component=_template(fields, "component"),
+        path=fields.setting("path") or Setting("", fields.where, fields.where),
+        model=fields.setting("model") or Setting(_DEFAULT_MODEL, fields.where, fields.where),
+        context_binary=fields.setting("context_binary") or Setting(_DEFAULT_CONTEXT_BINARY, fields.where, fields.where),
+        base=fields.setting("base"),
+        component=fields.setting("component"),
         groups=_chosen(fields, "groups", match),
         targets=_chosen(fields, "targets", match),
         pack=pack,
         pack_where=fields.where_of("pack"),
-        push=_template(fields, "push"),
-        compression=_compression(fields, pack, problems),
+        push=fields.setting("push"),
+        compression=_compression(fields, pack),
         provenance=fields.flag("provenance"),
         bom=fields.flag("bom"),
     )
 
 
-def _compression(fields: Fields, pack: Pack | None, problems: list[Problem]) -> Compression | None:
+def _compression(fields: Fields, pack: Pack | None) -> Compression | None:
     """How an output is compressed: a method, a method and its level, or the level of the one method of a `tar.zst`."""
     form = PACK_FORMS.get(pack) if pack is not None else None
     entry = fields.entries.get("compression")
@@ -73,26 +73,23 @@ def _compression(fields: Fields, pack: Pack | None, problems: list[Problem]) -> 
         level, level_where = fields.whole("compression"), where
         if not form.always:
             message = f"A level alone does not say by which method 'pack: {pack}' is compressed."
-            problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {example}."))
+            fields.problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {example}."))
             return None
     if asked != method:
         hint = f"Write {method}, or {example}{form.hint}."
         reason = form.refused.get(asked or "", "")
-        problems.append(Problem(WRONG_VALUE, f"'pack: {pack}' is not compressed by {quoted(asked or '')}{reason}.", where, hint))
+        fields.problems.append(
+            Problem(WRONG_VALUE, f"'pack: {pack}' is not compressed by {quoted(asked or '')}{reason}.", where, hint)
+        )
         return None
     if level is not None and not 1 <= level <= most:
-        problems.append(Problem(WRONG_VALUE, f"The level of {method} must be between 1 and {most}.", level_where))
+        fields.problems.append(Problem(WRONG_VALUE, f"The level of {method} must be between 1 and {most}.", level_where))
         return None
     return Compression(method, default if level is None else level)
 
 
-def _template(fields: Fields, key: str) -> Setting | None:
-    text = fields.text(key)
-    return Setting(text, fields.where_of(key), fields.entries[key].name_where) if text else None
-
-
 def _chosen(fields: Fields, key: str, match: Match) -> tuple[Reference, ...] | None:
-    """The groups or targets that an output is for, each once; None: it does not say, or it cannot be told."""
+    """The groups or targets that an output is for, each once; None: all, or they are not known."""
     if key not in fields.entries:
         return None
     found: dict[str, Reference] = {}

@@ -1,4 +1,4 @@
-"""The codes of what can be wrong with a recipe, and how its problems quote the text they are about."""
+"""The codes of mistakes in a recipe, and the quoting of its text."""
 
 from __future__ import annotations
 

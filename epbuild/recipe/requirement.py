@@ -1,4 +1,4 @@
-"""The pip requirements of a toolchain, as far as epbuild reads them: the distribution that one asks for, and the version that it pins.
+"""The pip requirements of a toolchain, as far as epbuild reads them.
 
     onnxruntime==1.31.1       names onnxruntime, pins 1.31.1
     onnxruntime[extra]~=1.31  names onnxruntime, pins nothing

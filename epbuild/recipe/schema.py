@@ -1,6 +1,6 @@
-"""The recipe held against its JSON Schema: every violation as a problem, in plain words, at the exact place.
+"""The check of a recipe against its JSON Schema.
 
-Where the schema's own keywords say too little, a subschema says it itself, in the keywords that editors know too: `errorMessage`
+Where the schema's own keywords say too little, a subschema has the words itself, in the keywords that editors know too: `errorMessage`
 for the whole subschema, `patternErrorMessage` for its pattern; `synonyms` has what others call the values of an enumeration.
 """
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from epbuild.core.errors import Position, Problem, nearest
+from epbuild.core.errors import Problem, nearest
 from epbuild.core.schemas import import_jsonschema, schema
+from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, plain
 from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_TYPE, WRONG_VALUE, one_of, quoted
-from epbuild.recipe.source import KeyPath, MappingNode, Node, ScalarNode, SequenceNode, locate, plain
-from epbuild.recipe.template import render
+from epbuild.recipe.valuetypes import actual, wrong_type
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -29,65 +29,48 @@ class Violation:
     problem: Problem
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the schema finds wrong with a recipe's text, in its order; and the definitions that it cannot judge before templates are
-    substituted, as a template stands there where it asks for more than a text.
-    """
-
-    violations: tuple[Violation, ...] = ()
-    pending: frozenset[KeyPath] = frozenset()
+_SECTIONS = ("toolchains", "models", "targets", "groups", "outputs")
+"""The sections that hold definitions."""
 
 
-_SUBSTITUTED = frozenset({"toolchains", "models", "targets", "groups", "outputs"})
-"""The sections whose definitions have templates."""
-
-
-def judge(root: MappingNode) -> Verdict:
-    """Hold a whole recipe against the schema, with the templates in its texts as they are written."""
-    found: dict[Violation, None] = {}
-    pending = set()
-    for error in _validator(()).iter_errors(plain(root)):
-        path: KeyPath = tuple(error.absolute_path)
-        if _has_template(error) and path[0] in _SUBSTITUTED:
-            pending.add(path[:2])
-        else:
-            found.update(dict.fromkeys(_translated(error, root)))
-    # One value decides what is asked of others: of such a definition nothing is said before all of it is known.
-    certain = (violation for violation in found if violation.path[:2] not in pending)
-    return Verdict(tuple(sorted(certain, key=lambda violation: _place(violation.problem))), frozenset(pending))
-
-
-def judge_definition(path: KeyPath, node: Node) -> list[Problem]:
-    """What the schema finds wrong with the definition at `path`, whose templates have been substituted.
-
-    A text that still has one is for the planner, and not judged here.
-    """
+def judge_sections(root: MappingNode) -> list[Violation]:
+    """Find what the schema has against a recipe, but for the definitions in its sections."""
     return list(
-        dict.fromkeys(
-            violation.problem
-            for error in _validator((path[0],)).iter_errors(plain(node))
-            if not _has_template(error)
-            for violation in _translated(error, node, path)
-        )
+        dict.fromkeys(found for error in _validator(()).iter_errors(plain(root)) for found in _translated(error, root, ()))
     )
 
 
+def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violation]:
+    """Find what the schema has against the definition at `path`, or the matrix of one, once its templates are substituted.
+
+    A text that still has one is for the planner, and not judged here. In an `unresolved` definition it is a problem of its own, and
+    nothing else is found where it matters: one value decides what is asked of others.
+    """
+    errors = list(_validator((path[0], *path[2:])).iter_errors(plain(node)))
+    if unresolved and any(map(_has_template, errors)):
+        return []
+    sound = (error for error in errors if not _has_template(error) and not _is_for_templates(error, node))
+    return list(dict.fromkeys(found for error in sound for found in _translated(error, node, path)))
+
+
 @cache
-def _validator(section: KeyPath) -> Any:
-    """A validator of a whole recipe, or of one definition in a section of it."""
+def _validator(part: KeyPath) -> Any:
+    """A validator of a whole recipe less its definitions, of one definition in a section of it, or of a key of that."""
     document = schema("recipe")
-    part: Any = document
-    for name in section:
-        part = document["properties"][name]
-        part = part["items"] if part["type"] == "array" else part["additionalProperties"]
+    found: Any = document
+    if part:
+        section = document["properties"][part[0]]
+        found = section["items"] if section["type"] == "array" else section["additionalProperties"]
+    found = _written_out(found, document["$defs"])
+    if part:
+        for key in part[1:]:
+            found = found["properties"][key]
+    else:
+        for name in _SECTIONS:
+            for inside in ("items", "additionalProperties"):
+                found["properties"][name].pop(inside, None)
     # jsonschema takes longer to import than a whole build with nothing to do.
-    return import_jsonschema().Draft202012Validator({**_written_out(part, document["$defs"]), "$defs": document["$defs"]})
-
-
-def _has_template(error: ValidationError) -> bool:
-    """Whether an error is about a value that holds a template; keys have none."""
-    return isinstance(error.instance, str) and "${" in error.instance and "propertyNames" not in error.absolute_schema_path
+    return import_jsonschema().Draft202012Validator({**found, "$defs": document["$defs"]})
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
@@ -101,50 +84,20 @@ def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
     return {key: _written_out(value, definitions) for key, value in part.items()}
 
 
-def wrong_type(node: Node, types: str | list[str]) -> Problem:
-    """The problem of a value that is none of the JSON Schema `types`."""
-    expected = [types] if isinstance(types, str) else types
-    *most, last = [_EXPECTED[name] for name in expected]
-    words = f"{', '.join(most)} or {last}" if most else last
-    hint = None
-    if isinstance(node, ScalarNode) and "string" in expected and not node.written.startswith("${"):
-        hint = f'In quotes it is a string: "{node.written}".' if node.value is not None else None
-    return Problem(WRONG_TYPE, f"{_actual(node)}; write {words}.", node.where, hint)
+def _has_template(error: ValidationError) -> bool:
+    """Whether an error is about a value that holds a template; keys have none."""
+    return isinstance(error.instance, str) and "${" in error.instance and "propertyNames" not in error.absolute_schema_path
 
 
-_EXPECTED = {
-    "string": "a string",
-    "number": "a number",
-    "integer": "a whole number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "a mapping",
-}
+def _is_for_templates(error: ValidationError, root: Node) -> bool:
+    """Whether a pattern that lets templates through meets what one became: whoever reads the value finds what is wrong with it."""
+    if error.validator != "pattern" or "\\$\\{" not in str(error.validator_value):
+        return False
+    node = locate(root, tuple(error.absolute_path))
+    return isinstance(node, ScalarNode) and "${" in node.written
 
 
-def _actual(node: Node) -> str:
-    if isinstance(node, MappingNode):
-        return "This is a mapping"
-    if isinstance(node, SequenceNode):
-        return "This is a list"
-    if node.value is None:
-        return "There is no value here"
-    if node.written.startswith("${") and node.value != node.written:
-        return f"{quoted(node.written)} is {quoted(render(node.value))} here"
-    if isinstance(node.value, str):
-        return f"{quoted(node.written)} is a string here"
-    if isinstance(node.value, bool):
-        return f"{quoted(node.written)} is a boolean here"
-    return f"{quoted(node.written)} is a number here"
-
-
-def _place(problem: Problem) -> Position:
-    if not isinstance(problem.where, Position):
-        raise TypeError(problem)
-    return problem.where
-
-
-def _translated(error: ValidationError, root: Node, above: KeyPath = ()) -> Iterator[Violation]:
+def _translated(error: ValidationError, root: Node, above: KeyPath) -> Iterator[Violation]:
     """The violations that an error found in `root` stands for; `above` is the path of `root` in the recipe."""
     node = locate(root, tuple(error.absolute_path))
     path: KeyPath = (*above, *error.absolute_path)
@@ -210,7 +163,7 @@ def _wrong(error: ValidationError, node: Node, path: KeyPath) -> Problem:
             hint = f"Here it is called '{synonym}'." if synonym else nearest(node.value, limit)
             return Problem(WRONG_VALUE, message, node.where, hint)
         case "enum":
-            return Problem(WRONG_TYPE, f"{_actual(node)}; write one of: {one_of(limit)}.", node.where)
+            return Problem(WRONG_TYPE, f"{actual(node)}; write one of: {one_of(limit)}.", node.where)
         case "pattern":
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
             return Problem(code, _says(error, "patternErrorMessage") or error.message, node.where)

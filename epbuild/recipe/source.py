@@ -1,4 +1,4 @@
-"""YAML text as a tree of nodes that know where they were written.
+"""The reader of a recipe's YAML text.
 
 The reader follows YAML's events itself, because PyYAML's own loader guesses like YAML 1.1 (`no`, `1:30`, `0x1F`), keeps the last of
 two equal keys, forgets where a key stood, and recurses without a bound.
@@ -9,17 +9,18 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from epbuild.core.errors import Position, Problem, RecipeError
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, ScalarNode, SequenceNode, extent
 from epbuild.recipe.problems import DUPLICATE_KEY, SYNTAX, TOO_LARGE, UNUSABLE, WRONG_TYPE, WRONG_VALUE, quoted
 
 if TYPE_CHECKING:
     import yaml
 
-    from epbuild.recipe.model import Scalar
+    from epbuild.recipe.nodes import Scalar
 
 MAX_BYTES = 1 << 20
 """The size of the largest text that is read."""
@@ -30,66 +31,16 @@ MAX_NODES = 250_000
 MAX_DEPTH = 50
 """How deep values may be nested."""
 
-KeyPath = tuple[str | int, ...]
-"""The way from the root to a value: keys of mappings and indices of lists."""
-
 
 @dataclass(frozen=True)
-class ScalarNode:
-    """One scalar: its value, and the text it was written as (without quotes)."""
-
-    where: Position
-    value: Scalar | None
-    written: str
-    size: int = 1
-    height: int = 0
-
-
-@dataclass(frozen=True)
-class SequenceNode:
-    """A list."""
-
-    where: Position
-    items: tuple[Node, ...]
-    size: int
-    height: int
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A value in a mapping, and where its key stands."""
-
-    name_where: Position
-    node: Node
-
-
-@dataclass(frozen=True)
-class MappingNode:
-    """A mapping, merge keys already merged: its own keys in the order of the text, then the merged ones.
-
-    `gaps` are keys that were written and cannot be used: they are in no entry, and nobody may say that they are missing.
-    """
-
-    where: Position
-    entries: Mapping[str, Entry]
-    size: int
-    height: int
-    gaps: frozenset[str] = frozenset()
-
-
-Node = ScalarNode | SequenceNode | MappingNode
-"""A value in the text. `size` counts it and everything in it, aliases written out; `height` is how deep it goes."""
-
-
-@dataclass(frozen=True)
-class Source:
+class ReadText:
     """A recipe's text as nodes, and what is wrong with it that did not keep it from being read."""
 
     root: MappingNode
     problems: tuple[Problem, ...]
 
 
-def read(content: bytes, file: str) -> Source:
+def read(content: bytes, file: str) -> ReadText:
     """The nodes of a recipe whose positions name `file`.
 
     Raises RecipeError when the text is not one YAML mapping, or is too large.
@@ -98,67 +49,6 @@ def read(content: bytes, file: str) -> Source:
         problem = Problem(TOO_LARGE, f"A recipe has at most {MAX_BYTES:,} bytes; this file is larger.", Position(file, 1, 1))
         raise RecipeError(problem)
     return _parse(_decode(content, file), file)
-
-
-def plain(node: Node) -> object:
-    """The node as the dicts, lists and scalars that a schema validator reads."""
-    if isinstance(node, MappingNode):
-        return {key: plain(entry.node) for key, entry in node.entries.items()}
-    if isinstance(node, SequenceNode):
-        return [plain(item) for item in node.items]
-    return node.value
-
-
-def locate(root: Node, path: KeyPath) -> Node:
-    """The node at `path`; raises KeyError or IndexError where there is none."""
-    node = root
-    for step in path:
-        if isinstance(node, MappingNode) and isinstance(step, str):
-            node = node.entries[step].node
-        elif isinstance(node, SequenceNode) and isinstance(step, int):
-            node = node.items[step]
-        else:
-            raise KeyError(path)
-    return node
-
-
-def merged(base: MappingNode, over: MappingNode) -> MappingNode:
-    """`over` on top of `base`: mappings merge key by key, in the order of `base`; lists and scalars are replaced."""
-    entries = dict(base.entries)
-    for key, entry in over.entries.items():
-        below = entries.get(key)
-        entries[key] = entry
-        if below and isinstance(below.node, MappingNode) and isinstance(entry.node, MappingNode):
-            entries[key] = Entry(entry.name_where, merged(below.node, entry.node))
-    return MappingNode(over.where, entries, *_extent([entry.node for entry in entries.values()]), base.gaps | over.gaps)
-
-
-def without(node: MappingNode, keys: Collection[str]) -> MappingNode:
-    """The mapping less some of its keys."""
-    entries = {key: entry for key, entry in node.entries.items() if key not in keys}
-    return MappingNode(node.where, entries, *_extent([entry.node for entry in entries.values()]), node.gaps)
-
-
-def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
-    """The node less what is at the `paths` below it, as far as there is something: keys of mappings become gaps, items of lists go."""
-    if not paths:
-        return node
-    below: dict[str | int, list[KeyPath]] = {}
-    for path in paths:
-        below.setdefault(path[0], []).append(path[1:])
-    gone = {step for step, rest in below.items() if () in rest}
-    if isinstance(node, MappingNode):
-        entries = {
-            key: Entry(entry.name_where, pruned(entry.node, below.get(key, ())))
-            for key, entry in node.entries.items()
-            if key not in gone
-        }
-        gaps = node.gaps | {key for key in gone if isinstance(key, str)}
-        return MappingNode(node.where, entries, *_extent([entry.node for entry in entries.values()]), gaps)
-    if isinstance(node, SequenceNode):
-        items = [pruned(item, below.get(index, ())) for index, item in enumerate(node.items) if index not in gone]
-        return SequenceNode(node.where, tuple(items), *_extent(items))
-    return node
 
 
 def _decode(content: bytes, file: str) -> str:
@@ -194,7 +84,7 @@ def _code_point(character: str) -> str:
     return f"U+{ord(character):04X}"
 
 
-def _parse(text: str, file: str) -> Source:
+def _parse(text: str, file: str) -> ReadText:
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -274,7 +164,7 @@ class _Reader:
         self._count = 0
         self._problems: list[Problem] = []
 
-    def source(self) -> Source:
+    def source(self) -> ReadText:
         import yaml
 
         next(self._events)  # the stream's start
@@ -291,7 +181,7 @@ class _Reader:
         if not isinstance(root, MappingNode):
             problem = Problem(WRONG_TYPE, "A recipe is a mapping of keys to values.", root.where)
             raise RecipeError(*self._problems, problem)
-        return Source(root, tuple(self._problems))
+        return ReadText(root, tuple(self._problems))
 
     def _node(self, event: yaml.Event, depth: int) -> Node:
         import yaml
@@ -340,12 +230,12 @@ class _Reader:
         items = []
         while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
             items.append(self._node(item, depth + 1))
-        return SequenceNode(self._where(event), tuple(items), *_extent(items))
+        return SequenceNode(self._where(event), tuple(items), *extent(items))
 
     def _mapping(self, event: yaml.NodeEvent, depth: int) -> MappingNode:
         import yaml
 
-        entries: dict[str, Entry] = {}
+        entries: dict[str, KeyedNode] = {}
         merged: list[MappingNode] = []
         merge_where: Position | None = None
         while not isinstance(key_event := next(self._events), yaml.MappingEndEvent):
@@ -369,11 +259,11 @@ class _Reader:
                 merge_where = name_where
                 merged = self._merged(value, value_event)
             else:
-                entries[key.written] = Entry(name_where, value)
+                entries[key.written] = KeyedNode(name_where, value)
         for mapping in merged:
             for name, entry in mapping.entries.items():
                 entries.setdefault(name, entry)
-        return MappingNode(self._where(event), entries, *_extent([entry.node for entry in entries.values()]))
+        return MappingNode(self._where(event), entries, *extent([entry.node for entry in entries.values()]))
 
     def _merged(self, value: Node, event: yaml.Event) -> list[MappingNode]:
         """What a merge key merges: one mapping, or a list of them of which the earlier wins."""
@@ -410,8 +300,3 @@ class _Reader:
     def _stop(self, code: str, message: str, event: yaml.Event, hint: str | None = None) -> NoReturn:
         problem = Problem(code, message, self._where(event), hint)
         raise RecipeError(*self._problems, problem)
-
-
-def _extent(children: list[Node]) -> tuple[int, int]:
-    """The size and the height of a node with these children."""
-    return 1 + sum(child.size for child in children), 1 + max((child.height for child in children), default=-1)

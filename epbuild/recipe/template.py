@@ -1,16 +1,18 @@
-"""`${name}` in texts: a closed set of names, `$${` for a literal `${`, and nothing that computes.
+"""Templates in texts: `${name}`, and `$${` for a literal `${`.
 
-A variable of the environment may say what it is when it is unset or empty: `${env.NAME:-default}`.
+The names are a closed set, and nothing computes. A variable of the environment may say what it is when it is unset or empty:
+`${env.NAME:-default}`.
 """
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from epbuild.core.errors import Argument, Position, Problem, nearest
-from epbuild.recipe.model import Scalar
+from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, render
 from epbuild.recipe.problems import TEMPLATE, UNUSABLE, one_of, quoted
 
 OUTPUT_NAMES = ("group", "target", "model", "first_model", "ep", "ep.short", "ep.binary")
@@ -34,7 +36,7 @@ class TemplateError(ValueError):
         return Problem(TEMPLATE, self.message, where, self.hint)
 
 
-class Names(Mapping[str, Scalar]):
+class TemplateNames(Mapping[str, Scalar]):
     """The names that a recipe's texts may use: those that it defines, and `env.<NAME>` for the variables of an environment.
 
     A value of the environment is always a text. Iterating tells what the recipe defines, and `env.<NAME>` once, for all of them.
@@ -44,9 +46,9 @@ class Names(Mapping[str, Scalar]):
         self._environment = environment
         self._values = values
 
-    def with_values(self, values: Mapping[str, Scalar]) -> Names:
+    def with_values(self, values: Mapping[str, Scalar]) -> TemplateNames:
         """These names and more; the new ones win."""
-        return Names(self._environment, values, *self._values)
+        return TemplateNames(self._environment, values, *self._values)
 
     def __getitem__(self, name: str) -> Scalar:
         if not name.startswith(_ENVIRONMENT):
@@ -103,11 +105,38 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
     return _bounded(done + _escaped(literal))
 
 
-def render(value: Scalar) -> str:
-    """A scalar as it reads inside a text: booleans as YAML writes them."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+def resolved(
+    node: Node, names: Mapping[str, Scalar], later: Mapping[str, Collection[str]] | None = None
+) -> tuple[Node, list[Problem]]:
+    """The node with the templates of its values substituted (keys have none), and what is wrong with them.
+
+    What holds no template comes back as the same object, so that a matrix of many rows shares it. `later` gives, for a key wherever
+    it stands in the node, the names that its text keeps for the planner to substitute.
+    """
+    problems: list[Problem] = []
+
+    def walk(node: Node, kept: Collection[str]) -> Node:
+        if isinstance(node, MappingNode):
+            changed = {}
+            for key, entry in node.entries.items():
+                inner = walk(entry.node, later.get(key, ()) if later else ())
+                if inner is not entry.node:
+                    changed[key] = KeyedNode(entry.name_where, inner)
+            return replace(node, entries={**node.entries, **changed}) if changed else node
+        if isinstance(node, SequenceNode):
+            items = tuple(walk(item, kept) for item in node.items)
+            same = all(map(operator.is_, items, node.items))
+            return node if same else SequenceNode(node.where, items, node.size, node.height)
+        if not isinstance(node.value, str) or "${" not in node.value:
+            return node
+        try:
+            value = substitute_known(node.value, names, kept) if kept else substitute(node.value, names)
+        except TemplateError as error:
+            problems.append(error.problem(node.where))
+            return node
+        return ScalarNode(node.where, value, node.written)
+
+    return walk(node, ()), problems
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,18 @@
-"""What a recipe says of the check of numbers (`verify`), read from a model, a group, or a member of one."""
+"""The check of numbers (`verify`) of a model, a group, or a member of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from epbuild.core.errors import Position, Problem
+from epbuild.core.errors import Problem
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.model import MadeInputs, Reference, VerifyChoice
+from epbuild.recipe.nodes import MappingNode, ScalarNode, SequenceNode
 from epbuild.recipe.problems import WRONG_VALUE
-from epbuild.recipe.source import MappingNode, ScalarNode, SequenceNode
-
-Rebase = Callable[[str | None, Position], str | None]
-"""Makes a path relative to the recipe, whichever file it was written in."""
 
 
-def read_verify(owner: Fields, path: Rebase, problems: list[Problem]) -> VerifyChoice | None:
-    """What `owner` says of the check of numbers; None where it says nothing. What is wrong is added to `problems`."""
+def read_verify(owner: Fields) -> VerifyChoice | None:
+    """Read the `verify` of a model, a group or a member; None where there is none."""
     entry = owner.entries.get("verify")
     if entry is None:
         return None
@@ -29,11 +25,26 @@ def read_verify(owner: Fields, path: Rebase, problems: list[Problem]) -> VerifyC
     metrics = fields.mapping("metrics")
     return VerifyChoice(
         where=entry.node.where,
-        files=_files(fields, path) if made is None and "inputs" in fields.entries else None,
-        made=_made(made, problems) if made is not None else None,
+        files=_globs(fields) if made is None and "inputs" in fields.entries else None,
+        made=_made(made) if made is not None else None,
         metrics={name: metrics.number(name) or 0.0 for name in metrics.entries} if "metrics" in fields.entries else None,
         reference=reference,
         unjudged=unjudged,
+    )
+
+
+def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoice | None:
+    """Put a member's own choice over that of its group, key by key."""
+    if own is None or base is None or not base.wanted or not own.wanted:
+        return base if own is None else own
+    has_inputs = own.files is not None or own.made is not None
+    return VerifyChoice(
+        where=own.where,
+        files=own.files if has_inputs else base.files,
+        made=own.made if has_inputs else base.made,
+        metrics=base.metrics if own.metrics is None else own.metrics,
+        reference=own.reference or base.reference,
+        unjudged=own.unjudged or base.unjudged,
     )
 
 
@@ -42,27 +53,26 @@ def _node(fields: Fields, key: str) -> object:
     return entry.node if entry is not None else None
 
 
-def _files(fields: Fields, path: Rebase) -> tuple[Reference, ...]:
+def _globs(fields: Fields) -> tuple[Reference, ...]:
     """The globs: one, or a list of them."""
     if isinstance(_node(fields, "inputs"), SequenceNode):
         written = fields.texts("inputs")
     else:
         written = [(fields.text("inputs") or "", fields.where_of("inputs"))]
-    return tuple(Reference(path(text, where) or "", where) for text, where in written)
+    return tuple(fields.rebased(text, where) for text, where in written)
 
 
-def _made(fields: Fields, problems: list[Problem]) -> MadeInputs:
+def _made(fields: Fields) -> MadeInputs:
     seed, samples = fields.whole("seed"), fields.whole("samples")
     ranges = fields.mapping("ranges")
     found: dict[str, tuple[float, float]] = {}
     for name, entry in ranges.entries.items():
         bounds = ranges.numbers(name)
-        if len(bounds) != 2 or bounds[0] > bounds[1]:
-            problems.append(
-                Problem(WRONG_VALUE, "A range is the least number and the largest one, in this order.", entry.node.where)
-            )
-        else:
+        if len(bounds) == 2 and bounds[0] <= bounds[1]:
             found[name] = (bounds[0], bounds[1])
+        elif len(bounds) == 2:  # else something was wrong with one of them, or with their number
+            message = "A range is the least number and the largest one, in this order."
+            fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
     return MadeInputs(
         seed=MadeInputs.seed if seed is None else seed,
         samples=MadeInputs.samples if samples is None else samples,

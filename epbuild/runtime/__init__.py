@@ -1,4 +1,6 @@
-"""Opens what epbuild emitted, in an application: the variant that fits this machine, with the options that it was compiled with.
+"""The opening of published models in an application.
+
+Of a group, it is the variant that fits this machine, with the options that it was compiled with:
 
     with epbuild.runtime.open("dist/classifier") as group:
         probabilities = group["classifier"].run(None, {"image": image})

@@ -1,4 +1,4 @@
-"""What fits this machine: each EP made known to ONNX Runtime, its devices, and what ONNX Runtime says of a compiled model on them."""
+"""The devices that fit a variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group that is open: its sessions in order, with the options that were emitted, closed the last one first."""
+"""An open group: its sessions, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Custom operators: the libraries that have them, from the packages that ship one, or where the application says."""
+"""Libraries of custom operators."""
 
 from __future__ import annotations
 

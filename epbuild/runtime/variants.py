@@ -1,4 +1,4 @@
-"""What was emitted, as its manifests say: the variants of a group, each compiled for one target."""
+"""The variants of a group, as manifests list them."""
 
 from __future__ import annotations
 
@@ -86,11 +86,13 @@ def find_variants(path: Path) -> list[Variant]:
 
 def _find(path: Path) -> list[Variant]:
     if not path.is_dir():
-        return [_read(path, _document(path))]
+        return [_read_variant(path, _document(path))]
     own = path / MANIFEST
     if own.is_file() and (document := _document(own, or_none=True)):
-        return [_read(own, document)]
-    found = [_read(manifest, document) for manifest in _manifests(path) if (document := _document(manifest, or_none=True))]
+        return [_read_variant(own, document)]
+    found = [
+        _read_variant(manifest, document) for manifest in _manifests(path) if (document := _document(manifest, or_none=True))
+    ]
     if not found:
         raise OpenError("EPB632", f"there is no manifest of epbuild in {path}")
     return found
@@ -123,7 +125,7 @@ def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
     return document
 
 
-def _read(path: Path, document: Any) -> Variant:
+def _read_variant(path: Path, document: Any) -> Variant:
     try:
         target, models = _of(document["target"], dict, "target"), _each(document["models"], "models")
         name = _of(target["name"], str, "name")

@@ -9,7 +9,8 @@ import pytest
 from epbuild.core.errors import Position, Problem
 from epbuild.plan.preparation_options import package_problems, preparation_options
 from epbuild.recipe.model import Toolchain
-from epbuild.recipe.source import MappingNode, Node, read
+from epbuild.recipe.nodes import MappingNode, Node
+from epbuild.recipe.source import read
 
 WHERE = Position("epbuild.yaml", 7, 7)
 

@@ -17,10 +17,10 @@ from epbuild.recipe.address import (
     PackageAddress,
     WebAddress,
     is_immutable,
-    is_remote,
     parse_address,
 )
 from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model_path import is_remote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from recipe_texts import MINIMAL, load_text, problems_of, told
 
 from epbuild.core.errors import Argument, Problem
-from epbuild.recipe.overrides import read_overrides
+from epbuild.recipe.variables import read_overrides
 
 ENVIRONMENT = {"SDK": "/opt/qnn", "EMPTY": "", "LEVEL": "3", "ProgramFiles(x86)": "C:/old", "BROKEN": "a\udcff"}
 
@@ -125,9 +125,12 @@ def test_setting_a_variable_does_not_hide_that_it_is_broken(tmp_path: Path) -> N
     assert told(problems_of(tmp_path, text, settings=("vars.quality=2",))) == [("EPB105", 4, 12)]
 
 
-def test_the_digest_that_validity_is_remembered_by_does_not_depend_on_settings(tmp_path: Path) -> None:
-    one, two = (load_text(tmp_path, MINIMAL, settings=(f"vars.quality={n}",)) for n in (1, 2))
-    assert one.digest == two.digest
+def test_validity_is_remembered_for_the_values_that_were_checked(tmp_path: Path) -> None:
+    text = MINIMAL.replace("quality: 3", "quality: 3\n  home: ${env.HOME_OF_MODELS:-here}")
+    one, same, two = (load_text(tmp_path, text, settings=(f"vars.quality={n}",), environment={}) for n in (1, 1, 2))
+    other = load_text(tmp_path, text, settings=("vars.quality=1",), environment={"HOME_OF_MODELS": "there"})
+    assert one.digest == same.digest
+    assert len({one.digest, two.digest, other.digest}) == 3
 
 
 @given(st.text() | st.text("vars.quality=:'\"[]{}#&*! \n").map("vars.quality=".__add__))

@@ -10,7 +10,8 @@ import yaml
 from recipe_texts import FULL, MINIMAL, load_text, problems_of, told, values
 
 from epbuild.core.errors import RecipeError
-from epbuild.recipe.source import MAX_DEPTH, MAX_NODES, MappingNode, plain, read
+from epbuild.recipe.nodes import MappingNode, plain
+from epbuild.recipe.source import MAX_DEPTH, MAX_NODES, read
 
 
 def parsed(text: str) -> object:

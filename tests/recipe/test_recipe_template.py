@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epbuild.recipe.model import Scalar
+from epbuild.recipe.nodes import Scalar
 from epbuild.recipe.template import MAX_TEXT, TemplateError, substitute, substitute_known
 
 NAMES: dict[str, Scalar] = {"recipe.name": "tiny", "vars.n": 3, "vars.on": True, "vars.rate": 1.5, "vars.word": "w"}

@@ -1,14 +1,15 @@
-"""`--set vars.<name>=<value>`: variables from the command line, their values read as YAML scalars."""
+"""The variables of a recipe, and those from the command line (`--set`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from epbuild.core.errors import Argument, Problem, RecipeError
-from epbuild.recipe.model import Scalar
-from epbuild.recipe.problems import WRONG_VALUE, quoted
-from epbuild.recipe.source import ScalarNode, read
+from epbuild.core.errors import Argument, Position, Problem, RecipeError
+from epbuild.recipe.nodes import KeyedNode, Scalar, ScalarNode
+from epbuild.recipe.problems import TEMPLATE, WRONG_VALUE, quoted
+from epbuild.recipe.source import read
+from epbuild.recipe.template import TemplateError, TemplateNames, substitute
 
 _PREFIX = "vars."
 
@@ -49,3 +50,30 @@ def _scalar(text: str) -> Scalar | None:
         return None
     node = source.root.entries["value"].node if list(source.root.entries) == ["value"] else None
     return node.value if isinstance(node, ScalarNode) and not source.problems else None
+
+
+def read_variables(
+    section: Mapping[str, KeyedNode], overrides: Mapping[str, Override], environment: Mapping[str, str], problems: list[Problem]
+) -> dict[str, Scalar]:
+    """Read the variables, by the names that templates have for them. A broken one is among them, so that no reference to it is blamed."""
+    found: dict[str, Scalar] = {}
+    for name, entry in section.items():
+        node = entry.node
+        value = node.value if isinstance(node, ScalarNode) and node.value is not None else ""
+        where: Position | Argument = node.where
+        if name in overrides:
+            value, where = overrides[name].value, overrides[name].where
+        if isinstance(value, str):
+            try:
+                value = substitute(value, TemplateNames(environment))
+            except TemplateError as error:
+                problems.append(_var_problem(error, where))
+        found[f"vars.{name}"] = value
+    return found
+
+
+def _var_problem(error: TemplateError, where: Position | Argument) -> Problem:
+    if error.name is None or error.name.startswith("env."):
+        return error.problem(where)
+    message = f"A variable cannot refer to another: {quoted('${' + error.name + '}')}."
+    return Problem(TEMPLATE, message, where, "Write '$${' for a literal '${'.")

@@ -1,0 +1,135 @@
+"""The matrix of a target: its axes, and the rows that they span."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from epbuild.core.errors import Position, Problem
+from epbuild.recipe.fields import Fields
+from epbuild.recipe.names import unknown
+from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, render
+from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quoted
+from epbuild.recipe.valuetypes import wrong_type
+
+_NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """One target of a matrix: what it adds to the target's name, its values by axis, and where it was written, if it was."""
+
+    suffix: str
+    values: Mapping[str, Scalar]
+    where: Position | None = None
+
+
+INCLUDE = "include"
+EXCLUDE = "exclude"
+
+
+class Matrix:
+    """A target's matrix, checked: every combination of its axes' values, less what `exclude` names, and the rows of `include`.
+
+    Every value must be fit to be part of a name, and be on its axis once.
+    """
+
+    def __init__(self, node: Node, home: Path) -> None:
+        self.where = node.where
+        self.problems: list[Problem] = []
+        fields = self._fields = Fields(node, self.problems, home)
+        axes = [axis for axis in fields.entries if axis not in (INCLUDE, EXCLUDE)]
+        self._axes = {axis: self._axis(fields.items(axis)) for axis in axes}
+        self._included = [(item.where, self._given(item)) for item in fields.items(INCLUDE)]
+        self._excluded = [(item, self._given(item)) for item in fields.items(EXCLUDE)]
+        for item, given in self._excluded:
+            self._check_axes(item, given)
+
+    def __len__(self) -> int:
+        """How many rows there are before any is excluded."""
+        return self._combinations + len(self._included)
+
+    @property
+    def _combinations(self) -> int:
+        return math.prod(map(len, self._axes.values())) if self._axes else 0
+
+    def rows(self) -> list[MatrixRow]:
+        """Every combination that is not excluded, the last axis changing fastest, then the included rows.
+
+        Notes an `exclude` that excludes nothing, and a matrix that has no rows left.
+        """
+        kept = list(self._kept()) if self._axes else []
+        for where, values in self._included:
+            extra = sorted(values.keys() - self._axes.keys())  # the order of a row's keys means nothing
+            row = {axis: values[axis] for axis in [*self._axes, *extra] if axis in values}
+            kept.append(MatrixRow(_suffix(row.values()), row, where))
+        if not kept and not self.problems:
+            self.problems.append(Problem(WRONG_VALUE, "This matrix has no rows.", self.where))
+        return kept
+
+    def _kept(self) -> Iterator[MatrixRow]:
+        # By the axes that an `exclude` gives, then by its values: one look for each kind, however many there are.
+        excluded: dict[tuple[int, ...], dict[tuple[str, ...], list[Node]]] = {}
+        order = list(self._axes)
+        for item, given in self._excluded:
+            axes = tuple(index for index, axis in enumerate(order) if axis in given)
+            values = tuple(render(given[order[index]]) for index in axes)
+            excluded.setdefault(axes, {}).setdefault(values, []).append(item)
+        used: set[int] = set()
+        for row in itertools.product(*([(value, render(value)) for value in values] for values in self._axes.values())):
+            found = [nodes for axes, named in excluded.items() if (nodes := named.get(tuple(row[axis][1] for axis in axes)))]
+            used.update(id(node) for nodes in found for node in nodes)
+            if not found:
+                yield MatrixRow(
+                    "".join(f"-{part}" for _, part in row), {axis: value for axis, (value, _) in zip(order, row, strict=True)}
+                )
+        unused = [item for item, _ in self._excluded if id(item) not in used]
+        self.problems += [Problem(WRONG_VALUE, "This excludes no row.", item.where) for item in unused]
+
+    def _axis(self, items: Iterable[Node]) -> list[Scalar]:
+        found: dict[str, Scalar] = {}
+        for node in items:
+            value = self._value(node)
+            if value is None:
+                continue
+            part = render(value)
+            if part in found:
+                message = f"The value {quoted(part)} is in this axis twice."
+                self.problems.append(Problem(BAD_NAME, message, node.where))
+            else:
+                found[part] = value
+        return list(found.values())
+
+    def _given(self, item: Node) -> dict[str, Scalar]:
+        """The values of a row of `include` or `exclude`."""
+        found = {}
+        for axis, entry in self._fields.of(item).entries.items():
+            value = self._value(entry.node)
+            if value is not None:
+                found[axis] = value
+        return found
+
+    def _check_axes(self, item: Node, given: Collection[str]) -> None:
+        for axis in given:
+            if axis not in self._axes and isinstance(item, MappingNode):
+                self.problems.append(unknown("axis", axis, self._axes, item.entries[axis].name_where))
+
+    def _value(self, node: Node) -> Scalar | None:
+        """A value that is fit to be part of a name, or None when it has been noted as a problem."""
+        if not isinstance(node, ScalarNode) or node.value is None:
+            self.problems.append(wrong_type(node, ["string", "number", "boolean"]))
+            return None
+        part = render(node.value)
+        if _NAME_PART.fullmatch(part) and not part.endswith("."):
+            return node.value
+        hint = "A name has letters, digits, '.', '_' and '-', and does not end with '.'."
+        self.problems.append(Problem(BAD_NAME, f"The value {quoted(part)} cannot be part of a target's name.", node.where, hint))
+        return None
+
+
+def _suffix(values: Iterable[Scalar]) -> str:
+    return "".join(f"-{render(value)}" for value in values)

@@ -1,0 +1,72 @@
+"""Names in a recipe, and the globs that stand for several of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterable
+
+from epbuild.core.errors import Argument, Position, Problem, nearest
+from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, one_of, quoted
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LONGEST_NAME = 100
+_WINDOWS_DEVICES = frozenset(
+    ["CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))]
+)
+
+
+def name_problem(name: str, where: Position) -> Problem | None:
+    """Why `name` cannot be a name: names become ids, and file names on every system."""
+    if not _NAME.fullmatch(name):
+        message = f"{quoted(name)} is not a name: letters, digits, '.', '_' and '-', a letter or digit first."
+    elif name.endswith("."):
+        message = f"The name {quoted(name)} ends with '.', which Windows drops from a file's name."
+    elif name.split(".", maxsplit=1)[0].upper() in _WINDOWS_DEVICES:
+        message = f"The name {quoted(name)} is reserved on Windows."
+    elif len(name) > _LONGEST_NAME:
+        message = f"The name {quoted(name)} is longer than {_LONGEST_NAME} characters."
+    else:
+        return None
+    return Problem(BAD_NAME, message, where)
+
+
+def clash_problems(names: Iterable[tuple[str, Position]]) -> list[Problem]:
+    """The names that are another's in different letter case: their files would be one on Windows and macOS."""
+    first: dict[str, str] = {}
+    found = []
+    for name, where in names:
+        other = first.setdefault(name.casefold(), name)
+        if other != name:
+            message = f"The name {quoted(name)} differs from {quoted(other)} in letter case only."
+            found.append(Problem(BAD_NAME, message, where))
+    return found
+
+
+def matching(pattern: str, names: Collection[str]) -> list[str]:
+    """The names that a name or glob stands for, sorted: the order of a recipe's keys means nothing."""
+    if pattern in names:
+        return [pattern]
+    return sorted(filter(re.compile(fnmatch.translate(pattern)).match, names)) if is_glob(pattern) else []
+
+
+def is_glob(pattern: str) -> bool:
+    """Whether a text may stand for many names."""
+    return any(character in pattern for character in "*?[")
+
+
+def unknown(kind: str, name: str, known: Collection[str], where: Position | Argument, *, suggest: bool = True) -> Problem:
+    """The problem of a reference, or a glob, that stands for nothing there is; `kind` is what it should have been.
+
+    To `suggest` what was meant takes a look at everything known.
+    """
+    message = f"No {kind} matches {quoted(name)}." if is_glob(name) else f"There is no {kind} {quoted(name)}."
+    hint = _suggestion(name, known) if suggest else None
+    return Problem(UNKNOWN_REFERENCE, message, where, hint)
+
+
+def _suggestion(name: str, known: Collection[str]) -> str:
+    rows = f"{name}-*"
+    if _NAME.fullmatch(name) and any(fnmatch.fnmatchcase(other, rows) for other in known):
+        return f"Did you mean '{rows}'?"
+    return nearest(name, known) or f"There is: {one_of(sorted(known))}."

@@ -1,0 +1,134 @@
+"""The nodes of a recipe's text: values that know where they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from epbuild.core.errors import Position
+
+Scalar = str | int | float | bool
+"""What a YAML scalar may be in a recipe; `null` is refused where a value is needed."""
+
+KeyPath = tuple[str | int, ...]
+"""The way from the root to a value: keys of mappings and indices of lists."""
+
+
+@dataclass(frozen=True)
+class ScalarNode:
+    """One scalar: its value, and the text it was written as (without quotes)."""
+
+    where: Position
+    value: Scalar | None
+    written: str
+    size: int = 1
+    height: int = 0
+
+
+@dataclass(frozen=True)
+class SequenceNode:
+    """A list."""
+
+    where: Position
+    items: tuple[Node, ...]
+    size: int
+    height: int
+
+
+@dataclass(frozen=True)
+class KeyedNode:
+    """A value in a mapping, and where its key stands."""
+
+    name_where: Position
+    node: Node
+
+
+@dataclass(frozen=True)
+class MappingNode:
+    """A mapping, merge keys already merged: its own keys in the order of the text, then the merged ones.
+
+    `gaps` are keys that were written and cannot be used: they are in no entry, and are not missing.
+    """
+
+    where: Position
+    entries: Mapping[str, KeyedNode]
+    size: int
+    height: int
+    gaps: frozenset[str] = frozenset()
+
+
+Node = ScalarNode | SequenceNode | MappingNode
+"""A value in the text. `size` counts it and everything in it, aliases written out; `height` is how deep it goes."""
+
+
+def plain(node: Node) -> object:
+    """The node as the dicts, lists and scalars that a schema validator reads."""
+    if isinstance(node, MappingNode):
+        return {key: plain(entry.node) for key, entry in node.entries.items()}
+    if isinstance(node, SequenceNode):
+        return [plain(item) for item in node.items]
+    return node.value
+
+
+def locate(root: Node, path: KeyPath) -> Node:
+    """The node at `path`; raises KeyError or IndexError where there is none."""
+    node = root
+    for step in path:
+        if isinstance(node, MappingNode) and isinstance(step, str):
+            node = node.entries[step].node
+        elif isinstance(node, SequenceNode) and isinstance(step, int):
+            node = node.items[step]
+        else:
+            raise KeyError(path)
+    return node
+
+
+def merged(base: MappingNode, over: MappingNode) -> MappingNode:
+    """`over` on top of `base`: mappings merge key by key, in the order of `base`; lists and scalars are replaced."""
+    entries = dict(base.entries)
+    for key, entry in over.entries.items():
+        below = entries.get(key)
+        entries[key] = entry
+        if below and isinstance(below.node, MappingNode) and isinstance(entry.node, MappingNode):
+            entries[key] = KeyedNode(entry.name_where, merged(below.node, entry.node))
+    return MappingNode(over.where, entries, *extent([entry.node for entry in entries.values()]), base.gaps | over.gaps)
+
+
+def without(node: MappingNode, keys: Collection[str]) -> MappingNode:
+    """The mapping less some of its keys."""
+    entries = {key: entry for key, entry in node.entries.items() if key not in keys}
+    return MappingNode(node.where, entries, *extent([entry.node for entry in entries.values()]), node.gaps)
+
+
+def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
+    """The node less what is at the `paths` below it, as far as there is something: keys of mappings become gaps, items of lists go."""
+    if not paths:
+        return node
+    below: dict[str | int, list[KeyPath]] = {}
+    for path in paths:
+        below.setdefault(path[0], []).append(path[1:])
+    gone = {step for step, rest in below.items() if () in rest}
+    if isinstance(node, MappingNode):
+        entries = {
+            key: KeyedNode(entry.name_where, pruned(entry.node, below.get(key, ())))
+            for key, entry in node.entries.items()
+            if key not in gone
+        }
+        gaps = node.gaps | {key for key in gone if isinstance(key, str)}
+        return MappingNode(node.where, entries, *extent([entry.node for entry in entries.values()]), gaps)
+    if isinstance(node, SequenceNode):
+        items = [pruned(item, below.get(index, ())) for index, item in enumerate(node.items) if index not in gone]
+        return SequenceNode(node.where, tuple(items), *extent(items))
+    return node
+
+
+def extent(children: list[Node]) -> tuple[int, int]:
+    """The size and the height of a node with these children."""
+    return 1 + sum(child.size for child in children), 1 + max((child.height for child in children), default=-1)
+
+
+def render(value: Scalar) -> str:
+    """Write a scalar as it reads inside a text: booleans as YAML writes them."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,80 @@
+"""The targets and toolchains of a recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from epbuild.core.errors import Position, Problem
+from epbuild.recipe.custom_ops import custom_ops_problem, names_library
+from epbuild.recipe.fields import Fields
+from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, Toolchain
+from epbuild.recipe.problems import WRONG_VALUE, quoted
+from epbuild.recipe.requirement import read_requirement
+
+
+def read_toolchain(name: str, where: Position, fields: Fields) -> Toolchain:
+    """Read the definition of a toolchain."""
+    packages, interpreter = fields.texts("packages"), fields.path("interpreter")
+    if "interpreter" in fields.entries:
+        named = [(text, where) for text, where in packages if text]
+        fields.problems += [_uncheckable(text, where) for text, where in named if not read_requirement(text).is_plain]
+    return Toolchain(
+        name=name,
+        where=where,
+        python=fields.text("python"),
+        packages=tuple(text for text, _ in packages),
+        interpreter=interpreter.name if interpreter else None,
+        platforms=tuple(dict.fromkeys(text for text, _ in fields.texts("platforms"))),
+        custom_ops=read_custom_ops(fields),
+    )
+
+
+def read_target(name: str, where: Position, fields: Fields, *, whole: bool) -> Target:
+    """Read a row of a target's definition; `whole` as the target has it."""
+    listed = [fields.of(item) for item in fields.items("eps")]
+    return Target(
+        name=name,
+        where=where,
+        toolchain=fields.reference("toolchain"),
+        eps=tuple(_read_ep(choice) for choice in listed or [fields]),
+        session_options=fields.settings("session_options"),
+        environment=fields.settings("environment"),
+        allow_unknown_options=fields.flag("allow_unknown_options"),
+        allow_unknown_session_keys=fields.flag("allow_unknown_session_keys"),
+        reproducible=fields.agreed("reproducible"),
+        whole=whole,
+        allow_failure=fields.flag("allow_failure"),
+    )
+
+
+def read_custom_ops(fields: Fields) -> tuple[Reference, ...]:
+    """Read paths of libraries, relative to the recipe, and names of packages."""
+    named = [(text, where) for text, where in fields.texts("custom_ops") if text]
+    fields.problems += filter(None, (custom_ops_problem(text, where) for text, where in named))
+    return tuple(fields.rebased(text, where) if names_library(text) else Reference(text, where) for text, where in named)
+
+
+def _read_ep(fields: Fields) -> EpChoice:
+    library = fields.path("library")
+    return EpChoice(
+        ep=fields.reference("ep"),
+        device=_read_device(fields.mapping("device")) if "device" in fields.entries else DeviceChoice(),
+        provider_options=fields.settings("provider_options"),
+        library=Setting(library.name, library.where, fields.entries["library"].name_where) if library else None,
+    )
+
+
+def _read_device(fields: Fields) -> DeviceChoice:
+    kind: Any = fields.text("type")
+    metadata = fields.mapping("metadata")
+    return DeviceChoice(
+        type=kind,
+        vendor=fields.text("vendor"),
+        metadata={key: metadata.text(key, may_be_empty=True) or "" for key in metadata.entries},
+        virtual=fields.flag("virtual"),
+    )
+
+
+def _uncheckable(requirement: str, where: Position) -> Problem:
+    message = f"Whether an environment that is there already meets {quoted(requirement)} cannot be told."
+    return Problem(WRONG_VALUE, message, where, "Beside an 'interpreter', write '<name>' or '<name>==<version>'.")
