@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -16,7 +16,7 @@ from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.log_lines import readable, tells_progress
-from epbuild.toolchain.process import Ending, Worth, supervise
+from epbuild.toolchain.process import Ending, WorkerListener, supervise
 from epbuild.toolchain.reports import BadReport
 
 REQUEST = "request.json"
@@ -34,25 +34,18 @@ class Worker:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class StepLog:
+class StepLog(WorkerListener):
     """Emits the lines of a worker's log as output of a step. What it reports is ignored here."""
 
     def __init__(self, step: str, progress: Progress) -> None:
         self.step = step
         self.progress = progress
 
-    def reported(self, report: Mapping[str, Any]) -> None:
-        """Take note of a report."""
-
     def logged(self, line: str) -> None:
         """Emit a line."""
         words = readable(line)
         if words:
             self.progress.report(StepOutput(self.step, words, status=tells_progress(line)))
-
-    def worth(self, line: str) -> Worth:
-        """What becomes of a line."""
-        return "said"
 
 
 @dataclass(frozen=True)
@@ -97,12 +90,10 @@ class Execution:
                 [str(self.environment.interpreter), "-I", str(worker.script), REQUEST],
                 self.staging,
                 self.log,
+                listener=log,
                 timeout=worker.timeout,
                 environment=worker.environment,
                 cancelled=self.cancelled,
-                reported=log.reported,
-                said=log.logged,
-                worth=log.worth,
             )
         if ending.how == "cancelled":
             raise Cancelled(step)

@@ -63,26 +63,38 @@ class Ending:
     """Whether the kernel ended a process of this machine for lack of memory in the meantime; only Linux tells."""
 
 
+class WorkerListener:
+    """Takes what a worker reports and logs while it runs. This one ignores it."""
+
+    def reported(self, report: Mapping[str, Any]) -> None:
+        """Take note of a report."""
+
+    def logged(self, line: str) -> None:
+        """Take note of a line."""
+
+    def worth(self, line: str) -> Worth:
+        """What becomes of a line."""
+        return "said"
+
+
 def supervise(
     command: Sequence[str],
     folder: Path,
     log: Path,
+    listener: WorkerListener,
     *,
     timeout: float | None,
     environment: Mapping[str, str],
     cancelled: threading.Event,
-    reported: Callable[[Mapping[str, Any]], None],
-    said: Callable[[str], None],
-    worth: Callable[[str], Worth] = lambda line: "said",
 ) -> Ending:
     """Run `command` in `folder`, with `environment` beside the little that is inherited, and wait for it.
 
-    Every report on its standard output goes to `reported`, every line on standard error to `said` and into the file `log`; whatever
-    the process writes, no more of it is in memory than a report of a megabyte and the beginnings of a few lines. `worth` is asked of every
-    line whether it is one of those, only for the log, or for neither. After
-    `timeout` seconds (None: never), or when `cancelled` is set, the process and all its children are killed; children that outlive it are
+    Every report on its standard output goes to `listener`, as does every line on standard error, and into the file `log`; whatever
+    the process writes, no more of it is in memory than a report of a megabyte and the beginnings of a few lines. The `worth` of every
+    line is whether it is one of those, only for the log, or for neither. After `timeout` seconds (None: never), or when `cancelled` is
+    set, the process and all its children are killed; children that outlive it are
     killed as well, as they could go on writing. Raises OSError when it cannot be started, BadReport when it reports what no worker does,
-    and what `reported` or `said` raises.
+    and what `listener` raises.
     """
     killed_before = _killed_for_memory()
     tree = _start(command, folder, environment)
@@ -96,15 +108,15 @@ def supervise(
             report = read_report(line)
             if report is not None:
                 reports.append(report)
-                reported(report)
+                listener.reported(report)
 
     def read_words(pipe: IO[bytes]) -> None:
         with log.open("wb") as file:
             begins, kind = True, "said"
             while piece := pipe.readline(_LONGEST_PIECE):
-                # Of a line that is longer, the log has all, and whoever follows it the beginning.
+                # Of a line that is longer, the log has all, and `listener` the beginning.
                 text = plain(piece.decode("utf-8", "replace"))[:_LONGEST_TEXT] if begins else ""
-                kind = worth(text) if begins else kind
+                kind = listener.worth(text) if begins else kind
                 begins = piece.endswith(b"\n")
                 if kind == "detail":
                     continue
@@ -112,7 +124,7 @@ def supervise(
                 file.flush()
                 if text and kind == "said":
                     tail.append(text)
-                    said(text)
+                    listener.logged(text)
 
     def follow(read: Callable[[IO[bytes]], None], pipe: IO[bytes]) -> None:
         try:

@@ -12,7 +12,7 @@ from small_builds import COMPILES, EMIT_DECODER, SHARE, STEPS, Workshop, source_
 
 from epbuild.engine.events import StepFailed, StepFinished, StepOutput, StepStarted
 from epbuild.toolchain import execution
-from epbuild.toolchain.process import Ending
+from epbuild.toolchain.process import Ending, WorkerListener
 
 EXPECT = "expect: {ep_context_nodes: 1, fallback_nodes: 1}"
 CURRENT = dict.fromkeys(STEPS, "current")
@@ -99,10 +99,10 @@ def test_what_is_compiled_to_be_measured_is_not_stored(gated: Workshop, tmp_path
 def test_measuring_is_told_as_progress_of_the_share_step_with_what_the_ep_says_of_whom(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def supervise(command: Any, folder: Path, log: Path, **options: Any) -> Ending:
+    def supervise(command: Any, folder: Path, log: Path, listener: WorkerListener, **options: Any) -> Ending:
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-        options["reported"]({"event": "member_started", "member": request["members"][0]["name"]})
-        options["said"]("working hard")
+        listener.reported({"event": "member_started", "member": request["members"][0]["name"]})
+        listener.logged("working hard")
         return workshop.worker(command, folder, log)
 
     monkeypatch.setattr(execution, "supervise", supervise)

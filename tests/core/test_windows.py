@@ -166,11 +166,10 @@ def test_a_whole_run_of_a_worker_is_one_job(tmp_path: Path, monkeypatch: pytest.
         [sys.executable, "-I", "-c", code],
         tmp_path,
         tmp_path / "log",
+        supervisor.WorkerListener(),
         timeout=60,
         environment={},
         cancelled=cancelled,
-        reported=lambda report: None,
-        said=lambda line: None,
     )
     assert (ending.how, jobs[0].ended) == (how, 1)
 

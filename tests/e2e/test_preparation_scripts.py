@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from worker_words import WorkerWords
 
 import epbuild
 from epbuild.cache.location import toolchain_directory
@@ -41,7 +42,7 @@ class Bench:
         self.python = python
         self.folder = folder
         self.runs = 0
-        self.words: list[str] = []
+        self.worker = WorkerWords()
 
     def run(self, kind: str, source: Path, options: dict[str, Any], files: list[Path] | None = None) -> dict[str, Any]:
         """The last report."""
@@ -68,11 +69,10 @@ class Bench:
             [str(self.python), "-I", str(SCRIPTS / f"{kind}.py"), "request.json"],
             staging,
             staging / "log",
+            self.worker,
             timeout=120,
             environment={},
             cancelled=threading.Event(),
-            reported=lambda report: None,
-            said=self.words.append,
         )
         assert ending.reports, ending.tail
         last = dict(ending.reports[-1])
@@ -192,7 +192,7 @@ def test_a_model_is_calibrated_by_what_is_in_the_files(bench: Bench, network: Pa
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     scale = next(values[node.input[1]] for node in model.graph.node if node.input[0] == "image")
     assert scale == pytest.approx(image().max() * 3 / 255, rel=1e-3)
-    assert "calibrating with 2 files" in bench.words
+    assert "calibrating with 2 files" in bench.worker.words
 
 
 def test_a_decoder_is_quantised_with_its_sizes_open_and_keeps_its_weights_outside(bench: Bench) -> None:

@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +17,39 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worker_words import WorkerWords
 
 from epbuild.toolchain import process as supervisor
-from epbuild.toolchain.process import Ending, plain, supervise
+from epbuild.toolchain.process import Ending, WorkerListener, plain, supervise
 
 PATIENCE = 30
 """Seconds after which a wait that should have ended fails its test instead of hanging it."""
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+
+
+class Setting(WorkerListener):
+    """Sets an event when the worker has reported something, or reported and logged."""
+
+    def __init__(self, event: threading.Event, *, awaited: Iterable[str] = ("report",)) -> None:
+        self._event = event
+        self._awaited = set(awaited)
+
+    def reported(self, report: Mapping[str, Any]) -> None:
+        self._met("report")
+
+    def logged(self, line: str) -> None:
+        self._met("words")
+
+    def _met(self, what: str) -> None:
+        self._awaited.discard(what)
+        if not self._awaited:
+            self._event.set()
+
+
+class Broken(WorkerListener):
+    def logged(self, line: str) -> None:
+        raise BrokenPipeError("nobody reads")
 
 
 class Supervised:
@@ -34,8 +59,7 @@ class Supervised:
         self.folder = folder
         self.log = folder / "worker.log"
         self.cancelled = threading.Event()
-        self.reports: list[Mapping[str, Any]] = []
-        self.words: list[str] = []
+        self.words = WorkerWords()
 
     def run(
         self,
@@ -43,18 +67,16 @@ class Supervised:
         *,
         timeout: float | None = PATIENCE,
         environment: Mapping[str, str] | None = None,
-        reported: Callable[[Mapping[str, Any]], None] | None = None,
-        said: Callable[[str], None] | None = None,
+        listener: WorkerListener | None = None,
     ) -> Ending:
         return supervise(
             [sys.executable, "-I", "-c", code],
             self.folder,
             self.log,
+            listener or self.words,
             timeout=timeout,
             environment=environment or {},
             cancelled=self.cancelled,
-            reported=reported or self.reports.append,
-            said=said or self.words.append,
         )
 
 
@@ -70,14 +92,7 @@ def test_reports_and_words_arrive_while_the_worker_still_runs(worker: Supervised
         print("words", file=sys.stderr, flush=True)
         sys.stdin.read()  # until the supervisor is told to stop
     """
-    heard = {"report", "words"}
-
-    def hear(what: str) -> None:
-        heard.discard(what)
-        if not heard:
-            worker.cancelled.set()
-
-    ending = worker.run(code, reported=lambda report: hear("report"), said=lambda line: hear("words"))
+    ending = worker.run(code, listener=Setting(worker.cancelled, awaited=("report", "words")))
     assert ending.how == "cancelled"
     assert ending.reports == ({"event": "started"},)
     assert ending.tail == ("words",)
@@ -87,8 +102,8 @@ def test_what_an_ep_writes_natively_is_in_the_log_as_it_was_and_told_as_text(wor
     said = b"\x1b[1;31mfailed: \xff caf\xc3\xa9\x1b[m\n\nno end of line"
     ending = worker.run(f"import os; os.write(2, {said!r})")
     assert worker.log.read_bytes() == said
-    assert worker.words == ["failed: \ufffd café", "no end of line"]
-    assert ending.tail == tuple(worker.words)
+    assert worker.words.words == ["failed: \ufffd café", "no end of line"]
+    assert ending.tail == tuple(worker.words.words)
 
 
 def test_garbage_on_standard_output_is_no_report(worker: Supervised) -> None:
@@ -102,7 +117,7 @@ def test_a_worker_that_says_more_than_a_pipe_holds_is_not_held_up(worker: Superv
     ending = worker.run("import sys\nfor n in range(20_000): sys.stderr.write(f'line {n}\\n')")
     assert ending.how == "exited"
     assert ending.tail[-1] == "line 19999"
-    assert len(worker.words) == 20_000
+    assert len(worker.words.words) == 20_000
 
 
 def test_a_line_without_an_end_is_kept_in_the_log_and_not_in_memory(worker: Supervised) -> None:
@@ -120,7 +135,7 @@ def test_a_line_without_an_end_is_kept_in_the_log_and_not_in_memory(worker: Supe
         tracemalloc.stop()
     assert most < 10_000_000
     assert worker.log.stat().st_size == size + len("error: \nlast\n")
-    assert [text[:10] for text in worker.words] == ["error: xxx", "last"]
+    assert [text[:10] for text in worker.words.words] == ["error: xxx", "last"]
     assert max(map(len, ending.tail)) <= 4000
     assert ending.reports == ({"event": "finished"},)
 
@@ -142,11 +157,10 @@ def test_a_program_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None
             ["python-that-is-not-there"],
             tmp_path,
             tmp_path / "log",
+            WorkerListener(),
             timeout=None,
             environment={},
             cancelled=never,
-            reported=lambda report: None,
-            said=lambda line: None,
         )
 
 
@@ -156,7 +170,7 @@ def test_settings_of_the_shell_do_not_reach_the_ep(worker: Supervised, monkeypat
     for name, value in hidden.items():
         monkeypatch.setenv(name, value)
     worker.run("import json, os; print(json.dumps({**os.environ, 'event': 'environment'}))")
-    [seen] = worker.reports
+    [seen] = worker.words.reports
     assert seen["HOME"] == str(worker.folder)
     assert seen["PATH"] == os.environ["PATH"]
     assert not hidden.keys() & seen.keys()
@@ -168,17 +182,14 @@ def test_settings_of_the_recipe_reach_the_ep_and_win_over_what_is_inherited(
     monkeypatch.setenv("QNN_SDK_ROOT", "the shell's")
     asked = {"QNN_SDK_ROOT": "the recipe's", "LC_ALL": "C", "PATH": os.pathsep.join(("/own", os.environ["PATH"])), "EMPTY": ""}
     worker.run("import json, os; print(json.dumps({**os.environ, 'event': 'environment'}))", environment=asked)
-    [seen] = worker.reports
+    [seen] = worker.words.reports
     assert asked.items() <= seen.items()
     assert seen["HOME"] == str(worker.folder)
 
 
 def test_a_listener_that_breaks_ends_the_worker_instead_of_hanging_the_build(worker: Supervised) -> None:
-    def broken(line: str) -> None:
-        raise BrokenPipeError("nobody reads")
-
     with pytest.raises(BrokenPipeError, match="nobody reads"):
-        worker.run("import sys\nwhile True: sys.stderr.write('words\\n')", said=broken)
+        worker.run("import sys\nwhile True: sys.stderr.write('words\\n')", listener=Broken())
 
 
 def test_a_log_that_cannot_be_written_is_an_error_instead_of_a_hang(worker: Supervised) -> None:
@@ -254,14 +265,14 @@ WAIT = "sys.stdin.read()"
 
 
 def test_cancelling_ends_the_worker_and_what_it_started(worker: Supervised, grandchild: Grandchild) -> None:
-    ending = worker.run(grandchild.started_by_worker(WAIT), reported=lambda report: worker.cancelled.set())
+    ending = worker.run(grandchild.started_by_worker(WAIT), listener=Setting(worker.cancelled))
     assert ending.how == "cancelled"
     assert grandchild.is_dead()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there a job has all of them")
 def test_cancelling_ends_also_what_has_begun_a_session_of_its_own(worker: Supervised, grandchild: Grandchild) -> None:
-    worker.run(grandchild.started_by_worker(WAIT, start_new_session=True), reported=lambda report: worker.cancelled.set())
+    worker.run(grandchild.started_by_worker(WAIT, start_new_session=True), listener=Setting(worker.cancelled))
     assert grandchild.is_dead()
 
 
@@ -278,7 +289,7 @@ def test_a_timeout_ends_the_worker_and_what_it_started(
         return now
 
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=monotonic))
-    ending = worker.run(grandchild.started_by_worker(WAIT), timeout=900, reported=lambda report: late.set())
+    ending = worker.run(grandchild.started_by_worker(WAIT), timeout=900, listener=Setting(late))
     assert ending.how == "timed out"
     assert grandchild.is_dead()
 
@@ -330,4 +341,4 @@ def test_colour_codes_take_no_word_with_them(parts: list[tuple[str, str]]) -> No
 def test_a_report_is_what_the_worker_wrote_and_no_less(worker: Supervised) -> None:
     report = {"event": "noted", "message": "größe\n\u2028", "number": 2**60, "nested": {"a": [None, True]}}
     worker.run(f"import sys; sys.stdout.buffer.write({json.dumps(report, ensure_ascii=False).encode()!r})")
-    assert worker.reports == [report]
+    assert worker.words.reports == [report]

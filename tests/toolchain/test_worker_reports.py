@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from small_builds import Workshop
 
 from epbuild.toolchain import execution
-from epbuild.toolchain.process import Ending, supervise
+from epbuild.toolchain.process import Ending, WorkerListener, supervise
 from epbuild.toolchain.reports import BadReport, read_report
 
 GOOD: list[Mapping[str, Any]] = [
@@ -90,11 +90,10 @@ def test_a_worker_that_reports_nonsense_is_ended_at_once(tmp_path: Path) -> None
             [sys.executable, "-c", script],
             tmp_path,
             tmp_path / "log",
+            WorkerListener(),
             timeout=60,
             environment={},
             cancelled=threading.Event(),
-            reported=lambda report: None,
-            said=lambda line: None,
         )
 
 
@@ -102,10 +101,10 @@ def test_a_worker_that_reports_nonsense_is_ended_at_once(tmp_path: Path) -> None
 def test_a_build_tells_of_it_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None) -> None:
     workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
 
-    def worker(*arguments: Any, **options: Any) -> Ending:
+    def worker(command: Any, folder: Path, log: Path, listener: WorkerListener, **options: Any) -> Ending:
         if wrong is None:
             raise BadReport("{}")
-        options["reported"]({"event": "member_started", "member": wrong})
+        listener.reported({"event": "member_started", "member": wrong})
         raise AssertionError("it is refused")
 
     monkeypatch.setattr(execution, "supervise", worker)

@@ -17,7 +17,7 @@ from epbuild.toolchain.diagnosis import diagnose
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import REQUEST, process_failures
 from epbuild.toolchain.log_lines import told_once
-from epbuild.toolchain.process import Ending, supervise
+from epbuild.toolchain.process import Ending, WorkerListener, supervise
 
 _SHARE = "ep.share_ep_contexts"
 _WORKER = Path(__file__).parents[2] / "compile" / "worker" / "load.py"
@@ -136,11 +136,10 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: thre
             [str(session.environment.interpreter), "-I", str(_WORKER), REQUEST],
             scratch,
             scratch / "worker.log",
+            WorkerListener(),
             timeout=session.timeout,
             environment=session.variables,
             cancelled=cancelled,
-            reported=lambda report: None,
-            said=lambda line: None,
         )
 
 

@@ -17,6 +17,7 @@ import old_onnxruntime
 import pytest
 from fake_onnxruntime import device
 from worker_scripts import FOLDER, load
+from worker_words import WorkerWords
 
 from epbuild.recipe.model import GraphOptimization
 from epbuild.toolchain.process import Ending, supervise
@@ -290,7 +291,7 @@ class Group:
             sys.argv = ["compile.py", "request.json"]
             runpy.run_path({str(FOLDER / "compile.py")!r}, run_name="__main__")
         """)
-        self.words: list[str] = []
+        self.worker = WorkerWords()
 
     def compile(self, asked: dict[str, Any], **sources: str) -> Ending:
         for name in ("prefill", "decode"):
@@ -302,11 +303,10 @@ class Group:
             [sys.executable, "-I", "-c", self.code],
             self.folder,
             self.folder / "log",
+            self.worker,
             timeout=60,
             environment={},
             cancelled=threading.Event(),
-            reported=lambda report: None,
-            said=self.words.append,
         )
 
     def compiled(self, name: str) -> dict[str, Any]:
@@ -417,7 +417,7 @@ def test_what_an_ep_prints_is_never_taken_for_a_result_and_never_lost(group: Gro
     ending = group.compile(request())
     assert events(ending).count("finished") == 1
     printed = '{"event": "finished"} natively on standard output'
-    assert group.words == [printed, "words of the EP"] * 2
+    assert group.worker.words == [printed, "words of the EP"] * 2
 
 
 def test_the_first_failure_ends_the_group_with_the_words_of_onnxruntime(group: Group) -> None:

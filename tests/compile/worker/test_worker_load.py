@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from fake_sessions import write_package
 from worker_scripts import FOLDER
+from worker_words import WorkerWords
 
 from epbuild.toolchain.process import Ending, supervise
 
@@ -35,7 +36,7 @@ class Loader:
             sys.argv = ["load.py", "request.json"]
             runpy.run_path({str(FOLDER / "load.py")!r}, run_name="__main__")
         """)
-        self.words: list[str] = []
+        self.worker = WorkerWords()
 
     def model(self, name: str, inputs: list[dict[str, Any]] | None = None, written: str = "", **commands: Any) -> dict[str, Any]:
         (self.folder / f"{name}.json").write_text(json.dumps(commands), encoding="utf-8")
@@ -75,15 +76,14 @@ class Loader:
             [sys.executable, "-I", "-c", self.code],
             self.folder,
             self.folder / "log",
+            self.worker,
             timeout=60,
             environment={},
             cancelled=threading.Event(),
-            reported=lambda report: None,
-            said=self.words.append,
         )
 
     def told(self, word: str) -> list[str]:
-        return [line for line in self.words if line.startswith(word)]
+        return [line for line in self.worker.words if line.startswith(word)]
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_sessions_are_opened_first_to_last_and_closed_last_to_first_with_the_opt
         "closing prefill",
         "finished",
     ]
-    assert [line.split()[:2] for line in loader.words if line.startswith(("open ", "close "))] == [
+    assert [line.split()[:2] for line in loader.worker.words if line.startswith(("open ", "close "))] == [
         ["open", "prefill"],
         ["open", "decode"],
         ["close", "decode"],
