@@ -26,13 +26,10 @@ INSTEAD_OF = {
 }
 ROOMS_LEFT: set[str] = {
     "archive",
-    "cache",
     "catalog",
     "commands",
     "compile",
-    "core",
     "diff",
-    "fetch",
     "onnxfile",
     "output",
     "plan",

@@ -133,15 +133,15 @@ class BlobStore:
             raise self._damaged_blob(digest, identity)
         return data
 
-    def check(self, digest: str, told: Callable[[int], None] = lambda count: None) -> None:
-        """Read a blob through, in constant memory, and set it aside if its SHA-256 is not what its name says.
+    def check(self, digest: str, read_so_far: Callable[[int], None] = lambda count: None) -> None:
+        """Read a blob through, in constant memory, and set it aside if its SHA-256 is not what it is named by.
 
-        `told` hears how many bytes were read each time; what it raises ends the reading. Raises MissingBlob, DamagedBlob, StoreError.
+        `read_so_far` takes how many bytes were read each time; what it raises ends it. Raises MissingBlob, DamagedBlob, StoreError.
         """
         with self._open(digest) as source:
             with explained(f"read {digest} in the store {self.root}"):
                 reading = _naming(source)
-                read(_Watched(source, told), reading, ahead=False)
+                read(_Watched(source, read_so_far), reading, ahead=False)
             identity = os.fstat(source.fileno())
         if reading.digest != digest:
             raise self._damaged_blob(digest, identity)
@@ -155,7 +155,7 @@ class BlobStore:
                     yield CacheEntry("blob", path.name, status.st_size, status.st_mtime_ns)
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a blob that was listed, unless it was stored again since; says whether it is gone. Raises StoreError."""
+        """Remove a blob that was listed, unless it was stored again since, and return whether it is gone. Raises StoreError."""
         with explained(f"remove {entry.name} from the store {self.root}"):
             self._checksums.forget(entry.name)
             return self._drafts.withdraw(self._place(entry.name), entry.used_ns)
@@ -205,7 +205,7 @@ class BlobStore:
                 raise MissingBlob(digest, self.root) from None
 
     def _damaged_blob(self, digest: str, identity: os.stat_result) -> DamagedBlob:
-        """What to raise for a blob that was opened and is not what its name says; it is set aside."""
+        """What to raise for a blob that was opened and is not what it is named by; it is set aside."""
         self._set_aside(digest, identity)
         return DamagedBlob(digest, self.root)
 
@@ -227,7 +227,7 @@ def _naming(file: io.FileIO | io.BufferedRandom) -> Reading:
 
 
 class _Explained(io.RawIOBase):
-    """A file whose own failures are told as the store's, and nobody else's in whose midst it is read."""
+    """A file whose own failures are reported as the store's, and no others that happen while it is read."""
 
     def __init__(self, file: io.FileIO, task: str) -> None:
         self._file = file
@@ -242,16 +242,16 @@ class _Explained(io.RawIOBase):
 
 
 class _Watched(io.RawIOBase):
-    """A file whose reader is watched: `told` hears of every piece that is read."""
+    """A file whose reader is watched: `read_so_far` takes the size of every piece that is read."""
 
-    def __init__(self, file: io.FileIO, told: Callable[[int], None]) -> None:
+    def __init__(self, file: io.FileIO, read_so_far: Callable[[int], None]) -> None:
         self._file = file
-        self._told = told
+        self._read_so_far = read_so_far
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
         count = self._file.readinto(buffer)
-        self._told(count or 0)
+        self._read_so_far(count or 0)
         return count

@@ -3,7 +3,7 @@
 What leaves the store is checked by them, at twenty times the speed.
 
 A blob's name stays its SHA-256, which nobody can forge. A checksum answers a smaller question: are these still the bytes that were
-named when they were stored? For that 128 bits of XXH3 are as good; whoever could write a wrong one beside a blob could as well write a
+named when they were stored? For that 128 bits of XXH3 are as good; a user who could write a wrong one beside a blob could as well write a
 wrong record. It lies in a file of its own and may be missing: then the SHA-256 decides, and the checksum is noted again.
 """
 
@@ -53,7 +53,7 @@ class Checksums:
 
 
 class Check:
-    """Whether what its `reading` is given is the blob of that digest, of so many bytes: told by the checksum, else by the SHA-256."""
+    """Whether what its `reading` is given is the blob of that digest, of so many bytes: judged by the checksum, else by the SHA-256."""
 
     def __init__(self, checksums: Checksums, digest: str, size: int) -> None:
         self._checksums = checksums

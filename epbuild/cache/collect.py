@@ -14,7 +14,7 @@ What is needed is given by the caller; what was used within the last hour stays 
 - partial downloads and remote models are removed under the lease that those who fetch them hold.
 
 What remains is a build that found a record more than an hour ago and reads its blobs only now, in a workspace that does not name the
-action. It is told that the blob is missing (EPB501) and makes the result again; it never reads a wrong one.
+action. It finds that the blob is missing (EPB501) and makes the result again; it never reads a wrong one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def collect(
     now: float,
     dry_run: bool = False,
 ) -> Collected:
-    """Remove from the store at `root` what exceeds the `limits` at the time `now` (Unix seconds), or only say what that would be.
+    """Remove from the store at `root` what exceeds the `limits` at the time `now` (Unix seconds), or only return what that would be.
 
     `blobs_of` gives the blobs that a record names. Not for two callers at once: hold a lease. Raises StoreError.
     """
@@ -134,7 +134,7 @@ class _Collection:
         names = frozenset(blobs_of(document)) if document is not None else frozenset()
         self._named[record.name] = names
         self._namings.update(names)
-        # One that cannot be read, as it is damaged or of an older epbuild, is of no use to whoever needs its key.
+        # One that cannot be read, as it is damaged or of an older epbuild, is of no use to those who need its key.
         if document is None or record.name not in self._needs.keys:
             self._enqueue(record)
             return

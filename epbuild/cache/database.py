@@ -2,7 +2,7 @@
 
 When it is found damaged it is set aside, and an empty one takes its place.
 
-Damage is what SQLite says is damaged, and what the file should not hold: a row that is not as it was written (each has a checksum), other
+Damage is what SQLite reports, and what the file should not hold: a row that is not as it was written (each has a checksum), other
 tables, a schema of a version that no migration leads from. A file that this user may only read is copied into memory, and stays as it is.
 """
 
@@ -131,7 +131,7 @@ class Database:
 
             # Before the file is opened: if it proves damaged, only this very file may be set aside.
             self._identity = _identity(self.path)
-            # The lock above keeps threads apart. No isolation level: transactions begin where this module says.
+            # The lock above keeps threads apart. No isolation level: transactions begin where this module begins them.
             connection = sqlite3.connect(
                 self.path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -218,7 +218,7 @@ def _checksum(values: Sequence[object]) -> int:
 
 
 def _copy(path: Path, connection: sqlite3.Connection) -> bool:
-    """Copy the file into an empty database; says whether that worked."""
+    """Copy the file into an empty database, and return whether that worked."""
     import sqlite3
 
     # Beside a build, SQLite reads with the help of the build's `-shm`; where there is none, nobody has the file open, and it can be read
@@ -279,6 +279,6 @@ def _damaged(error: sqlite3.DatabaseError) -> bool:
 
 
 def _code(error: sqlite3.Error) -> int | None:
-    # The low byte is the primary code; what is above it says more of the same. Errors of the module itself have none.
+    # The low byte is the primary code; what is above it is more of the same. Errors of the module itself have none.
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

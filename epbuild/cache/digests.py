@@ -27,7 +27,7 @@ _TIMESTAMP_STEP_NS = 2_000_000_000
 
 
 class StatKey(NamedTuple):
-    """What the file system says of a file that changes when its content does; times in nanoseconds since the epoch.
+    """What the file system has of a file that changes when its content does; times in nanoseconds since the epoch.
 
     `ctime_ns` is that of `changed_ns`: never the time of creation.
     """
@@ -99,7 +99,7 @@ class Digests:
                 case (known_key, digest) if known_key == key:
                     digests[path] = digest
                 case _:
-                    # File systems without inode numbers say 0 for all.
+                    # File systems without inode numbers give 0 for all.
                     file = (status.st_dev, key) if key.inode else (path,)
                     unread.setdefault(file, []).append(path)
                     sizes[file] = key.size

@@ -18,7 +18,7 @@ from pathlib import Path
 from epbuild.core.atomic import rename, sync_directory
 
 _SUFFIX = ".draft"
-_ABANDONED_AFTER_SECONDS = 24 * 3600  # where locks do not tell
+_ABANDONED_AFTER_SECONDS = 24 * 3600  # where there are no locks
 
 
 class Draft:
@@ -55,7 +55,7 @@ class Drafts:
 
     @contextmanager
     def new(self) -> Iterator[Draft]:
-        """Lend a new, empty draft. Raises OSError."""
+        """Open a new, empty draft. Raises OSError."""
         path, file = self._open()
         with file:
             try:
@@ -69,9 +69,9 @@ class Drafts:
 
     @contextmanager
     def moved(self, path: Path) -> Iterator[Draft | None]:
-        """Lend a draft that was the file at `path`; None where it cannot be moved here, and so is where it was.
+        """Open a draft that was the file at `path`; None where it cannot be moved here, and so is where it was.
 
-        Why it cannot is not told: whoever copies it instead meets what is wrong with it.
+        Why it cannot is not returned: copying it instead meets what is wrong with it.
         """
         draft = self._pull(path)
         if draft is None:
@@ -85,7 +85,7 @@ class Drafts:
                     discard(draft.path)
 
     def _pull(self, path: Path) -> Draft | None:
-        """Move a file of the same file system here, locked, unless somebody else uses it or can reach it by another name."""
+        """Move a file of the same file system here, locked, unless another process uses it or can reach it by another name."""
         if os.name == "nt":  # which moves no open file
             return None
         file = None
@@ -127,10 +127,10 @@ class Drafts:
                     _remove_if_abandoned(path)
 
     def withdraw(self, place: Path, seen_ns: int) -> bool:
-        """Remove the published file at `place`, last used at `seen_ns` (its mtime), unless it was used since; says whether it is gone.
+        """Remove the published file at `place`, last used at `seen_ns` (its mtime), unless it was used since; return whether it is gone.
 
-        It is moved here first, where nobody finds it, and only then is its time looked at. Whoever means to rely on a published file
-        gives it a new time (`touch`): either before the move, and then it is put back, or too late, and then they are told that it is
+        It is moved here first, where nobody finds it, and only then is its time looked at. A process that is to rely on a published file
+        gives it a new time (`touch`): either before the move, and then it is put back, or too late, and then it finds that it is
         not there. Raises OSError.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class Drafts:
         except PermissionError:
             if os.name != "nt":
                 raise
-            return False  # somebody has it open
+            return False  # another process has it open
         try:
             unused = aside.stat().st_mtime_ns == seen_ns
         except FileNotFoundError:  # swept away, as only what is old is
@@ -177,7 +177,7 @@ def _lock(file: io.BufferedRandom, *, wait: bool = True) -> bool:
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a draft that nobody holds, or, where that cannot be told, that nobody has written to for a day."""
+    """Remove a draft that nobody holds, or, where that cannot be known, that no process has written to for a day."""
     with path.open("rb") as file:
         abandoned = os.fstat(file.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_SECONDS
         try:

@@ -53,7 +53,7 @@ class NewerRecord(StoreError):
 
 @contextmanager
 def explained(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
-    """Turn an OSError in the block into a StoreError that says "Cannot <task>", why, and what to do.
+    """Turn an OSError in the block into a StoreError "Cannot <task>", why, and what to do.
 
     `elsewhere` is the way out that does not mend the place itself, or None where there is no such way.
     """

@@ -38,7 +38,7 @@ class Garbage:
             yield from self._remote()
 
     def remove(self, entry: CacheEntry, needed: Callable[[], Container[str]] = frozenset) -> bool:
-        """Remove what was listed, unless somebody is at it, has used it since, or needs it; says whether it is gone.
+        """Remove what was listed, unless another process is at it, has used it since, or needs it, and return whether it is gone.
 
         `needed` gives the remote models that are needed, and is asked under the lease that their users take. Raises StoreError.
         """

@@ -63,7 +63,7 @@ def lease(
 
 @contextmanager
 def lease_if_free(root: Path, key: str) -> Iterator[bool]:
-    """Hold the lease `key` as `lease` does, but only if nobody holds it now: the block is told whether it does."""
+    """Hold the lease `key` as `lease` does, but only if nobody holds it now: the block is given whether it does."""
     from filelock import FileLock
 
     place = _place(root, key)
@@ -92,7 +92,7 @@ def any_held(folder: Path) -> bool:
 
 
 def try_lock(lock: BaseFileLock) -> bool:
-    """Take the lock if nobody holds it, and say whether that worked. Raises OSError when the file cannot be made."""
+    """Take the lock if nobody holds it, and return whether that worked. Raises OSError when the file cannot be made."""
     from filelock import Timeout
 
     try:

@@ -58,7 +58,7 @@ class Configuration:
 
 
 UNKNOWN = Configuration("", "")
-"""That of steps which were remembered before configurations were told apart."""
+"""That of steps which were remembered before there were configurations."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ What is in it is not read here.
 
 A record file is one line of canonical JSON: its format, its key, the document, and the SHA-256 of the line without this digest. So no
 bit of it can change unseen, its format's number included; every format from 2 on keeps it so. Records of format 1 had no digest: nothing
-says whether they are what was written, so they count as absent, and go when they are as old as what nobody needs.
+proves that they are what was written, so they count as absent, and go when they are as old as what nobody needs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ActionRecords:
         return document
 
     def look(self, key: str) -> dict[str, Any] | None:
-        """What `get` gives, without using the record. Raises StoreError, and its NewerRecord where this epbuild cannot tell."""
+        """What `get` gives, without using the record. Raises StoreError, and its NewerRecord where this epbuild cannot know."""
         found = self._read(key, refuse_newer=True)
         return None if found is None else found[0]
 
@@ -95,7 +95,7 @@ class ActionRecords:
         touch(self._place(key))
 
     def remove(self, entry: CacheEntry) -> bool:
-        """Remove a record that was listed, unless it was used or put anew since; says whether it is gone. Raises StoreError."""
+        """Remove a record that was listed, unless it was used or put anew since, and return whether it is gone. Raises StoreError."""
         place = self._place(entry.name)
         with explained(f"remove {place}"):
             return self._drafts.withdraw(place, entry.used_ns)

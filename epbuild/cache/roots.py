@@ -1,8 +1,8 @@
 """Registered workspaces of a store, one small file for each.
 
-So that what they need can be told from what none does.
+So that what they need is known.
 
-A workspace that is gone from the disk is forgotten when somebody asks; nobody has to say goodbye.
+A workspace that is gone from the disk is forgotten at the next look; none has to sign off.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _from_1(connection: sqlite3.Connection) -> None:
 
 
 def _with_results(record: StepRecord) -> StepRecord:
-    """A record as version 2 has it: that of an emission tells of what results it was made, and leaves its files to the output's."""
+    """A record as version 2 has it: that of an emission has the results that it was made of, and leaves its files to the output's."""
     made = record.key_document.get("made")
     if made is None or "place" not in record.result:
         return record

@@ -21,7 +21,7 @@ _LOCK = ".lock"
 
 @contextmanager
 def staged(parent: Path, name: str) -> Iterator[Path]:
-    """Lend a new, empty directory below `parent`, whose name begins like `name`; it is removed after the block.
+    """Open a new, empty directory below `parent`, whose name begins like `name`; it is removed after the block.
 
     Raises StoreError when it cannot be made.
     """
@@ -30,7 +30,7 @@ def staged(parent: Path, name: str) -> Iterator[Path]:
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[-_LONGEST_NAME:].lstrip(".-")
     directory = parent / f"{readable}-{os.getpid()}-{os.urandom(4).hex()}"
     lock = FileLock(_lock_path(directory))
-    # Locked before it exists: whatever `sweep` can see, it can tell whether somebody uses it.
+    # Locked before it exists: whatever `sweep` can see, it can find out whether a process uses it.
     with explained(f"make {directory}", elsewhere=None):
         parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -73,7 +73,7 @@ def _remove(directory: Path, lock: BaseFileLock) -> None:
     if not directory.exists():
         with suppress(OSError):
             _lock_path(directory).unlink(missing_ok=True)
-    # Not before: whoever took the lock in between would hold a file that nobody else can find any more.
+    # Not before: a process that took the lock in between would hold a file that no other can find any more.
     lock.release()
 
 

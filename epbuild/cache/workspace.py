@@ -121,7 +121,7 @@ class Workspace:
         return self._folder("tmp")
 
     def staging(self, name: str) -> AbstractContextManager[Path]:
-        """Lend a new, empty directory for the length of a `with` block, and remove it afterwards. Raises StoreError."""
+        """Open a new, empty directory for the length of a `with` block, and remove it afterwards. Raises StoreError."""
         return staging.staged(self.tmp, name)
 
     def sweep(self) -> None:
@@ -194,7 +194,7 @@ class Workspace:
 
 
 def _hide_from_git(directory: Path) -> None:
-    """Have git take no notice of the folder, whatever the project's own `.gitignore` says. Raises OSError."""
+    """Have git take no notice of the folder, whatever the project's own `.gitignore` has. Raises OSError."""
     place = directory / ".gitignore"
     if not place.exists():
         from epbuild.core.atomic import write_file  # needed once in the life of a workspace

@@ -20,7 +20,7 @@ def changed_ns(path: str | PathLike[str], status: os.stat_result) -> int:
 
     That is its `ctime`, but on Windows, where Python's is the time of creation, and a file that is written anew under its old size and
     modification time would look the same: there the file system is asked for the time of change. 0 where it has none (FAT, exFAT) or
-    does not say; then size, modification time and identity have to do.
+    does not give it; then size, modification time and identity have to do.
     """
     if not WINDOWS:
         return status.st_ctime_ns

@@ -43,7 +43,7 @@ def changed_facts(old: Any, new: Any, whole: Set[Place] = frozenset()) -> Iterat
 
 
 def shown(value: Any) -> str:
-    """A value of a document as it is told to people: of a digest, the first digits."""
+    """A value of a document as people see it: of a digest, the first digits."""
     if isinstance(value, str) and len(value) == _DIGEST_LENGTH and all(digit in "0123456789abcdef" for digit in value):
         return value[:_SHOWN_DIGITS]
     if isinstance(value, list):

@@ -22,7 +22,7 @@ LARGE_BYTES = 8 << 20
 Readable = io.RawIOBase | io.BufferedIOBase
 
 Write = Callable[[memoryview], object]
-"""Takes the next bytes of a content; they are only lent."""
+"""Takes the next bytes of a content; they are valid for the call."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Blob:
 class Reading:
     """What is found of a content while it is read: its size, and where wished its SHA-256 (`digest`) and its XXH3 of 128 bits (`checksum`).
 
-    A checksum costs a twentieth of a digest, and says no more than that bytes are what they were.
+    A checksum costs a twentieth of a digest, and shows no more than that bytes are what they were.
     """
 
     def __init__(self, *, digest: bool = True, checksum: bool = False) -> None:

@@ -3,7 +3,7 @@
 It is prepared beside its place, synced, then exchanged with what is there.
 
 Files that epbuild did not make, or that were changed since, are never lost: they are linked into the new tree before the swap. A swap that
-was cut short is completed or undone by the next one. `docs/promises.md` says what holds on which system.
+was cut short is completed or undone by the next one. `docs/promises.md` has what holds on which system.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def unfinished(destinations: Iterable[Path]) -> list[Path]:
 def mend(destination: Path, owned: Owned) -> None:
     """Remove what killed builds left beside `destination`, and put back what they only moved away. Raises OSError.
 
-    Only for whoever holds the lease of this output: what a build that goes on has there looks the same.
+    Only for the holder of the lease of this output: what a build that goes on has there looks the same.
     """
     prefix = hidden_name(destination.name, "")
     left = sorted(path for path in destination.parent.iterdir() if path.name.startswith(prefix) and path.is_dir())

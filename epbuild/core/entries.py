@@ -24,7 +24,7 @@ class Entries:
     """What is below a folder, as sorted POSIX paths."""
 
     files: list[str]
-    """Everything that is no folder: links, also to folders, and pipes among them."""
+    """Everything but folders: links, also to folders, and pipes among them."""
     folders: list[str]
     mounted: list[str]
     """Folders of another file system, into which nobody looked."""
@@ -90,7 +90,7 @@ def make_writable(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder that nobody needs, as far as that goes: the rest costs space, and is for whoever finds it next."""
+    """Remove a folder that nobody needs, as far as that goes: the rest costs space, and is for the next run."""
     with contextlib.suppress(OSError):
         make_writable(folder)
         for name in entries(folder).folders:

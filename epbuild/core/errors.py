@@ -28,7 +28,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of the command line, as somebody would type it: `--set vars.quality=3`."""
+    """An argument of the command line, as a user types it: `--set vars.quality=3`."""
 
     text: str
 
@@ -37,7 +37,7 @@ class Argument:
 
 
 StepId = NewType("StepId", str)
-"""A step of the plan, as in `compile:decoder/snapdragon-SM8750/prefill`. No other text says where a problem is."""
+"""A step of the plan, as in `compile:decoder/snapdragon-SM8750/prefill`. No other text has the place of a problem."""
 
 Location = Position | Path | Argument | StepId
 """Where a problem is: in a text file, in a file or folder as a whole, on the command line, or in a step."""
@@ -55,7 +55,7 @@ class Problem:
     where: Location | None = None
     hint: str | None = None
     reason: str | None = None
-    """The part of the message that says why, and not to what it happened: problems with one reason can be told as one."""
+    """The part of the message with the reason, and not to what it happened: problems with one reason can be shown as one."""
     lines: tuple[str, ...] = ()
     """What to write into the file, as lines of it: without the indentation that they have in common."""
 
@@ -106,7 +106,7 @@ class EpbuildError(Exception):
 
 
 class RecipeError(EpbuildError):
-    """The recipe's text, or what it says, is wrong (EPB1xx)."""
+    """The recipe's text, or what it asks for, is wrong (EPB1xx)."""
 
     exit_code = 2
 

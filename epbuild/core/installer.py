@@ -34,12 +34,12 @@ def run_uv(arguments: Sequence[str], changes: Mapping[str, str | None] | None = 
     )
 
 
-def said(stderr: str) -> tuple[str, str]:
-    """All that uv said when it failed, on one line, and the end of that, to be quoted."""
+def reported(stderr: str) -> tuple[str, str]:
+    """All that uv reported when it failed, on one line, and the end of that, to be quoted."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(("Using ", "Resolved "))]
     return " ".join(lines), " ".join(lines[-_SAID_LINES:]) or "nothing"
 
 
 def is_network(text: str) -> bool:
-    """Whether what uv said is about the network."""
+    """Whether what uv reported is about the network."""
     return any(word in text.lower() for word in ("dns error", "error sending request", "connection", "timed out", "offline"))

@@ -20,7 +20,7 @@ _LONGEST_QUOTE = 256
 
 
 class BadReference(ValueError):
-    """A reference from one file to another cannot be followed; the text is one sentence that says why."""
+    """A reference from one file to another cannot be followed; the text is one sentence with the reason."""
 
 
 class MissingReference(BadReference):
@@ -109,7 +109,7 @@ def check_reference(reference: str) -> None:
 
 
 def shortened(reference: str) -> str:
-    """A reference as a message quotes it: what is no path at all may have any length."""
+    """A reference as a message quotes it: an invalid one may have any length."""
     return reference if len(reference) <= _LONGEST_QUOTE else f"{reference[:_LONGEST_QUOTE]}…"
 
 

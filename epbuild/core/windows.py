@@ -1,6 +1,6 @@
 """Windows' own calls: jobs of processes, times of change, console colours.
 
-What psutil has is asked of psutil. Each call is used as Microsoft documents it, and none was run on Windows: docs/windows.md says what
+What psutil has is asked of psutil. Each call is used as Microsoft documents it, and none was run on Windows: docs/windows.md has what
 that means. What a call refuses is never an error here: epbuild then does without.
 """
 
@@ -134,7 +134,7 @@ def start_in_job(start: Callable[[int], subprocess.Popen[bytes]]) -> tuple[subpr
 
 
 def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
-    """When a file was last changed, in nanoseconds since the epoch; 0 where that is not told. A link itself unless `follow`."""
+    """When a file was last changed, in nanoseconds since the epoch; 0 where that is not known. A link itself unless `follow`."""
     kernel = kernel32()
     flags = _DIRECTORIES_TOO if follow else _DIRECTORIES_TOO | _LINK_ITSELF
     handle = kernel.CreateFileW(os.fspath(path), _READ_ATTRIBUTES, _SHARE_ALL, None, _OPEN_EXISTING, flags, None)
@@ -142,10 +142,10 @@ def change_time_ns(path: str | os.PathLike[str], *, follow: bool) -> int:
         return 0
     try:
         times = _FileTimes()
-        told = kernel.GetFileInformationByHandleEx(handle, _BASIC_INFORMATION, ctypes.byref(times), ctypes.sizeof(times))
+        found = kernel.GetFileInformationByHandleEx(handle, _BASIC_INFORMATION, ctypes.byref(times), ctypes.sizeof(times))
     finally:
         kernel.CloseHandle(handle)
-    return (times.changed - _EPOCH_TICKS) * _TICK_NS if told and times.changed else 0
+    return (times.changed - _EPOCH_TICKS) * _TICK_NS if found and times.changed else 0
 
 
 def shows_sequences(descriptor: int) -> bool:

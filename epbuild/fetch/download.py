@@ -25,7 +25,7 @@ from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 
 Progress = Callable[[int, int | None], None]
-"""Is told how many bytes of the file are here, and how many it has in all, if that is known."""
+"""Takes how many bytes of the file are here, and how many it has in all, if that is known."""
 
 PAUSES_SECONDS = (0.5, 2.0, 5.0)
 """How long to wait before each new attempt; an attempt that brought something counts as the first again."""
@@ -49,7 +49,7 @@ def fetch(
     is another file, StoreError where the disk fails, and Cancelled.
     """
     if sha256 is None and not is_immutable(address):
-        raise ValueError(f"nothing says which content of {address} is meant")
+        raise ValueError(f"no digest pins the content of {address} is meant")
     pin = None if sha256 is None else sha256.lower()
     if pin is not None and not _DIGEST.fullmatch(pin):
         raise ValueError(f"not a SHA-256: {sha256!r}")
@@ -73,8 +73,8 @@ def download(
         with Partial(store.partials / name) as partial:
             expected = pin
             if partial.blob.digest != pin:
-                told = _Attempts(address, source, partial, pin, progress, cancelled).run()
-                expected = pin or told
+                given = _Attempts(address, source, partial, pin, progress, cancelled).run()
+                expected = pin or given
             blob = partial.blob
             if expected not in (None, blob.digest):
                 partial.discard()
@@ -136,13 +136,13 @@ class _Attempts:
             if reply.start == 0:
                 partial.restart(reply.validator)
             self._progress(partial.size, reply.total)
-            told = time.monotonic()
+            shown = time.monotonic()
             for chunk in reply.chunks:
                 partial.append(chunk)
                 if self._cancelled.is_set():
                     raise Cancelled(str(self._address))
-                if time.monotonic() - told >= _PROGRESS_SECONDS:
-                    told = time.monotonic()
+                if time.monotonic() - shown >= _PROGRESS_SECONDS:
+                    shown = time.monotonic()
                     self._progress(partial.size, reply.total)
             self._progress(partial.size, reply.total)
             return reply.sha256

@@ -47,7 +47,7 @@ def other_wheel(address: PackageAddress, digest: str) -> FetchError:
 
 
 def no_digests(address: PackageAddress) -> FetchError:
-    """The package index does not say which bytes the wheels have (EPB322)."""
+    """The package index gives no digests of the wheels (EPB322)."""
     message = f"The wheels of {address.requirement} cannot be locked: the package index gives no sha256 of them."
     return FetchError(Problem("EPB322", message, hint="Take the package from an index that does."))
 
@@ -70,13 +70,13 @@ def unwritable(path: Path, error: OSError) -> StoreError:
 
 
 def not_pinned(address: Address) -> PlanError:
-    """Nothing in the recipe says which content of a model's external data is meant (EPB208)."""
-    message = f"Nothing says which content of {address} is meant: what lies there can change."
+    """Nothing in the recipe pins the content of a model's external data (EPB208)."""
+    message = f"No digest pins the content of {address} is meant: what lies there can change."
     return PlanError(Problem("EPB208", message, hint="Give the sha256 of the model's external data too, by its name."))
 
 
 def misplaced_data(address: Address, location: str) -> PlanError:
-    """A remote graph keeps its data where it cannot be laid out beside the graph (EPB204)."""
+    """A remote graph keeps its data where it cannot lie beside the graph (EPB204)."""
     message = f"The model {address} keeps external data outside its own folder, or in its own place: {location}."
     return PlanError(Problem("EPB204", message, hint="Save the model again with its data beside it, named by a relative path."))
 

@@ -29,7 +29,7 @@ from epbuild.recipe.address import Address, PackageAddress, is_immutable, parse_
 _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
 ModelProgress = Callable[[str, int, int | None], None]
-"""Is told the address of the file that is arriving, how many bytes of it are here, and how many it has, if that is known."""
+"""Takes the address of the file that is arriving, how many bytes of it are here, and how many it has, if that is known."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ def fetch_model(
     may have, by its requirement: of a release that is not in it, any. A wheel that came
     unchecked will do, unless it is `only_checked` ones. Where graph and data are there,
     nothing is asked of the network. Raises PlanError for data that nothing pins, and for data that does not lie beside the graph;
-    else as `fetch` and `model_in_wheel` do. A graph that is no model is left for the planner to refuse, and so is one of a wheel that is
-    not what its digests say.
+    else as `fetch` and `model_in_wheel` do. A graph that is not a model is left for the planner to refuse, and so is one of a wheel that
+    has other digests.
     """
     address = parse_address(text)
     if isinstance(address, PackageAddress):

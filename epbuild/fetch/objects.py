@@ -112,15 +112,15 @@ class ObjectSource:
             # The caller tries again itself, where it can be cancelled.
             return kind(
                 self._address.bucket,
-                # Not as `client_options`: those replace what the environment says, such as AWS_ALLOW_HTTP.
+                # Not as `client_options`: those replace what the environment has, such as AWS_ALLOW_HTTP.
                 config={"timeout": f"{timeout}s", "read_timeout": f"{_TIMEOUT_SECONDS}s", "connect_timeout": "15s"},
                 retry_config={"max_retries": 1, "retry_timeout": timedelta(seconds=_TIMEOUT_SECONDS)},
             )
         except (exceptions.BaseError, ValueError) as error:
-            # Nothing was asked of the network yet: what the environment says is wrong or not enough.
+            # Nothing was asked of the network yet: what the environment has is wrong or not enough.
             raise Refused(_first_line(error), f"Set {self._variables}.") from error
 
 
 def _first_line(error: Exception) -> str:
-    """What obstore says, without the error as Rust writes it for debugging."""
+    """What obstore reports, without the error as Rust writes it for debugging."""
     return re.split(r"\s*\n", str(error).strip())[0].rstrip(".")

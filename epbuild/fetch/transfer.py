@@ -16,7 +16,7 @@ class Interrupted(Exception):
 
 
 class Refused(Exception):
-    """The transfer failed for good: there is no such file, or this user may not read it. `hint` says what to do about it."""
+    """The transfer failed for good: there is no such file, or this user may not read it. `hint` is what to do about it."""
 
     def __init__(self, reason: str, hint: str) -> None:
         self.hint = hint
@@ -42,12 +42,12 @@ class Reply:
 
     start: int
     total: int | None
-    """The size of the whole file, where the server says it."""
+    """The size of the whole file, where the server gives it."""
     validator: str | None
-    """What tells this version of the file from others, such as an ETag; None: a transfer cannot be resumed later."""
+    """What distinguishes this version of the file from others, such as an ETag; None: a transfer cannot be resumed later."""
     chunks: Iterator[bytes]
     sha256: str | None = None
-    """The digest of the whole file, where the server says it."""
+    """The digest of the whole file, where the server gives it."""
     close: Callable[[], None] = _nothing
 
 

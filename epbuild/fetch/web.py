@@ -77,7 +77,7 @@ def _extent(response: Any) -> tuple[int, int | None]:
 
 def _validator(headers: Mapping[str, str]) -> str | None:
     etag = headers.get("ETag")
-    # A weak ETag says that two versions mean the same, not that they are the same bytes.
+    # A weak ETag is of two versions that mean the same, not that they are the same bytes.
     found = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
     return found if found and found.isascii() and found.isprintable() else None  # it is sent back, as a header
 

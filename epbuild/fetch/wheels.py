@@ -19,14 +19,14 @@ from epbuild.cache.garbage import discard_all
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
 from epbuild.core.digest import document_digest
-from epbuild.core.installer import is_network, run_uv, said
+from epbuild.core.installer import is_network, reported, run_uv
 from epbuild.fetch.failures import no_digests, no_wheel, not_in_wheel, other_wheel, several_in_wheel, unwritable
 from epbuild.recipe.address import PackageAddress
 
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 _PYTHON = re.compile(r"Python ABI tag|Python implementation tag|Python version tag|satisfy Python|Requires-Python", re.IGNORECASE)
-"""What uv says where a wheel is for another Python: nothing in it is run, so that any will do."""
+"""What uv reports where a wheel is for another Python: nothing in it is run, so that any will do."""
 _OTHER_BYTES = re.compile(r"Hash mismatch for .*?Computed:\s*sha256:([0-9a-f]{64})", re.DOTALL)
 _NEAREST = 3
 
@@ -87,7 +87,7 @@ def wheel_digests(address: PackageAddress) -> tuple[str, ...]:
             first = first or done.stderr
             if not _PYTHON.search(done.stderr):
                 break
-    text, quote = said(first)
+    text, quote = reported(first)
     raise no_wheel(address, *_explained(address, text, quote))
 
 
@@ -136,7 +136,7 @@ def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> N
             first = first or done.stderr
             if not _PYTHON.search(first):
                 break
-    text, quote = said(first)
+    text, quote = reported(first)
     raise no_wheel(address, *_explained(address, text, quote))
 
 
@@ -144,10 +144,10 @@ def _explained(address: PackageAddress, text: str, quote: str) -> tuple[str, str
     """Why uv could not fetch a wheel, and what to do about it."""
     name = address.distribution
     known = (
-        "Check its name and its version, and the settings of uv that say which index is asked (UV_DEFAULT_INDEX, UV_FIND_LINKS)."
+        "Check its name and its version, and the settings of uv for the index that is asked (UV_DEFAULT_INDEX, UV_FIND_LINKS)."
     )
     if is_network(text) or "network was disabled" in text:
-        return f"the package index cannot be reached; uv said: {quote.rstrip('.')}", "Check the network, then run again."
+        return f"the package index cannot be reached; uv reported: {quote.rstrip('.')}", "Check the network, then run again."
     if f"{name} was not found" in text:
         return f"there is no package {name}", known
     if f"no version of {name}" in text:
@@ -159,7 +159,7 @@ def _explained(address: PackageAddress, text: str, quote: str) -> tuple[str, str
     if platforms:
         hint = "Save the model to a file, and name that, or take a version that has a wheel for this platform."
         return f"it has no wheel for this platform, only for {platforms[1].replace('`', '')}", hint
-    return f"uv said: {quote.rstrip('.')}", known
+    return f"uv reported: {quote.rstrip('.')}", known
 
 
 def _found(address: PackageAddress, files: Collection[str]) -> str:

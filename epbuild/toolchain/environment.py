@@ -37,7 +37,7 @@ class Environment:
     modules: frozenset[str] = frozenset()
     """The Python packages whose bytes the fingerprint is of: ONNX Runtime's, those of the EPs, and those of custom operators."""
     states: Mapping[str, FileState | None] = field(default_factory=dict)
-    """What the file system said of each file and folder that the fingerprint came from."""
+    """What the file system had of each file and folder that the fingerprint came from."""
 
     def identity(self, entries: Iterable[EpEntry], packages: Iterable[str] = ()) -> dict[str, Any]:
         """What the environment is to a compile with these EPs, and these packages of custom operators, as a key holds it."""
@@ -46,7 +46,7 @@ class Environment:
         return self.fingerprint.document(modules, host=any(entry.output_depends_on_host for entry in used))
 
     def watched(self) -> list[Path]:
-        """The files and folders whose stats tell whether the environment is still this one."""
+        """The files and folders whose stats show whether the environment is still this one."""
         installed = installed_file(self.memory.parent)
         return [self.interpreter, *watched(self.memory), *([installed] if installed.exists() else ())]
 
@@ -106,7 +106,7 @@ def prepare(
 
     One that is made holds exactly what is `locked` (None: what the installer chooses for the toolchain's packages). `entries` are the
     EPs that it is used for, `packages` the modules of custom operators and where each is asked for. Raises ToolchainError, also when one
-    of them is not in it, or when an existing environment does not hold what the recipe says that it must.
+    of them is not in it, or when an existing environment does not hold what the recipe requires.
     """
     if toolchain.interpreter is not None:
         interpreter = _existing(toolchain, base)
@@ -136,7 +136,7 @@ def _modules(entries: Iterable[EpEntry]) -> set[str]:
 
 
 def _held(toolchain: Toolchain) -> tuple[Requirement, ...]:
-    """What the recipe says that an existing environment holds; in one that is made, the installer sees to the requirements."""
+    """What the recipe requires of an existing environment; in one that is made, the installer sees to the requirements."""
     return toolchain.requirements if toolchain.interpreter is not None else ()
 
 
@@ -152,7 +152,7 @@ def _unmet(toolchain: Toolchain, taken: Fingerprint) -> Iterator[Problem]:
 
 
 def _missing(toolchain: Toolchain, taken: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
-    """The EPs that come in no package that is there, or is told to be missing."""
+    """The EPs that come in no package that is there, or is reported as missing."""
     known = {*taken.distributions, *(requirement.distribution for requirement in _held(toolchain))}
     for entry in entries:
         # What a catalog file names no package for may come in any.
@@ -181,7 +181,7 @@ def _requirements(toolchain: Toolchain, locked: LockedEnvironment | None) -> Req
 def _existing(toolchain: Toolchain, base: Path) -> Path:
     # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
     path = Path(str(toolchain.interpreter))
-    with contextlib.suppress(RuntimeError):  # `~somebody`, who has no home here: told as a file that is not there
+    with contextlib.suppress(RuntimeError):  # a `~user` without a home here: a file that is not there
         path = path.expanduser()
     # From the root: a name alone would be looked for among the programs of the system, and the worker runs in another folder.
     return (base / path).absolute()

@@ -84,7 +84,7 @@ def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: 
 
 
 def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Look:
-    """The `fingerprint`, with what tells later whether anybody has touched the environment since; raises what that does."""
+    """The `fingerprint`, with what shows later whether anybody has touched the environment since; raises what that does."""
     wanted = sorted(modules)
     remembered = _read(memory)
     if remembered.get("format") == FORMAT and set(wanted) <= set(
@@ -111,7 +111,7 @@ def watched(memory: Path) -> list[Path]:
 
 
 def probe(interpreter: Path, modules: Iterable[str], where: Position | None = None) -> dict[str, Any]:
-    """Run `worker/probe.py` in the environment and return what it says; raises ToolchainError when it cannot."""
+    """Run `worker/probe.py` in the environment and return what it reports; raises ToolchainError when it cannot."""
     command = [str(interpreter), "-I", str(_PROBE), *modules]
     try:
         done = subprocess.run(
@@ -175,7 +175,7 @@ def _name(file: str, package: str) -> str:
 
 
 def _stat(state: FileState | None) -> list[int] | None:
-    """The part of a file's state that a fingerprint is remembered with: how many links lead to the file says nothing of it."""
+    """The part of a file's state that a fingerprint is remembered with: how many links lead to the file is no part of it."""
     return None if state is None else list(state[:4])
 
 

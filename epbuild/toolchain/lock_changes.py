@@ -21,7 +21,7 @@ _Value = TypeVar("_Value")
 class LockChange:
     """One thing that a lock has, has no more, or has otherwise: what it was and what it is, in a word; None where there is none.
 
-    Equal words say that it is the same version, and other files. `toolchain` and `platforms` are those of a package or a Python.
+    Equal words mean the same version, and other files. `toolchain` and `platforms` are those of a package or a Python.
     """
 
     kind: Kind
@@ -54,14 +54,14 @@ def changes(old: Lock | None, new: Lock) -> list[LockChange]:
 
 
 def _toolchain(name: str, old: LockedToolchain, new: LockedToolchain) -> Iterator[LockChange]:
-    # The same change on several platforms is told once.
+    # The same change on several platforms is listed once.
     platforms: dict[LockChange, list[str]] = {}
     for platform in sorted(old.platforms.keys() | new.platforms.keys()):
         for change in _environment(name, old.platforms.get(platform), new.platforms.get(platform)):
             platforms.setdefault(change, []).append(platform)
-    told = [replace(change, platforms=tuple(where)) for change, where in platforms.items()]
-    if told:
-        yield from sorted(told, key=lambda change: (change.about != "python", change.name, change.platforms))
+    merged = [replace(change, platforms=tuple(where)) for change, where in platforms.items()]
+    if merged:
+        yield from sorted(merged, key=lambda change: (change.about != "python", change.name, change.platforms))
     elif old.requires != new.requires:  # which came to the same packages
         yield LockChange("updated", "toolchain", name, ", ".join(old.requires), ", ".join(new.requires))
 

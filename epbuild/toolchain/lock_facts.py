@@ -27,7 +27,7 @@ class Package:
 
     @property
     def is_installed(self) -> bool:
-        """Whether it was found in an environment that somebody else made."""
+        """Whether it was found in an environment that exists already."""
         return not self.files
 
 
@@ -54,7 +54,7 @@ class LockedEnvironment:
 
     @property
     def is_installed(self) -> bool:
-        """Whether it is an environment that somebody else made."""
+        """Whether it is an environment that exists already."""
         return any(package.is_installed for package in self.packages)
 
 

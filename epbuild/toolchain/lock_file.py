@@ -109,7 +109,7 @@ def _lines(lock: Lock) -> Iterator[str]:
 
 
 def _read(text: str, file: str) -> tuple[_Reading, list[Problem]]:
-    """What the lines say, and what is wrong with them, in their order."""
+    """What the lines hold, and what is wrong with them, in their order."""
     reading, seen = _Reading(), dict[str, int]()
     problems: list[Problem] = []
 
@@ -138,7 +138,7 @@ def _read(text: str, file: str) -> tuple[_Reading, list[Problem]]:
             message = f"this is no lock of epbuild: its first line is not '{_HEAD} {FORMAT}'"
             raise PlanError(Problem("EPB242", message, Position(file, number, 1), "If nothing needs it, remove it."))
         if line in seen:
-            wrong(number, f"the lock says twice what line {seen[line]} says")
+            wrong(number, f"the lock repeats line {seen[line]}")
             continue
         seen[line] = number
         fault = reading.take(line)
@@ -147,7 +147,7 @@ def _read(text: str, file: str) -> tuple[_Reading, list[Problem]]:
     if not head:
         wrong(1, "the lock is empty")
     elif not reading.recipe:
-        wrong(number, "the lock does not say which recipe it is of")
+        wrong(number, "the lock does not name its recipe")
     for fault in reading.gaps():
         wrong(number, fault)
     return reading, problems
@@ -167,7 +167,7 @@ class _Reading:
     wheels: dict[tuple[str, str], list[str]] = field(default_factory=dict)
 
     def take(self, line: str) -> str | None:
-        """Note what a line says; what comes back is what is wrong with it."""
+        """Note what a line holds; what comes back is what is wrong with it."""
         for kind, pattern in _FACTS.items():
             found = pattern.fullmatch(line)
             if found:
@@ -180,12 +180,12 @@ class _Reading:
         for name in sorted(self.data.keys() - self.graphs.keys()):
             yield f"the lock has the external data of the model '{name}', and not its graph"
         for name, platform in sorted(self.packages.keys() - self.pythons.keys()):
-            yield f"the lock does not say which Python the toolchain '{name}' has on {platform}"
+            yield f"the lock does not name the Python that the toolchain '{name}' has on {platform}"
         for name, platform in sorted(self.pythons.keys() - self.packages.keys()):
             yield f"the lock has no packages of the toolchain '{name}' on {platform}"
         for (name, platform), packages in sorted(self.packages.items()):
             if len({not files for _, files in packages.values()}) > 1:
-                yield f"the lock says of only some packages of the toolchain '{name}' on {platform} which files they come from"
+                yield f"the lock has the files of only some packages of the toolchain '{name}' on {platform}"
 
     def lock(self) -> Lock:
         """The facts as a value; a platform with a gap is left out."""
@@ -246,7 +246,7 @@ class _Reading:
 
 def _put(known: dict[_Key, str], key: _Key, value: str, what: str) -> str | None:
     if known.setdefault(key, value) != value:
-        return f"the lock says two things of {what}"
+        return f"the lock contradicts itself about {what}"
     return None
 
 

@@ -15,7 +15,7 @@ _BYTECODE = "__pycache__"
 
 
 class FileState(NamedTuple):
-    """What the file system says of a file or folder; times in nanoseconds since the epoch, `ctime_ns` as `changed_ns` has it."""
+    """What the file system has of a file or folder; times in nanoseconds since the epoch, `ctime_ns` as `changed_ns` has it."""
 
     size: int
     mtime_ns: int

@@ -6,7 +6,7 @@ import platform as machine
 import sysconfig
 
 PLATFORMS = {
-    # The newest C library that uv has a name for: a platform that is too old for what was chosen is told so when it is installed, and the
+    # The newest C library that uv has a name for: a platform that is too old for what was chosen is refused when it is installed, and the
     # recipe can pin an older release; with an older C library, packages such as onnxruntime-qnn (2.35) could not be locked at all.
     "linux-x86_64": "x86_64-manylinux_2_40",
     "linux-arm64": "aarch64-manylinux_2_40",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.core.installer import is_network, run_uv, said
+from epbuild.core.installer import is_network, reported, run_uv
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.packages import digests_of, package_tree
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 _LOCKED_FORMAT = 2
-"""Of environments that hold what a lock says: since 2 it is written down what was installed in them."""
+"""Of environments that hold what a lock has: since 2 it is written down what was installed in them."""
 LOCKED = "locked-"
-"""What the name of an environment begins with that holds what a lock says, and nothing that was chosen when it was made."""
+"""What the name of an environment begins with that holds what a lock has, and nothing that was chosen when it was made."""
 _SITES = ("lib/*/site-packages", "Lib/site-packages")
 
 
@@ -100,7 +100,7 @@ def provision(requirements: Requirements, home: Path, *, name: str, where: Posit
     """The interpreter of the environment for `requirements`, made if it is not there yet.
 
     `name` and `where` are the toolchain's, for messages. Two processes that want one environment wait for each other.
-    Raises ToolchainError (EPB301) that says which package, and what uv said.
+    Raises ToolchainError (EPB301) that names the package, and what uv reported.
     """
     ready = provisioned(requirements, home)
     if ready is not None:
@@ -170,19 +170,19 @@ def _pins(locked: LockedEnvironment) -> Iterator[str]:
 
 
 def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str, *, lacks_python: bool) -> ToolchainError:
-    text, quote = said(stderr)
+    text, quote = reported(stderr)
     if requirements.locked is not None:
-        message = f"toolchain '{name}' could not be made as the lock says; uv said: {quote}"
+        message = f"toolchain '{name}' could not be made from the lock; uv reported: {quote}"
         hint = "Check the network." if is_network(text) else "Where the lock is wrong, write it anew with `epbuild lock`."
         if lacks_python:
-            # What is locked stays as it is, its Python too, until somebody asks for newer versions.
+            # What is locked stays as it is, its Python too, until a user asks for newer versions.
             hint = f"It is locked for {requirements.locked.python}: install that, or lock it anew with `epbuild lock --upgrade`."
         return ToolchainError(Problem("EPB307", message, where, hint))
     blamed = [package for package in requirements.packages if _names(package, text)]
     subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not make its environment"
     hint = "Check the name, the version and the Python of the toolchain" + (", and the network." if is_network(text) else ".")
     return ToolchainError(
-        Problem("EPB301", f"toolchain '{name}' could not be provisioned: {subject}; uv said: {quote}", where, hint)
+        Problem("EPB301", f"toolchain '{name}' could not be provisioned: {subject}; uv reported: {quote}", where, hint)
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.errors import Problem, ToolchainError
-from epbuild.core.installer import is_network, run_uv, said
+from epbuild.core.installer import is_network, reported, run_uv
 from epbuild.core.units import counted
 from epbuild.recipe.model import Toolchain
 from epbuild.toolchain.environment import Environment
@@ -35,7 +35,7 @@ _WHEEL_HINT = "Write <name>==<version>; where the package is in no index, name t
 
 @dataclass(frozen=True)
 class Python:
-    """The Python that a toolchain is resolved for: as a fingerprint names it, and as uv is told of it."""
+    """The Python that a toolchain is resolved for: as a fingerprint names it, and as uv takes it."""
 
     name: str
     arguments: tuple[str, ...]
@@ -47,7 +47,7 @@ def asked(toolchain: Toolchain) -> tuple[str, ...]:
 
 
 def named_python(request: str | None) -> str | None:
-    """The Python that a recipe's `python` means, such as `cpython-3.11`; None where only looking for it can tell."""
+    """The Python that a recipe's `python` means, such as `cpython-3.11`; None where it has to be looked for."""
     if request is None:
         return running_python()
     found = _VERSION.fullmatch(request.strip().lower())
@@ -65,9 +65,8 @@ def find_python(toolchain: Toolchain) -> Python:
         return Python(name, ("--python", sys.executable))
     done = run_uv(["python", "find", "--no-project", "--no-config", str(request)])
     if done.returncode != 0:
-        message = (
-            f"toolchain '{toolchain.name}' asks for the Python '{request}', which is not here: uv said: {said(done.stderr)[1]}"
-        )
+        quote = reported(done.stderr)[1]
+        message = f"toolchain '{toolchain.name}' asks for the Python '{request}', which is not here: uv reported: {quote}"
         raise ToolchainError(Problem("EPB309", message, toolchain.where, "Install it, or write a version, such as '3.11'."))
     interpreter = Path(done.stdout.strip())
     return Python(str(probe(interpreter, [], toolchain.where)["python"]), ("--python", str(interpreter)))
@@ -100,7 +99,7 @@ def resolve_packages(toolchain: Toolchain, python: Python, platform: str, prefer
 
 
 def found_installed(environment: Environment) -> LockedEnvironment:
-    """What an environment that somebody else made holds."""
+    """What an environment that exists already holds."""
     versions = environment.fingerprint.distributions
     packages = [Package(plain_name(name), versions[name]) for name in sorted(versions)]
     return LockedEnvironment(environment.fingerprint.python, tuple(packages))
@@ -164,9 +163,9 @@ def _not_lockable(toolchain: Toolchain, package: str) -> ToolchainError:
 
 
 def _unresolved(toolchain: Toolchain, platform: str, stderr: str) -> ToolchainError:
-    text, quote = said(stderr)
+    text, quote = reported(stderr)
     hint = "Check the network." if is_network(text) else "Check the packages, and whether there are any for that platform."
-    message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv said: {quote}"
+    message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv reported: {quote}"
     return ToolchainError(Problem("EPB309", message, toolchain.where, hint))
 
 

@@ -219,7 +219,7 @@ def test_a_package_that_does_not_exist_is_told_with_what_uv_says(checkout: Check
     checkout.lock()
     checkout.write_recipe(("onnxruntime-qnn==2.7.0", "onnxruntime-qnn==9.9.9"))
     told = checkout.refusal(3)
-    assert f"epbuild.yaml:4:3: error: toolchain 'qnn' could not be locked for {HERE}; uv said: " in told
+    assert f"epbuild.yaml:4:3: error: toolchain 'qnn' could not be locked for {HERE}; uv reported: " in told
     assert "[EPB309]" in told
 
 

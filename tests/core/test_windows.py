@@ -358,7 +358,7 @@ class Terminal:
 
 @pytest.fixture
 def console(kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
-    monkeypatch.setattr("epbuild.report.problems.WINDOWS", True)
+    monkeypatch.setattr("epbuild.report.terminal.WINDOWS", True)
     monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(get_osfhandle=lambda descriptor: 7))
     for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)

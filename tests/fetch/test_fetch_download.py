@@ -302,7 +302,7 @@ def test_two_addresses_that_end_alike_do_not_share_a_partial_file(server: FileSe
 
 @pytest.mark.parametrize("text", ["https://example.com/m.onnx", "s3://bucket/m.onnx", "hf://org/repo/m.onnx@main"])
 def test_what_may_change_is_not_fetched_without_a_sha256(store: BlobStore, text: str) -> None:
-    with pytest.raises(ValueError, match="nothing says which content"):
+    with pytest.raises(ValueError, match="no digest pins the content"):
         fetched(parse_address(text), store, None)
 
 

@@ -153,15 +153,15 @@ AB = "ab" * 32
         (f"wheel My_Models==1.0 sha256:{AB}", "this line is no fact of a lock"),
         ("catalog session-keys", "this line is no fact of a lock"),
         ("Recipe tiny", "this line is no fact of a lock"),
-        ("recipe tiny", "the lock says twice what line 8 says"),
+        ("recipe tiny", "the lock repeats line 8"),
         ("recipe other", "the lock names two recipes, 'tiny' and 'other'"),
-        ("catalog session-keys 3", "the lock says two things of the catalog's session-keys"),
-        (f"model decode sha256:{AB}", "the lock says two things of the model 'decode'"),
-        (f"model decode sha256:{AB} decode.bin", "the lock says two things of decode.bin of the model 'decode'"),
+        ("catalog session-keys 3", "the lock contradicts itself about the catalog's session-keys"),
+        (f"model decode sha256:{AB}", "the lock contradicts itself about the model 'decode'"),
+        (f"model decode sha256:{AB} decode.bin", "the lock contradicts itself about decode.bin of the model 'decode'"),
         (f"model other sha256:{AB} x.bin", "the lock has the external data of the model 'other', and not its graph"),
         (
             "toolchain qnn linux-x86_64 (cpython-3.12)",
-            "the lock says two things of the Python of the toolchain 'qnn' on linux-x86_64",
+            "the lock contradicts itself about the Python of the toolchain 'qnn' on linux-x86_64",
         ),
         (
             f"toolchain qnn linux-x86_64 numpy==2.5.5 sha256:{AB}",
@@ -169,12 +169,12 @@ AB = "ab" * 32
         ),
         (
             f"toolchain qnn macos-arm64 numpy==2.4.6 sha256:{AB}",
-            "the lock does not say which Python the toolchain 'qnn' has on macos-arm64",
+            "the lock does not name the Python that the toolchain 'qnn' has on macos-arm64",
         ),
         ("toolchain qnn macos-arm64 (cpython-3.11)", "the lock has no packages of the toolchain 'qnn' on macos-arm64"),
         (
             "toolchain qnn linux-x86_64 scipy==1.0 installed",
-            "the lock says of only some packages of the toolchain 'qnn' on linux-x86_64 which files they come from",
+            "the lock has the files of only some packages of the toolchain 'qnn' on linux-x86_64",
         ),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_line_that_does_not_belong_there_is_told_with_its_number(line: str, me
     [
         ("", 1, "the lock is empty"),
         ("# nothing\n", 1, "the lock is empty"),
-        (TEXT.replace("recipe tiny\n", ""), len(TEXT.splitlines()) - 1, "the lock does not say which recipe it is of"),
+        (TEXT.replace("recipe tiny\n", ""), len(TEXT.splitlines()) - 1, "the lock does not name its recipe"),
     ],
 )
 def test_what_is_no_lock_is_told_as_that(text: str, line: int, message: str) -> None:

@@ -228,7 +228,7 @@ def test_what_names_a_place_or_is_an_option_is_refused_without_asking_uv(uv: Fak
 def test_uv_is_quoted_when_it_finds_no_packages(uv: FakeUv, stderr: str, hint: str) -> None:
     uv.stderr = stderr
     problem = refusal(toolchain("a"), "windows-arm64")
-    assert problem.message.startswith("toolchain 'npu' could not be locked for windows-arm64; uv said: error: ")
+    assert problem.message.startswith("toolchain 'npu' could not be locked for windows-arm64; uv reported: error: ")
     assert problem.hint == hint
     assert "\n" not in problem.message
 
@@ -336,7 +336,7 @@ def test_a_python_that_has_to_be_looked_for_is_found_or_told_missing(tmp_path: P
         find_python(toolchain("a", python=str(tmp_path / "python")))
     (problem,) = caught.value.problems
     assert (problem.code, problem.where) == ("EPB309", WHERE)
-    assert "is not here: uv said: " in problem.message
+    assert "is not here: uv reported: " in problem.message
 
 
 @pytest.mark.slow

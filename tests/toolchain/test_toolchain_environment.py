@@ -211,7 +211,7 @@ def test_what_uv_really_says_of_a_missing_package_names_it(tmp_path: Path, monke
     toolchain = Toolchain("npu", WHERE, packages=("NoSuch_Package_xyz==1",))
     (problem,) = refusals(toolchain, tmp_path, OPENVINO.ep)
     assert (problem.code, problem.where) == ("EPB301", WHERE)
-    assert "uv could not install NoSuch_Package_xyz==1; uv said: " in problem.message
+    assert "uv could not install NoSuch_Package_xyz==1; uv reported: " in problem.message
 
 
 def test_a_package_of_custom_operators_is_part_of_what_an_environment_is_where_it_is_used(tmp_path: Path) -> None:

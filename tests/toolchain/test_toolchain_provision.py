@@ -162,7 +162,7 @@ def test_a_locked_environment_that_cannot_be_made_is_told_as_that(tmp_path: Path
     uv.failing, uv.stderr = "pip", "error: Failed to download\n  cause: Hash mismatch for `onnxruntime==1.31.1`\n"
     code, message, hint = refusal(tmp_path, Requirements(WANTED.packages, None, LOCKED))
     assert code == "EPB307"
-    assert message.startswith("toolchain 'npu' could not be made as the lock says; uv said: error: Failed to download")
+    assert message.startswith("toolchain 'npu' could not be made from the lock; uv reported: error: Failed to download")
     assert hint == "Where the lock is wrong, write it anew with `epbuild lock`."
     assert not list(tmp_path.glob("*/env"))
 
@@ -226,7 +226,7 @@ def test_a_package_that_does_not_exist_is_named_and_uv_is_quoted(tmp_path: Path,
     code, message, hint = refusal(tmp_path, Requirements(("numpy==2.0", "nosuch-package-xyz==1")))
     assert code == "EPB301"
     assert message.startswith(
-        "toolchain 'npu' could not be provisioned: uv could not install nosuch-package-xyz==1; uv said: × No solution found"
+        "toolchain 'npu' could not be provisioned: uv could not install nosuch-package-xyz==1; uv reported: × No solution found"
     )
     assert "nosuch-package-xyz was not found in the package registry" in message
     assert "Using Python" not in message
@@ -253,7 +253,7 @@ def test_a_python_that_does_not_exist_is_told_as_that_and_no_package_is_blamed(t
     uv.failing, uv.stderr = "venv", NO_PYTHON
     code, message, _ = refusal(tmp_path, Requirements(WANTED.packages, "3.99"))
     assert code == "EPB301"
-    assert "uv could not make its environment; uv said: error: No interpreter found for Python 3.99" in message
+    assert "uv could not make its environment; uv reported: error: No interpreter found for Python 3.99" in message
     assert len(uv.commands) == 1
 
 
@@ -267,7 +267,7 @@ def test_a_machine_without_a_network_is_told_to_look_at_the_network(tmp_path: Pa
 
 def test_a_uv_that_says_nothing_is_quoted_as_that(tmp_path: Path, uv: FakeUv) -> None:
     uv.failing = "pip"
-    assert refusal(tmp_path)[1].endswith("uv could not make its environment; uv said: nothing")
+    assert refusal(tmp_path)[1].endswith("uv could not make its environment; uv reported: nothing")
 
 
 @pytest.mark.parametrize("failing", ["venv", "pip"])
