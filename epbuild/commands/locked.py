@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from epbuild.cache.digests import Digests
 from epbuild.core.errors import EpbuildError, PlanError, Position, Problem, ToolchainError
 from epbuild.core.safepath import read_regular
-from epbuild.plan.steps import ModelFiles, Plan
+from epbuild.plan.member import ModelFiles
+from epbuild.plan.steps import Plan
 from epbuild.recipe.model import ModelSource, Recipe
 from epbuild.toolchain.environment import Environment
 

@@ -30,8 +30,9 @@ from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
 from epbuild.onnxfile.sizes import fix_sizes, sized_header
 from epbuild.onnxfile.weights import count_weights, read_weights
 from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.member import Member
 from epbuild.plan.request import HERE, CompileRequest, places
-from epbuild.plan.steps import Member, SessionGroup
+from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import FREE_SPACE
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
 from epbuild.toolchain.log_lines import last_words

@@ -12,7 +12,9 @@ from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.nodenames import rename_nodes
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.plan.steps import Member, PlannedEp, SessionGroup
+from epbuild.plan.member import Member
+from epbuild.plan.steps import SessionGroup
+from epbuild.plan.target import PlannedEp
 
 
 def prefix_nodes(group: SessionGroup, member: Member, model: Path) -> None:

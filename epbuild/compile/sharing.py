@@ -11,7 +11,8 @@ from dataclasses import replace
 from epbuild.compile.executor import measure
 from epbuild.core.errors import EpbuildError, StepId
 from epbuild.engine.events import OutputOf, StepOutput
-from epbuild.plan.steps import Member, SessionGroup
+from epbuild.plan.member import Member
+from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.model import Expectation
 from epbuild.toolchain.execution import Execution
 

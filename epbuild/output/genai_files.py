@@ -17,7 +17,8 @@ from epbuild.output.files import GeneratedFile, OutputFile, Resolve, UserFile
 from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
 from epbuild.output.inference import inference_of
 from epbuild.plan.outputs import GENAI_CONFIG
-from epbuild.plan.steps import Emission, Genai, Plan, PlannedTarget
+from epbuild.plan.steps import Emission, Genai, Plan
+from epbuild.plan.target import PlannedTarget
 from epbuild.verify.signature import signature
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from epbuild.plan.steps import PlannedEp, PlannedTarget
+from epbuild.plan.target import PlannedEp, PlannedTarget
 
 _SHARE = "ep.share_ep_contexts"
 WRITES_FILES = frozenset(

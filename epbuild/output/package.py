@@ -21,7 +21,8 @@ from epbuild.output.manifest import ManifestModel
 from epbuild.output.package_manifest import Variant, check_package, package_manifest
 from epbuild.output.parts import Inputs, PartContents, base_artifacts, part_document, part_manifest
 from epbuild.plan.outputs import BASE, MANIFEST
-from epbuild.plan.steps import Emission, PlannedTarget
+from epbuild.plan.steps import Emission
+from epbuild.plan.target import PlannedTarget
 
 if TYPE_CHECKING:
     from epbuild.output.bom import BomModel

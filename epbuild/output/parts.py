@@ -18,7 +18,8 @@ from epbuild.output.manifest import ManifestModel, PartManifest
 from epbuild.output.merging import MergedModel, MergedModels, draft_names, merged_key, read_merged, settings_of
 from epbuild.plan.made import Made, prepared_by
 from epbuild.plan.outputs import MANIFEST
-from epbuild.plan.steps import Emission, Merging, Part, PlannedEp
+from epbuild.plan.steps import Emission, Merging, Part
+from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import Recipe
 
 

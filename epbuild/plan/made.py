@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from epbuild.cache.blobs import BlobStore
-from epbuild.plan.steps import Action, ModelFiles, SessionGroup
+from epbuild.plan.member import ModelFiles
+from epbuild.plan.steps import Action, SessionGroup
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, fin
 from epbuild.catalog.options import Option
 from epbuild.core.errors import Position, Problem
 from epbuild.plan.possible import compile_problems
-from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
+from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, Toolchain
 
 _RUNTIME = "onnxruntime"

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import climbs, is_anchored, unportable
-from epbuild.plan.steps import Emission, Genai, Merging, Part, PlannedTarget, SessionGroup
+from epbuild.plan.steps import Emission, Genai, Merging, Part, SessionGroup
+from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.forms import LAYOUT_FORMS, PACK_FORMS
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
 from epbuild.recipe.model import Group, Output, Setting

@@ -12,6 +12,7 @@ from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem, nearest
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.custom_ops import CustomOps, clashes, plan_custom_ops, together
+from epbuild.plan.member import Member
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
@@ -20,7 +21,8 @@ from epbuild.plan.preparing import Preparation, plan_preparations, with_files
 from epbuild.plan.shapes import input_problems, shape_warnings, sized
 from epbuild.plan.source_problems import in_place_of_graph, source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
-from epbuild.plan.steps import Action, Emission, Genai, Member, Merging, Part, Plan, PlannedTarget, SessionGroup, Step
+from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, SessionGroup, Step
+from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe.forms import LAYOUT_FORMS
 from epbuild.recipe.model import CompileSettings, Group, GroupMember, InputShape, ModelSource, Output, Recipe

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from epbuild.core.errors import Problem
-from epbuild.plan.steps import PlannedEp, PlannedTarget, SessionGroup
+from epbuild.plan.steps import SessionGroup
+from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.recipe.model import Target
 
 

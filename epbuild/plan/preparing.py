@@ -23,9 +23,10 @@ from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
 from epbuild.onnxfile.headers import Dimension
 from epbuild.onnxfile.sizes import fit_sizes
+from epbuild.plan.member import ModelFiles
 from epbuild.plan.preparation_options import bringing, package_problems, preparation_options
 from epbuild.plan.sources import SourceModel
-from epbuild.plan.steps import ModelFiles, ToolchainNeeds
+from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ModelSource, PrepareStep, Reference, Toolchain
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebased

@@ -11,7 +11,9 @@ from epbuild.catalog.catalog import session_keys
 from epbuild.core.safepath import real_path
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.key import action_key
-from epbuild.plan.steps import Member, OptionFile, PlannedEp, SessionGroup
+from epbuild.plan.member import Member
+from epbuild.plan.steps import SessionGroup
+from epbuild.plan.target import OptionFile, PlannedEp
 
 FORMAT = 2
 CONTRACT = 4

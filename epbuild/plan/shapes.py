@@ -15,7 +15,8 @@ from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.headers import Dimension, ModelHeader, ValueInfo
 from epbuild.onnxfile.sizes import FixedSizes, fit_sizes, shape_text, sized_header
 from epbuild.onnxfile.suggestion import suggest_sizes
-from epbuild.plan.steps import Member, PlannedEp, PlannedTarget
+from epbuild.plan.member import Member
+from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.recipe.model import InputShape, ModelSource
 
 if TYPE_CHECKING:

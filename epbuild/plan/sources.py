@@ -12,7 +12,7 @@ from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import climbs, is_anchored, is_file, is_inside, leaves, real_path
 from epbuild.onnxfile.headers import ModelHeader, read_header
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.plan.steps import ModelFiles
+from epbuild.plan.member import ModelFiles
 from epbuild.recipe.model import ModelSource
 
 

@@ -13,35 +13,28 @@ of action is a further class here, of the `Action` protocol, and an entry in `bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
-from epbuild.catalog.catalog import session_keys
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.facts import KnownDifference, Limitation
 from epbuild.core.errors import Position, Problem
 from epbuild.onnxfile.connection import Connection
-from epbuild.onnxfile.headers import Dimension
 from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.forms import PACK_FORMS
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.recipe.model import (
-    CompileSettings,
     Compression,
-    DeviceChoice,
-    Expectation,
     GenaiRole,
-    GraphOptimization,
-    InputShape,
     Layout,
     ModelSource,
     Pack,
     Toolchain,
 )
-from epbuild.recipe.template import substitute
 
 StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 
@@ -88,9 +81,6 @@ class Action(Protocol):
 _A = TypeVar("_A")
 
 
-_ACCEPTED = "the recipe accepts that the same compile gives other bytes"
-
-
 @dataclass(frozen=True)
 class Step:
     """A node of the plan; `action` is the id of the action that does it, `needs` the ids of the steps before it."""
@@ -99,201 +89,6 @@ class Step:
     kind: StepKind
     needs: tuple[str, ...]
     action: str
-
-
-@dataclass(frozen=True)
-class ModelFiles:
-    """The files of a model: its graph, and each external data file by the location that the graph names."""
-
-    graph: Path
-    external: Mapping[str, Path] = field(default_factory=dict)
-    subgraph_data: frozenset[str] = frozenset()
-    """The locations that a subgraph refers to: ONNX Runtime refuses these files where they have a second name."""
-
-    @property
-    def all(self) -> tuple[Path, ...]:
-        """Every file."""
-        return (self.graph, *self.external.values())
-
-
-@dataclass(frozen=True)
-class Member:
-    """One source model of a session group: its files, the names under which it is staged and compiled, and how it is compiled.
-
-    EPs write the staged names into their output, so they are part of the contract and of the key.
-    """
-
-    name: str
-    graph: Path
-    external: Mapping[str, Path]
-    """Each external data file by the location that the graph names."""
-    model: ModelSource
-    compile: CompileSettings
-    expect: Expectation
-    fetched: bool = False
-    """Whether the files are known: those of a remote model are once it has been fetched."""
-    asked: Mapping[str, InputShape] = field(default_factory=dict)
-    """The sizes that the recipe gives to inputs of the source, by their names."""
-    inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
-    """The inputs whose shapes change by that, with their shapes, of a model whose header is known: it is staged with these."""
-    where: Position | None = None
-    """Where the group names it."""
-    subgraph_data: frozenset[str] = frozenset()
-    """The locations of `external` that a subgraph refers to: ONNX Runtime refuses these files where they have a second name."""
-    prepared: str | None = None
-    """The id of the last of its preparations, whose result is compiled: its files are known once that is. None: it is compiled as it is."""
-    original: ModelFiles | None = None
-    """The files of the model as the user has it, before any preparation; None while they are not known."""
-
-    def with_files(self, files: ModelFiles) -> Member:
-        """The member compiled from these files."""
-        return replace(self, graph=files.graph, external=files.external, subgraph_data=files.subgraph_data, fetched=True)
-
-    @property
-    def source(self) -> str:
-        """The graph's path in the staging directory; external data lies below its folder."""
-        return f"in/{self.name}/{self.name}.onnx"
-
-    @property
-    def output(self) -> str:
-        """The EPContext model's path in the staging directory."""
-        return f"out/{self.name}_ctx.onnx"
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Every file that the model consists of."""
-        return (self.graph, *self.external.values()) if self.fetched else ()
-
-    @property
-    def data_folder(self) -> str | None:
-        """The folder of its external data as the recipe has it; None: it lies beside the graph, or there is none."""
-        named = self.model.external_data
-        return named.name if named is not None and self.external else None
-
-    @property
-    def external_file(self) -> str | None:
-        """The name of the file that receives the model's large initializers, beside its EPContext model; None: there is none."""
-        name = self.compile.external_file
-        return str(substitute(name, {"model": self.name})) if name else None
-
-
-@dataclass(frozen=True)
-class OptionFile:
-    """A file that an option names, and the name under which the EP is given it."""
-
-    path: Path
-    staged: str
-
-
-@dataclass(frozen=True)
-class PlannedEp:
-    """One EP of a target, whose options have become the strings that ONNX Runtime takes."""
-
-    entry: EpEntry
-    catalog: str
-    """What names the catalog's knowledge of how this EP is driven."""
-    device: DeviceChoice
-    provider_options: Mapping[str, str]
-    files: Mapping[str, OptionFile]
-    """The files that options name, by option; these options' values are the staged names."""
-    library: Path | None
-    """The plugin library to register; None: the one of the EP's package."""
-    silent: frozenset[str]
-    """The options that do not change what a compile writes, and so stay out of the key."""
-    only_compiling: frozenset[str] = frozenset()
-    """Those of them that no session reads which runs what was compiled."""
-
-    @property
-    def lasting_options(self) -> dict[str, str]:
-        """The options that outputs tell of: without the dumps of a compile, and where on this machine they went."""
-        return {name: value for name, value in self.provider_options.items() if name not in self.only_compiling}
-
-    @property
-    def binary_target(self) -> str | None:
-        """What the context binary should say that it was made for, where the catalog knows how to ask; else None."""
-        return self.entry.binary_target(self.provider_options)
-
-
-@dataclass(frozen=True)
-class PlannedTarget:
-    """A target whose EPs, in order of preference, and session keys are known to be what ONNX Runtime takes."""
-
-    name: str
-    toolchain: Toolchain
-    eps: tuple[PlannedEp, ...]
-    session_options: Mapping[str, str]
-    session_files: Mapping[str, OptionFile]
-    """The files that session keys name, by key."""
-    silent: frozenset[str]
-    """The session keys that do not change what a compile writes."""
-    environment: Mapping[str, str]
-    unchecked: tuple[str, ...]
-    """The options and session keys that the catalog does not know, and that the recipe lets through."""
-    reproducible: bool = True
-    """False where the recipe accepts that the same compile gives other bytes."""
-    where: Position | None = None
-    """Where the recipe defines it."""
-    old_runtime: str | None = None
-    """The release of ONNX Runtime where the toolchain pins one without ModelCompiler, in which a session compiles."""
-
-    @property
-    def title(self) -> str:
-        """The EPs' names, for messages."""
-        return ", ".join(ep.entry.ep for ep in self.eps)
-
-    @property
-    def one_binary(self) -> bool:
-        """Whether the members of a sharing group have one context binary between them."""
-        return all(ep.entry.sharing.binaries == "one" for ep in self.compiling)
-
-    @property
-    def compiling(self) -> tuple[PlannedEp, ...]:
-        """The EPs that leave compiled parts behind; the CPU EP is there to run what they do not take."""
-        return tuple(ep for ep in self.eps if ep.entry.sources)
-
-    @property
-    def graph_optimization_level(self) -> GraphOptimization:
-        """How far ONNX Runtime optimises a graph where the recipe does not say: as the first EP that compiles is best given it."""
-        return next((ep.entry.graph_optimization_level for ep in self.compiling), "disable_all")
-
-    @property
-    def leaves_to_cpu(self) -> bool:
-        """Whether the target names, last, an EP that takes every node: then some may be left to it."""
-        return self.eps[-1].entry.takes_every_node
-
-    @property
-    def known_differences(self) -> tuple[KnownDifference, ...]:
-        """In what its artifacts are known to differ when they are compiled again; nothing is claimed where there is none."""
-        return tuple(row for ep in self.compiling for row in ep.entry.known_differences(ep.provider_options))
-
-    def known_to_differ(self, *, reproducible: bool) -> str | None:
-        """Why its artifacts are known to differ when they are compiled again, as clauses; None where that is not known of them.
-
-        `reproducible` is False where the recipe accepts it, of the target or of a group that is compiled for it.
-        """
-        accepted = () if reproducible else (_ACCEPTED,)
-        return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
-
-    def limitations(self, said: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
-        """Each limitation that the catalog knows and that shows in what was said of a compile or a load, with whose it is."""
-        for ep in self.eps:
-            for limitation in ep.entry.cannot:
-                if limitation.shows(said, act, ep.device.type, ep.provider_options):
-                    yield ep.entry.ep, limitation
-        for limitation in session_keys().cannot:
-            if limitation.shows(said, act, None, {}):
-                yield "ONNX Runtime", limitation
-
-    @property
-    def option_files(self) -> tuple[OptionFile, ...]:
-        """Every file that an option or a session key names."""
-        return (*(file for ep in self.eps for file in ep.files.values()), *self.session_files.values())
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Every file that the target's options name, and every plugin library of the user's own."""
-        named = (file.path for file in self.option_files)
-        return (*named, *(ep.library for ep in self.eps if ep.library))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.headers import ModelHeader
 from epbuild.plan.custom_ops import CustomOps
-from epbuild.plan.steps import Member, ModelFiles, PlannedTarget, SessionGroup, ToolchainNeeds
+from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.steps import SessionGroup, ToolchainNeeds
+from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
 from epbuild.recipe.verifying import overlaid
 

@@ -12,10 +12,11 @@ from epbuild.catalog.facts import KnownDifference
 from epbuild.core.errors import Problem
 from epbuild.onnxfile.headers import read_header
 from epbuild.plan.made import Made, prepared_files
+from epbuild.plan.member import Member
 from epbuild.plan.request import CompileRequest
 from epbuild.plan.result import CompileResult
 from epbuild.plan.shapes import sized
-from epbuild.plan.steps import Member, SessionGroup
+from epbuild.plan.steps import SessionGroup
 from epbuild.survey.kind import KeyInputs, Kind, StepEnd
 from epbuild.toolchain.environment import Environment
 from epbuild.verify.compiled import check_shared_bytes

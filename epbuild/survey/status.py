@@ -30,7 +30,8 @@ from epbuild.output.output import Output
 from epbuild.output.parts import Inputs
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
-from epbuild.plan.steps import Action, Emission, ModelFiles, Plan, SessionGroup, Step
+from epbuild.plan.member import ModelFiles
+from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step
 from epbuild.recipe.model import ModelSource, Recipe
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of

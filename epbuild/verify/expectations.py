@@ -13,8 +13,10 @@ from epbuild.catalog.catalog import CPU_EP
 from epbuild.catalog.facts import Limitation
 from epbuild.core.errors import Problem, StepId
 from epbuild.core.units import counted
+from epbuild.plan.member import Member
 from epbuild.plan.result import CompileResult, ModelResult
-from epbuild.plan.steps import Member, PlannedTarget, SessionGroup
+from epbuild.plan.steps import SessionGroup
+from epbuild.plan.target import PlannedTarget
 from epbuild.verify.compiled import SharedBytes
 from epbuild.verify.fallback import Outside
 

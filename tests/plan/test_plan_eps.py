@@ -16,7 +16,8 @@ from plan_recipes import MARK, RECIPE, codes, document_of, edited, places, plan_
 from epbuild.core.errors import PlanError, Position
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.possible import obstacle
-from epbuild.plan.steps import PlannedTarget, SessionGroup
+from epbuild.plan.steps import SessionGroup
+from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import ModelSource
 
 TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"

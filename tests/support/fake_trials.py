@@ -11,7 +11,7 @@ from typing import Any
 
 import epbuild
 from epbuild.catalog.catalog import entry
-from epbuild.plan.steps import PlannedEp
+from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import DeviceChoice
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint

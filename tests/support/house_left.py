@@ -1,6 +1,6 @@
 """What is left of each rule of the house: lists that only shrink."""
 
-LONG_FILES: set[str] = {"onnxfile/headers.py", "plan/planner.py", "plan/steps.py"}
+LONG_FILES: set[str] = {"onnxfile/headers.py", "plan/planner.py"}
 CHAINS: dict[str, int] = {"onnxfile": 7}
 CIRCLES: set[str] = set()
 HELPERS: set[str] = {"_read"}

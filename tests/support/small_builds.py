@@ -28,7 +28,9 @@ from epbuild.commands.plan import Request, survey
 from epbuild.commands.run import run
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import EventList, RunFinished, StepFailed
-from epbuild.plan.steps import Member, PlannedEp, PlannedTarget, SessionGroup
+from epbuild.plan.member import Member
+from epbuild.plan.steps import SessionGroup
+from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain
 from epbuild.survey.status import Survey
 from epbuild.toolchain import execution

@@ -13,7 +13,8 @@ from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Pr
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.plan.steps import Member, ModelFiles, SessionGroup
+from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember, Compiled, Verification
 from epbuild.toolchain.execution import Execution, Workplace
 from epbuild.verify.live.eps import session_of

@@ -10,7 +10,7 @@ from epbuild.catalog.normalize import UnknownName, find_option
 from epbuild.catalog.options import Option
 from epbuild.core.safepath import real_path
 from epbuild.plan.custom_ops import CustomOps
-from epbuild.plan.steps import OptionFile, PlannedEp, PlannedTarget
+from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import DeviceChoice
 from epbuild.toolchain.environment import Environment
 from epbuild.verify.live.worker import Session

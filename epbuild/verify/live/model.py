@@ -9,7 +9,7 @@ from typing import Any
 
 from epbuild.core.clone import copy_file
 from epbuild.onnxfile.headers import ModelHeader, read_header
-from epbuild.plan.steps import ModelFiles
+from epbuild.plan.member import ModelFiles
 from epbuild.verify.signature import source_signature
 
 _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}

@@ -11,7 +11,7 @@ from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.catalog import entries_for, find_session_key, known_eps
 from epbuild.core.errors import Position
 from epbuild.plan.custom_ops import CustomOps
-from epbuild.plan.steps import PlannedEp
+from epbuild.plan.target import PlannedEp
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import DeviceChoice
 from epbuild.verify.artifact import ArtifactFolder

@@ -14,7 +14,9 @@ from epbuild.core.digest import file_digest
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.plan.steps import Member, ModelFiles, Plan, PlannedEp, SessionGroup
+from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.steps import Plan, SessionGroup
+from epbuild.plan.target import PlannedEp
 from epbuild.plan.verification import CheckedMember, Verification, verification_id
 from epbuild.verify.live.model import RunnableSource, other_values
 

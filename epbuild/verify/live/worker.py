@@ -12,7 +12,7 @@ from typing import Any
 from epbuild.cache.leases import Cancelled
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.request import HERE, ep_document, places
-from epbuild.plan.steps import PlannedEp
+from epbuild.plan.target import PlannedEp
 from epbuild.toolchain.diagnosis import diagnose
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import REQUEST, process_failures

@@ -18,7 +18,7 @@ from small_builds import HERE, Workshop, sharing_group
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.plan.made import Made
-from epbuild.plan.steps import ModelFiles
+from epbuild.plan.member import ModelFiles
 from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
 from epbuild.survey.verifications import Verifications

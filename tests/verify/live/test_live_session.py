@@ -16,7 +16,8 @@ from small_builds import sharing_group
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.plan.custom_ops import CustomOps
-from epbuild.plan.steps import OptionFile, PlannedEp, SessionGroup
+from epbuild.plan.steps import SessionGroup
+from epbuild.plan.target import OptionFile, PlannedEp
 from epbuild.recipe.model import DeviceChoice
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
