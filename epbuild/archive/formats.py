@@ -102,7 +102,7 @@ def compressor(method: CompressionMethod, step: StepId | None = None) -> str:
 
 
 def format_of(mark: bytes) -> ArchiveFormat | None:
-    """The format of a file that begins with `mark`, four bytes; None where it is no archive."""
+    """The format of a file that begins with `mark`, four bytes; None where it is not an archive."""
     return next((found for found in FORMATS.values() if mark in found.MARKS), None)
 
 

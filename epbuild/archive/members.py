@@ -74,7 +74,7 @@ class Members:
     def part_subgraph_data(self) -> None:
         """Make files of their own of those that ONNX Runtime refuses as other names of an image's blobs: the data of models' subgraphs.
 
-        To be called once all members are there. What is no model is left for `verify` to judge. Raises CannotUnpack.
+        To be called once all members are there. Other files are left for `verify` to judge. Raises CannotUnpack.
         """
         for model in self._models if self._linked else ():
             try:

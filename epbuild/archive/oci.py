@@ -99,7 +99,7 @@ def image(
     """The image of an output's files, in whatever order they come; `annotations` are the manifest's.
 
     Each file is a layer whose title is its path, or that of the compressed file in its place. `tag` names the image in its layout,
-    for tools that want a name there. Raises ValueError where there is no file: an image has one layer at least.
+    for tools that want a name there. Raises ValueError without a file: an image has one layer at least.
     """
     if not artifacts:
         raise ValueError("an image needs a file")

@@ -41,7 +41,7 @@ MEDIA_TYPES: Mapping[Role, str] = MappingProxyType(
         "bom": "application/vnd.cyclonedx+json",
     }
 )
-"""The media type of a file, by its role. There is no registered one for ONNX; those of the last two are their formats' own."""
+"""The media type of a file, by its role. None is registered for ONNX; those of the last two are their formats' own."""
 
 TITLE = "org.opencontainers.image.title"
 REF_NAME = "org.opencontainers.image.ref.name"

@@ -1,4 +1,4 @@
-"""What was received, opened as a folder: archives and image layouts unpacked, anything else as it is."""
+"""Received artifacts opened as folders: archives and image layouts unpacked."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _first_member(source: _Readable, most: int) -> tuple[str, bytes] | None:
 
 
 def _head(path: str, size: int) -> bytes:
-    """Everything that stands before a member's content."""
+    """Everything before a member's content."""
     name, prefix = _split(path)
     fields = {
         **({"path": path} if name is None else {}),
@@ -215,7 +215,7 @@ def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None
 
 
 def _check_end(stream: _Forward, title: str) -> None:
-    """`tarfile` takes whatever is no header for the end of an archive. That is a block of zeros, and after it there are only zeros."""
+    """`tarfile` takes whatever is not a header for the end of an archive. That is a block of zeros, and after it there are only zeros."""
     ended = stream.last == bytes(_BLOCK_BYTES)
     rest = b""
     for piece in stream.rest():

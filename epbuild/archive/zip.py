@@ -118,7 +118,7 @@ class _Member:
     def local(self) -> bytes:
         absent = _MOST32 if self.large else 0
         crc, packed, size = (self.crc, self.packed_size, self.size) if self.gathered else (0, absent, absent)
-        extra = _extra64(0, 0) if self.large else b""  # says that the sizes that follow the content have eight bytes
+        extra = _extra64(0, 0) if self.large else b""  # marks that the sizes that follow the content have eight bytes
         head = _LOCAL.pack(_LOCAL_MARK, *self._common(), crc, packed, size, len(self.name), len(extra))
         return head + self.name + extra
 
@@ -222,8 +222,8 @@ class _File(io.BufferedReader):
 
 
 def _check(info: zipfile.ZipInfo, title: str) -> None:
-    """Raises UnsoundArchive for what is no plain file and no folder, or cannot be read here."""
-    # A link or a device is told by the mode, which archives from systems without modes do not have.
+    """Raises UnsoundArchive for what is neither a plain file nor a folder, or cannot be read here."""
+    # A link or a device shows in the mode, which archives from systems without modes do not have.
     kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system == _UNIX else 0
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise harmful(title, info.orig_filename, "is a link" if kind == stat.S_IFLNK else "is neither a file nor a folder")
@@ -263,7 +263,7 @@ def _reading(title: str, what: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """What Python says, without the member's name, which the sentence has already."""
+    """The reason that Python has, without the member's name, which the sentence has already."""
     text = str(error).partition(" for file ")[0]
     if text == "File is not a zip file":  # though it begins as one
         return "there is none at the end of the archive"

@@ -1,7 +1,8 @@
-"""Shared assets of a model package: files that several variants have in common lie there once, and the variants say where.
+"""Shared assets of a model package: files that several variants have in common.
 
-What a model refers to is found in one folder: the model's own, or that of a session option, which moves external data and context binaries
-alike (measured with onnxruntime 1.31.1, QNN 2.7.0 and OpenVINO 1.8.1). So either all that a model refers to is shared, or none of it is.
+They are there once, and the variants name them. What a model refers to is found in one folder: the model's own, or that of a session
+option, which moves external data and context binaries alike (measured with onnxruntime 1.31.1, QNN 2.7.0 and OpenVINO 1.8.1). So either all
+that a model refers to is shared, or none of it is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _Files = Mapping[str, Artifact]
 
 def share_files(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> tuple[tuple[Artifact, ...], tuple[Variant, ...]]:
     """The package with the files that its movable variants have in common in shared assets, in the order of their paths; and the variants,
-    in their own order, with what they then have to say.
+    in their own order, with what they then have in the manifest.
 
     Shared is all that a model refers to, where models in several folders refer to equal files by equal names; and a model itself, where
     several folders have it under one name and what it refers to is shared or there is nothing. Every file that the variants name must be

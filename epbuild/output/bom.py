@@ -92,7 +92,7 @@ def base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder
 
 def base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[str, ...]) -> BomModel:
     """A model that is shipped as it was before compiling, of the `source` that the manifest has."""
-    # What it was compiled with is not what it says itself where it was given sizes.
+    # What it was compiled with is not its own where it was given sizes.
     known = {} if "sizes" in source else {kind: source.get(kind, ()) for kind in ("inputs", "outputs")}
     return BomModel(name, file, (_source_of(name, source),), refers=refers, **known)
 
@@ -186,7 +186,7 @@ def _emitted(model: BomModel, files: Mapping[str, Artifact], materials: Material
 
 
 def _other(artifact: Artifact) -> dict[str, Any]:
-    """A file of the output that is no model."""
+    """A file of the output that is not a model."""
     return {
         "type": "file",
         "bom-ref": _emitted_ref(artifact.path),

@@ -1,4 +1,4 @@
-"""What lies in the place of an output already: which files of it epbuild wrote, and which of those somebody has changed since."""
+"""Existing files in the place of an output: those that epbuild wrote, and changes since."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Written(Owned):
     """The files that epbuild wrote into an output.
 
     They are known by what is `recorded`, the SHA-256 that each had whenever epbuild wrote it, by their paths below the output's folder (an
-    archive's below the folder that it lies in), and by what lies in the output: a manifest lists the others, and is taken as it is where
+    archive's below the folder that it lies in), and by what is in the output: a manifest lists the others, and is taken as it is where
     nothing is recorded of it.
     """
 
@@ -76,7 +76,7 @@ class Written(Owned):
         self._remember(None)
 
     def problems(self, emission: Emission) -> list[Problem]:
-        """What to tell of the files that were kept."""
+        """The warnings about the files that were kept."""
         return [
             Problem(
                 "EPB435",
@@ -121,9 +121,9 @@ class Written(Owned):
     def _as_written(self, root: Path, listed: Path) -> set[str]:
         expected = {name: set(digests) for name, digests in self.recorded.items()}
         taken_as_they_are = set()
-        for name, said in listed_files(listed).items():
-            if said.sha256 is not None:
-                expected.setdefault(name, set()).add(said.sha256)
+        for name, file in listed_files(listed).items():
+            if file.sha256 is not None:
+                expected.setdefault(name, set()).add(file.sha256)
             elif name not in self.recorded:
                 taken_as_they_are.add(name)
         found = self._digests_of({name: root / name for name in expected.keys() | taken_as_they_are})

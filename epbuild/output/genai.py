@@ -1,4 +1,4 @@
-"""The `genai_config.json` by which onnxruntime-genai runs compiled models as the stages of one decoder.
+"""The `genai_config.json`: compiled models as the stages of one decoder.
 
 Everything but the stages is the user's: sizes, token ids, names of inputs, search. What is refused here was measured with onnxruntime-genai
 0.18.0: it refuses it too, when it reads the file or not before the first token, or it never does and computes nonsense.
@@ -42,14 +42,14 @@ _INPUTS = {
     "total_sequence_length": "total_sequence_length",
     "cache_indirection": "cache_indirection",
 }
-"""What model.decoder.inputs says where it says nothing: onnxruntime-genai, src/config.h."""
+"""What model.decoder.inputs is by default: onnxruntime-genai, src/config.h."""
 _OUTPUTS = {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"}
 _CACHES = {"past_key_names": "present_key_names", "past_value_names": "present_value_names", "past_names": "present_names"}
 """The names of what a stage takes from the cache, and of what it gives back."""
 
 
 class GenaiError(ValueError):
-    """onnxruntime-genai would not run this; `sentences` say why."""
+    """onnxruntime-genai would not run this; `sentences` are the reasons."""
 
     def __init__(self, sentences: Sequence[str]) -> None:
         super().__init__("; ".join(sentences))
@@ -212,7 +212,7 @@ def _wrong_stages(stages: Sequence[Stage]) -> Iterator[str]:
 
 
 def _unfed(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]:
-    """Inputs that nothing gives a value, and logits that nobody computes."""
+    """Inputs without a value, and logits that no stage computes."""
     given = [_pattern(name) for name in _names(base, "inputs").values()]
     logits = _names(base, "outputs")["logits"]
     for phase in (_PROMPT, _TOKEN):
@@ -249,8 +249,8 @@ def _uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]
 
 
 def _names(base: Mapping[str, Any], kind: Literal["inputs", "outputs"]) -> dict[str, str]:
-    said: Mapping[str, str] = base["model"].get("decoder", {}).get(kind, {})
-    return {**(_INPUTS if kind == "inputs" else _OUTPUTS), **said}
+    names: Mapping[str, str] = base["model"].get("decoder", {}).get(kind, {})
+    return {**(_INPUTS if kind == "inputs" else _OUTPUTS), **names}
 
 
 def _pattern(name: str) -> re.Pattern[str]:

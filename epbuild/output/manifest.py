@@ -33,7 +33,7 @@ class ManifestModel:
     """The nodes that were left outside the EP, each with its operator and why."""
     merged: Sequence[Mapping[str, Any]] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    """`figures` of its outputs against those of its source, or why they were not `unjudged`; nothing where nobody asked."""
+    """`figures` of its outputs against those of its source, or why they were not `unjudged`; nothing where no check was asked for."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Built:
-    """A session group that was built: its action key with the document behind it, and what the recipe calls things in there."""
+    """A session group that was built: its action key with the document behind it, and the names that the recipe has for its parts."""
 
     action: str
     key: str
@@ -209,7 +209,7 @@ def _prepared(item: Made) -> Prepared:
 def gather(recipe: RecipeFiles, built: Iterable[Built], assets: Iterable[InputFile] = ()) -> Materials:
     """The materials of an output that consists of the results of session groups, in whatever order these are given.
 
-    Raises ValueError where two of them mean different things by one name: then they are not of one plan.
+    Raises ValueError where two of them differ in what one name stands for: then they are not of one plan.
     """
     ordered = tuple(sorted(built, key=lambda item: item.action))
     return Materials(
@@ -272,7 +272,7 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
     except BadAddress:
         # It reads both kinds of slashes.
         written = PureWindowsPath(path)
-        # Where a folder lies on one machine is nobody else's business.
+        # Where a folder is on one machine is private.
         name = written.name if written.anchor else written.as_posix()
         return InputFile(name if location is None else posixpath.join(posixpath.dirname(name), location), sha256)
     if location is not None:
@@ -293,7 +293,7 @@ def _with_all_libraries(toolchains: Sequence[Toolchain]) -> Iterator[Toolchain]:
 
 
 def _toolchain(built: Built | Prepared) -> Toolchain:
-    # What it tells of the host beside that, such as the CPU, is in the action key.
+    # What it has of the host beside that, such as the CPU, is in the action key.
     document = built.document["toolchain"]
     return Toolchain(
         name=built.toolchain,

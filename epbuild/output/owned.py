@@ -1,4 +1,4 @@
-"""Which files of an output epbuild made, told by what lies in the output itself: its manifest, or the index of an image."""
+"""Owned files of an output, as its manifest or the index of an image lists them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MANIFEST = "manifest.json"
 
 
 class Listed(NamedTuple):
-    """What an output says of one of its files; None where it does not say that. The size is in bytes."""
+    """What an output lists of one of its files; None where it does not list that. The size is in bytes."""
 
     sha256: str | None = None
     size: int | None = None
 
 
 def listed_files(output: Path) -> dict[str, Listed]:
-    """The files that an output says epbuild made; none when it does not say.
+    """The files that an output lists as made by epbuild; none when it lists none.
 
     The paths of a folder's are POSIX paths below it, its manifest's among them; an archive has one, its own name.
     """
@@ -51,12 +51,12 @@ def _listed(document: Mapping[str, Any]) -> dict[str, Listed]:
     own = document if "files" in document else document["additional_metadata"]["epbuild"]
     if own["format"] != FORMAT:
         return {}
-    # A file is epbuild's by its path alone: one of which nothing else is said is protected all the same.
-    files = {str(file["path"]): _said(file) for file in own["files"]}
+    # A file is epbuild's by its path alone: one of which nothing else is listed is protected all the same.
+    files = {str(file["path"]): _facts_of(file) for file in own["files"]}
     unlisted = [MANIFEST, *([str(own["provenance"])] if "provenance" in own else [])]
     return {**files, **dict.fromkeys(unlisted, Listed())}
 
 
-def _said(file: Mapping[str, Any]) -> Listed:
+def _facts_of(file: Mapping[str, Any]) -> Listed:
     sha256, size = file.get("sha256"), file.get("size")
     return Listed(sha256 if isinstance(sha256, str) else None, size if isinstance(size, int) else None)

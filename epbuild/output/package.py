@@ -163,7 +163,7 @@ def _compiled(contents: PartContents) -> Iterator[Variant]:
 
 
 def _origin(contents: PartContents, model: ManifestModel) -> dict[str, Any]:
-    """Where a variant came from: its key and its source by their digests; the manifest in its folder says the rest."""
+    """Where a variant came from: its key and its source by their digests; the manifest in its folder has the rest."""
     return {
         "action_key": model.action_key,
         "manifest": contents.path(MANIFEST),
@@ -202,7 +202,7 @@ def _not_compiled(parts: Sequence[PartContents]) -> Iterator[Variant]:
 def _device(target: PlannedTarget) -> str | None:
     """The type of device that the models are for: what the recipe asks for, else what the EP is made for.
 
-    ONNX Runtime knows no devices of EPs that are no plugins, and selects no variant of theirs that names one.
+    ONNX Runtime knows no devices of EPs that are not plugins, and selects no variant of theirs that names one.
     """
     main = target.eps[0]
     if main.entry.kind != "plugin":

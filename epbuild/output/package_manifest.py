@@ -23,7 +23,7 @@ from epbuild.output.manifest import FORMAT, listed
 ASSETS = "shared_assets"
 """The folder of a package in which ONNX Runtime looks for files that variants share."""
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-"""The session option that says where a model's external data and context binaries are; ONNX Runtime resolves shared assets in it."""
+"""The session option with the folder of a model's external data and context binaries; ONNX Runtime resolves shared assets in it."""
 GENAI_CONFIG = "genai_config.json"
 
 _SCHEMA_VERSION = "1.0"
@@ -32,12 +32,12 @@ _ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")
 
 @dataclass(frozen=True)
 class Variant:
-    """A component for one target. Paths are POSIX paths below the package's root, unless they say otherwise."""
+    """A component for one target. Paths are POSIX paths below the package's root, unless noted otherwise."""
 
     component: str
     name: str
     folder: str
-    """The folder that its files lie in. Models that share a context binary are components whose variants have the same one."""
+    """The folder of its files. Models that share a context binary are components whose variants have the same one."""
     model_file: str | None
     """The model, relative to the folder, or in a shared asset: `sha256:<digest>/<path>`. None: the folder has a configuration by which
     onnxruntime-genai opens several."""
@@ -46,18 +46,18 @@ class Variant:
     """`npu`, `gpu` or `cpu`. Only for plugin EPs: ONNX Runtime knows no devices of the others, so that it would never select the variant
     (measured)."""
     compatibility: str = ""
-    """What the EP wrote into the model, as `ep_compatibility_info`, to tell later whether it fits a device."""
+    """What the EP wrote into the model, as `ep_compatibility_info`, to decide later whether it fits a device."""
     session_options: Mapping[str, str] = field(default_factory=dict)
     provider_options: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     refers: tuple[str, ...] = ()
     """The files that the model names: external data and context binaries."""
     movable: bool = False
-    """Whether only ONNX Runtime's package API opens the model, so that the files may lie in shared assets."""
+    """Whether only ONNX Runtime's package API opens the model, so that the files may be in shared assets."""
 
     @property
     def model_path(self) -> str | None:
-        """Where the model lies in the package."""
+        """Where the model is in the package."""
         return resolve(self.folder, self.model_file) if self.model_file is not None else None
 
 
@@ -111,7 +111,7 @@ def asset_uri(files: Mapping[str, str]) -> str:
 
 
 def resolve(folder: str, reference: str) -> str:
-    """The path in the package that a variant means, whose files lie in `folder`: a path relative to it, or one in a shared asset."""
+    """The path in the package that a variant means, whose files are in `folder`: a path relative to it, or one in a shared asset."""
     asset = _ASSET.fullmatch(reference)
     if asset is None:
         return posixpath.normpath(posixpath.join(folder, reference))

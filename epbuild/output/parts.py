@@ -253,7 +253,7 @@ def _ep(ep: PlannedEp) -> dict[str, Any]:
 
 
 def _listed_members(made: Made) -> dict[str, Mapping[str, Any]]:
-    """What the document behind a group's key says of each member, by its name, with the name of its model."""
+    """What the document behind a group's key has of each member, by its name, with the name of its model."""
     models = {member.name: member.model.name for member in made.group.members}
     return {
         member["name"]: {**member, "model": models[member["name"]], **prepared_by(made.prepared(member["name"]))}

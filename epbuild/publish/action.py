@@ -1,4 +1,4 @@
-"""Publication of one output: a folder, a package, an archive or an image, put in place whole."""
+"""Publication of one output, put in place whole."""
 
 from __future__ import annotations
 

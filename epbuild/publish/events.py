@@ -18,7 +18,7 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class OutputCompared(Event):
-    """An output was laid out: its bytes before (None: it is the first) and now, less its manifest, and which of its files changed."""
+    """An output was published: its bytes before (None: it is the first) and now, less its manifest, and which of its files changed."""
 
     step: str
     directory: str

@@ -106,7 +106,7 @@ class Publisher:
         return files
 
     def as_image(self, artifacts: Sequence[Artifact], annotations: Mapping[str, str]) -> Files:
-        """Publish an OCI image of the artifacts, and have it pushed where the emission says so. Raises what `as_folder` and `push` do."""
+        """Publish an OCI image of the artifacts, and have it pushed where a registry is named. Raises what `as_folder` and `push` do."""
         reference = self._emission.push
         made = image_of(self._emission, self._layers(artifacts), annotations)
         generated = [self._bench.write(document.path, "asset", document.data) for document in made.documents]

@@ -1,4 +1,4 @@
-"""Takes an emitted output away: what epbuild wrote goes, as one, and what it did not write, or somebody has changed since, stays."""
+"""Removal of an output: what epbuild wrote goes as one, what was changed stays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cleaned:
 
     step: str
     place: Path
-    """The folder or the archive; the paths of an archive are below the folder that it lies in."""
+    """The folder or the archive; the paths of an archive are below its folder."""
     directory: Path
     removed: tuple[str, ...]
     size: int
@@ -38,9 +38,9 @@ class Cleaned:
 
 
 class Emitted(Owned):
-    """What lies in the `directory` of the emission `step`, which wrote files of the SHA-256 `recorded`, by their paths there.
+    """What is in the `directory` of the emission `step`, which wrote files of the SHA-256 `recorded`, by their paths there.
 
-    An archive is given by its own path: it is recorded, with what is said of it, by names in its folder.
+    An archive is given by its own path: it is recorded, with its sidecars, by names in its folder.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Emitted(Owned):
         return found
 
     def _remove_archive(self, top: Path) -> Cleaned:
-        """Remove the archive and what is said of it; the folder that it lay in goes if it is empty then."""
+        """Remove the archive and its sidecars; its folder goes if it is empty then."""
         found = self.sort_out()
         try:
             mend(self._directory, self._written)

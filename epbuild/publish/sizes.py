@@ -1,4 +1,4 @@
-"""Sizes worth watching: what each file of an output was before the output was laid out again, and what sharing saves in what ships."""
+"""Sizes of an output before and after it is published, and what sharing saves."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Files = Mapping[str, Mapping[str, Any]]
 
 
 def last_files(output: Path, recorded: Files) -> Files:
-    """What an output held when it was last laid out: as its manifest says, if one lies there, else as the workspace has it `recorded`.
+    """What an output held when it was last published: as its manifest lists, if there is one, else as the workspace has it `recorded`.
 
-    To be asked before the output is swapped in. The manifest comes first, since another workspace may have laid it out after this one.
+    To be asked before the output is swapped in. The manifest comes first, since another workspace may have published it after this one.
     """
     listed = listed_files(output)
     return {
@@ -31,7 +31,7 @@ def last_files(output: Path, recorded: Files) -> Files:
 
 def compared(step: str, directory: str, before: Files, after: Files) -> OutputCompared:
     """An output with what it was before; manifests, and the statement about them, which no manifest can list, are left out."""
-    old, new = ({path: file for path, file in files.items() if not _tells_of_others(path)} for files in (before, after))
+    old, new = ({path: file for path, file in files.items() if not _is_about_others(path)} for files in (before, after))
     return OutputCompared(
         step,
         directory,
@@ -45,17 +45,17 @@ def compared(step: str, directory: str, before: Files, after: Files) -> OutputCo
     )
 
 
-def _tells_of_others(path: str) -> bool:
+def _is_about_others(path: str) -> bool:
     """Whether a file is a manifest or a statement: that in a folder ends as that beside an archive does."""
     return PurePosixPath(path).name == MANIFEST or path.endswith(STATEMENT)
 
 
 def savings(group: SessionGroup, result: CompileResult) -> SharingSaved | None:
-    """What sharing saves in what a session group made, or can save; None where nothing is shared, or nobody knows.
+    """What sharing saves in what a session group made, or can save; None where nothing is shared, or it is not known.
 
     Where the recipe asks what sharing must save, every member has been compiled alone: then it is measured. Otherwise it is what the
     sources have in common: the bytes of their weights, once for each model that has them, and once in all. Files that several models name
-    say nothing of it: a binary of models that have nothing in common is as large as theirs together.
+    show nothing of it: a binary of models that have nothing in common is as large as theirs together.
     """
     if not group.share:
         return None

@@ -316,9 +316,13 @@ def move_weights(model: Path, location: str) -> None:
 def test_a_base_model_brings_its_external_data_under_a_plain_path(quick: Project, location: str) -> None:
     move_weights(quick.folder / "left.onnx", location)
     with_outputs(
-        quick, one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", base='"base/${model}.onnx"')
+        quick,
+        one_output(layout="directory", pack="zip", path="dist/left.zip", groups="[left]", base='"base/${model}.onnx"')
+        + one_output(layout="ort-model-package", path="dist/package", groups="[left]", base='"${model}.onnx"').partition("\n")[2],
     )
     quick.build()
+    assert (quick.folder / "dist/package/left/base/weights.bin").read_bytes() == (quick.folder / "weights.bin").read_bytes()
+    verified(quick, "dist/package")
     with zipfile.ZipFile(quick.folder / "dist" / "left.zip") as archive:
         assert {name for name in archive.namelist() if name.startswith("base/")} == {"base/left.onnx", "base/weights.bin"}
         archive.extractall(quick.folder / "unpacked")
