@@ -323,7 +323,7 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
         words = last_words(ending.tail)
         if not words:
             raise
-        said = Problem("EPB610", f"while it compiled, the EP said: {words}", StepId(group.id))
+        said = Problem("EPB610", f"while it compiled, the EP logged: {words}", StepId(group.id))
         raise VerifyError(*error.problems, said) from error
 
 

@@ -29,7 +29,7 @@ class NodeLog:
     def __init__(self, rules: Iterable[NodeLogRules]) -> None:
         self._rules = tuple(rules)
         self._member = ""
-        self._entry: Worth = "said"
+        self._entry: Worth = "shown"
         self._nodes: list[tuple[str, str, str]] = []
         self._reasons: dict[tuple[str, str, str], str | None] = {}
 
@@ -41,15 +41,15 @@ class NodeLog:
     def read(self, line: str) -> Worth:
         """Read a line, without colours and without space around it; says what it is worth."""
         if not self._rules:
-            return "said"
+            return "shown"
         if line.startswith(MARK):
             self._member, self._nodes = line.removeprefix(MARK), []
             return "detail"
         entry = _DETAIL.match(line)
         if entry is not None:
             self._begin(entry[1], line[entry.end() :])
-        elif self._entry != "said" and not self._goes_on(line):
-            self._entry = "said"
+        elif self._entry != "shown" and not self._goes_on(line):
+            self._entry = "shown"
         return self._entry
 
     def left(self, member: str, nodes: Sequence[NamedNode]) -> tuple[LeftNode, ...]:
@@ -65,7 +65,7 @@ class NodeLog:
     def _begin(self, severity: str, text: str) -> None:
         self._nodes = []
         if severity not in "VI":
-            self._entry = "said"
+            self._entry = "shown"
             return
         self._entry = "kept" if any(re.search(rules.refused, text) for rules in self._rules) else "detail"
 

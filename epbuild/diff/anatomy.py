@@ -58,7 +58,7 @@ def _members(part: FilePart) -> Iterator[FilePart]:
     try:
         members = list(_archive(part.bytes))
     except (zipfile.BadZipFile, struct.error, ValueError, EOFError, NotImplementedError, OSError):
-        members = []  # a file that cannot be read is told as that by whoever reads its bytes
+        members = []  # a file that cannot be read is an error where its bytes are read
     if not members:
         yield part
         return
@@ -105,9 +105,6 @@ class _Window(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._payload.size}[whence]

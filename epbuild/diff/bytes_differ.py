@@ -253,7 +253,7 @@ def _shown(left: bytes, right: bytes) -> tuple[str, str]:
 
 
 def _short_text(payload: Payload, file: BinaryIO) -> str | None:
-    """What a part says, where that is one short line."""
+    """The text of a part, where that is one short line."""
     if payload.size > _LONGEST_TEXT:
         return None
     try:

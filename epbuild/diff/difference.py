@@ -113,7 +113,7 @@ class Comparison:
         if self.explained:
             return f"They differ in {_enumeration(self.senses)}."
         if self.without_manifest:
-            return "Their contexts differ: other weights, or options that only manifests tell."
+            return "Their contexts differ: other weights, or options that only manifests have."
         return "Their contexts differ, though they were made from the same with the same."
 
 
@@ -158,7 +158,7 @@ def difference(old: Traits, new: Traits) -> Comparison:
     causes = [item for item in found if item.sense not in _EFFECTS and item.place[-1] != _KEY]
     contexts = [item for item in found if item.sense == "context"]
     if causes or not contexts:
-        # A key names all that a result depends on: it tells that a manifest does not list what made the contexts differ.
+        # A key names all that a result depends on: it shows that a manifest does not list what made the contexts differ.
         found = [item for item in found if item.place[-1] != _KEY]
     return Comparison(
         differences=_sorted(found),
@@ -202,7 +202,7 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
 def _changes(old: Facts, new: Facts, place: Place = ()) -> Iterator[Difference]:
     for sense in SENSES:
         for kind, found, before, after in changed_facts(old.get(sense, {}), new.get(sense, {})):
-            # Of nodes that only one has, the number of nodes tells.
+            # Of nodes that only one has, the number of nodes is a fact.
             if found and (found[0] != "nodes" or kind == "changed"):
                 yield Difference(sense, kind, (*place, *found), before, after)
 
@@ -216,7 +216,7 @@ def _aligned(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Mapping[st
 
 
 def _placed(part: Comparison, old: ArtifactFolder | None, new: ArtifactFolder | None, place: str) -> Comparison:
-    """What differs between two of several artifacts, with the place that tells them apart."""
+    """What differs between two of several artifacts, with the place that distinguishes them."""
     found = list(part.differences)
     if old is not None and new is not None and old.place != new.place:
         found.append(Difference("names", "changed", ("folder",), old.title.rstrip("/"), new.title.rstrip("/")))

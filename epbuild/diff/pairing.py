@@ -47,7 +47,7 @@ def _by_place_and_names(artifact: ArtifactFolder) -> object:
 
 
 def _by_names(artifact: ArtifactFolder) -> object:
-    """The group and the target that it was made for; None where no manifest tells."""
+    """The group and the target that it was made for; None without a manifest."""
     if artifact.manifest is None:
         return None
     return artifact.manifest.group, artifact.manifest.target

@@ -31,7 +31,7 @@ Facts = dict[Sense, dict[str, Any]]
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _BESIDE = ("base-model", "base-data", "genai-config", "asset")
-"""The roles of files that are neither compiled nor told from what is."""
+"""The roles of files that are neither compiled nor derived from what is."""
 
 
 class Incomparable(VerifyError):
@@ -42,7 +42,7 @@ class Incomparable(VerifyError):
 
 @dataclass(frozen=True)
 class ModelTraits:
-    """A model: what its file says, what is known of what it refers to, and what its manifest adds.
+    """A model: what its file has, what is known of what it refers to, and what its manifest adds.
 
     `inside` explains a difference of the model's file; `outside` does not.
     """
@@ -52,7 +52,7 @@ class ModelTraits:
     file: str
     sha256: str
     holds_weights: bool
-    """Whether there are initializers in the model's file, whose values no header tells."""
+    """Whether there are initializers in the model's file, whose values no header has."""
     embeds: bool
     """Whether there are contexts in it."""
     inside: Facts
@@ -69,7 +69,7 @@ class ModelTraits:
 
 @dataclass(frozen=True)
 class Traits:
-    """An artifact; `whole` has what its manifest says of all models together, and is empty without one."""
+    """An artifact; `whole` has what its manifest has on all models together, and is empty without one."""
 
     has_manifest: bool
     whole: Facts
@@ -230,7 +230,7 @@ def _node_facts(node: EPContextNode) -> Facts:
 
 
 def _defaults(node: EPContextNode) -> Iterator[str]:
-    """The attributes of the schema that are written and say what their absence says too."""
+    """The attributes of the schema that are written and have the value that their absence means."""
     read = {"main_context": node.main_context == 1, "embed_mode": node.embed_mode == 1, "max_size": node.max_size == 0}
     for name, kind in node.written:
         if kind == SCHEMA_TYPES.get(name) and read.get(name, getattr(node, name, None) == ""):
@@ -251,7 +251,7 @@ def _made_for(payload: Payload | None, node: EPContextNode) -> str | None:
 
 
 def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """What a compatibility string says of the target, and of the toolchain; what the catalog cannot read counts for the target."""
+    """What a compatibility string has on the target, and on the toolchain; what the catalog cannot read counts for the target."""
     known = entry_of(ep)
     match = re.search(known.compatibility_pattern, text) if known is not None and known.compatibility_pattern else None
     if known is None or match is None:

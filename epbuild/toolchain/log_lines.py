@@ -39,7 +39,7 @@ def told_once(raised: str | None, lines: Sequence[str]) -> tuple[str | None, str
             raised, quotes = longer[-1], [text for text in quotes if text not in longer]
         raised = shortened(raised, _LONGEST_REASON)
     words = _joined(quotes)
-    return raised, f" The EP said: {words}" if words else ""
+    return raised, f" The EP logged: {words}" if words else ""
 
 
 def last_words(lines: Sequence[str]) -> str:

@@ -46,13 +46,13 @@ _INHERITED_ON_WINDOWS = _INHERITED | {
 }  # fmt: skip
 
 
-Worth = Literal["said", "kept", "detail"]
+Worth = Literal["shown", "kept", "detail"]
 """What becomes of a line that a worker writes: shown and kept, only kept in the log, or neither."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a worker ended, what it reported, and the end of what it said on standard error."""
+    """How a worker ended, what it reported, and the end of what it wrote on standard error."""
 
     how: Literal["exited", "timed out", "cancelled"]
     status: int
@@ -74,7 +74,7 @@ class WorkerListener:
 
     def worth(self, line: str) -> Worth:
         """What becomes of a line."""
-        return "said"
+        return "shown"
 
 
 def supervise(
@@ -112,7 +112,7 @@ def supervise(
 
     def read_words(pipe: IO[bytes]) -> None:
         with log.open("wb") as file:
-            begins, kind = True, "said"
+            begins, kind = True, "shown"
             while piece := pipe.readline(_LONGEST_PIECE):
                 # Of a line that is longer, the log has all, and `listener` the beginning.
                 text = plain(piece.decode("utf-8", "replace"))[:_LONGEST_TEXT] if begins else ""
@@ -122,7 +122,7 @@ def supervise(
                     continue
                 file.write(piece)
                 file.flush()
-                if text and kind == "said":
+                if text and kind == "shown":
                     tail.append(text)
                     listener.logged(text)
 

@@ -20,10 +20,10 @@ _MODEL = ".onnx"
 
 @dataclass(frozen=True)
 class ArtifactFolder:
-    """Models that belong together in one folder, with what their manifest says.
+    """Models that belong together in one folder, with their manifest.
 
-    `place` is the folder as seen from the path that was asked for: empty, or a POSIX path that ends in a slash. `flaw` says why there
-    is a manifest that cannot be used. `whole` tells a folder, of which all is looked at, from a model that was asked for alone.
+    `place` is the folder as seen from the path that was asked for: empty, or a POSIX path that ends in a slash. `flaw` is why there
+    is a manifest that cannot be used. `whole`: it is a folder, of which all is looked at, and no model that was asked for alone.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ class ArtifactFolder:
         return self.manifest is not None or self.flaw is not None
 
     def is_inner(self, name: str) -> bool:
-        """Whether a file belongs to an artifact below this one, which says of itself what it should be; not so its manifest."""
+        """Whether a file belongs to an artifact below this one, which has a manifest of its own; not so that manifest."""
         return any(name.startswith(f"{folder}/") and name != f"{folder}/{NAME}" for folder in self.inner)
 
     def files(self) -> Iterator[str]:
@@ -69,7 +69,7 @@ def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
         if path.is_dir():
             return _in_folder(path)
         if not path.is_file():
-            raise _nothing(f"there is no file or folder {path}")
+            raise _nothing(f"no such file or folder: {path}")
     except (OSError, ValueError) as error:
         raise _nothing(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if path.suffix != ".json":

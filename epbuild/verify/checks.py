@@ -99,7 +99,7 @@ def check_one_binary(models: Sequence[Model]) -> Flaw | None:
 def check_target(file: str, seen: str | None, wanted: str | None, by_whom: str = "") -> Flaw | None:
     """EPB608: a context that names its target was compiled for the one that was asked for: the same names, in any capitals and order.
 
-    `by_whom`: a clause that says who asked for it, where that is not the recipe.
+    `by_whom`: a clause about what asked for it, where that is not the recipe.
     """
     if seen is None or wanted is None or set(seen.casefold().split(",")) == set(wanted.casefold().split(",")):
         return None

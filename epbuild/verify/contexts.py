@@ -61,14 +61,14 @@ def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             except OSError as error:
                 yield Finding("target", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
                 continue
-            by_whom = f", as {model.file} says" if own is not None else ""
+            by_whom = f", as {model.file} has it" if own is not None else ""
             yield _target_finding(name, read[payload], wanted, by_whom, readable=pattern is not None)
     for model in artifact.models:
         yield from _compatibility_findings(artifact, model, makers)
 
 
 def partition_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether each context holds the graph that its node runs, as far as the names of graphs in it tell."""
+    """Whether each context holds the graph that its node runs, as far as the names of graphs in it show."""
     graphs: dict[tuple[Payload, bytes], frozenset[bytes]] = {}
     for model in artifact.models:
         for node in model.nodes:
@@ -93,7 +93,9 @@ def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     shared = _shared_binaries(artifact.models)
     if manifest is None:
         for binary, files in shared.items():
-            message = f"{len(files)} models refer to it; no manifest says whether these are the ones that should."
+            message = (
+                f"{len(files)} models refer to it; without a manifest, it is unknown whether these are the ones that should."
+            )
             yield Finding("sharing", artifact.shown(binary), "skipped", message)
         return
     if not manifest.models:
@@ -131,7 +133,7 @@ def _shared_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         return
     subject = artifact.place or manifest.group
     if not any(maker.entry is not None and maker.entry.sharing.weights == "source" for maker in makers_in(manifest)):
-        yield Finding("sharing", subject, "skipped", "The catalog does not say how this EP shares weights.")
+        yield Finding("sharing", subject, "skipped", "The catalog does not know how this EP shares weights.")
         return
     missing = []
     for model in manifest.models:
@@ -153,10 +155,10 @@ def _unknown_source(name: str, source: str) -> Finding:
 
 def _target_finding(name: str, seen: str | None, wanted: str | None, by_whom: str, *, readable: bool) -> Finding:
     if seen is None:
-        why = "It does not say what it was compiled for" if readable else "The catalog cannot read what it was compiled for"
+        why = "It does not name what it was compiled for" if readable else "The catalog cannot read what it was compiled for"
         return Finding("target", name, "skipped", f"{why}.")
     if wanted is None:
-        return Finding("target", name, "skipped", f"It was compiled for {seen}; nothing says what was asked for.")
+        return Finding("target", name, "skipped", f"It was compiled for {seen}; it is unknown what was asked for.")
     flaw = check_target(name, seen, wanted, by_whom)
     return Finding("target", name, "passed", f"It was compiled for {seen}.") if flaw is None else failed("target", name, flaw)
 

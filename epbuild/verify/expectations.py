@@ -1,7 +1,7 @@
 """Expectations of a recipe: EPContext nodes, and nodes left to other EPs.
 
 None of it is part of a key: any result may be asked again, so that a model that stayed outside in part is compiled once, whatever the
-recipe comes to say of it.
+recipe comes to expect of it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _unmet(group: SessionGroup, member: Member, model: ModelResult) -> Iterator[
     which = f": {outside.what}" if outside.nodes else ""
     message = f"{counted(outside.count, 'node')} of the model '{member.name}' stayed outside {group.target.title}{which}"
     if outside.reasons:
-        message += f". The EP said: {outside.why}"
+        message += f". The EP logged: {outside.why}"
     hints = [limitation.hint for _, limitation in most_concerned(group.target, outside) if limitation.hint]
     hint = " ".join([*hints, _ACCEPT.format(outside.count, CPU_EP)])
     if member.expect.fallback_nodes is None:

@@ -45,7 +45,7 @@ class Outside:
 
     @property
     def why(self) -> str:
-        """What an EP said of them: `Cannot get shape (66 nodes)`; empty where none said anything."""
+        """What an EP logged of them: `Cannot get shape (66 nodes)`; empty where none logged anything."""
         named = [(number, f"{reason} ({counted(number, 'node')})") for reason, number in self.reasons.items()]
         return _sentence_of(named, sum(self.reasons.values()), "nodes for {} other reasons", "; ")
 

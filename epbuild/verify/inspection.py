@@ -34,7 +34,7 @@ def inspect_files(paths: Iterable[Path]) -> dict[str, Any]:
     """The contents of several ONNX files, and of those below folders, and which of them share a file.
 
     A file that is no whole model is described by its `file` and `problem` alone. Raises VerifyError (EPB600) for a path that does not
-    exist or cannot be read, and where there is no model at all.
+    exist or cannot be read, and where there are none at all.
     """
     contexts = _Contexts()
     found: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def _read_model(path: Path) -> ModelHeader:
             raise VerifyError(Problem("EPB600", f"{path} is not a file"))
         return read_header(path)
     except FileNotFoundError as error:
-        raise VerifyError(Problem("EPB600", f"there is no file {path}")) from error
+        raise VerifyError(Problem("EPB600", f"no such file: {path}")) from error
     except MalformedModel as error:
         raise VerifyError(Problem("EPB602", f"{path} is not a whole ONNX file: {error}")) from error
     except (OSError, ValueError) as error:
@@ -139,8 +139,8 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> dict[str,
 def _node(path: Path, node: EPContextNode, contexts: _Contexts) -> dict[str, Any]:
     """A node with every attribute of the operator's schema, at its default where it is not written.
 
-    `written` has the types of those that are, which tells a default from a value, and names the EP's own attributes that `others` cannot
-    show.
+    `written` has the types of those that are, which separates a default from a value, and names the EP's own attributes that `others`
+    cannot show.
     """
     described: dict[str, Any] = {
         "name": node.name,
@@ -199,12 +199,12 @@ def _left(path: Path, header: ModelHeader) -> tuple[LeftNode, ...]:
 
 
 def _left_in_manifest(path: Path) -> tuple[LeftNode, ...]:
-    """What the manifest that a model was emitted with says of its nodes; nothing where there is none, or it speaks of another file."""
+    """The nodes outside the EPs in the manifest that a model was published with; none without one, or where it lists another file."""
     for folder in path.absolute().parents[:_FOLDERS_UP]:
         try:
             manifest = read_manifest(folder / NAME) if (folder / NAME).is_file() else None
         except (BadManifest, OSError):
-            continue  # `verify` tells that
+            continue  # `verify` reports that
         name = path.absolute().relative_to(folder).as_posix()
         if manifest is None or name not in manifest.files or manifest.files[name].size != path.stat().st_size:
             continue

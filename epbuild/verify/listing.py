@@ -21,7 +21,7 @@ def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     elif artifact.manifest is not None:
         yield Finding("manifest", name, "passed")
     elif artifact.whole:
-        message = "There is no manifest of epbuild's, so nothing says what these files should be."
+        message = "There is no manifest of epbuild's, so it is unknown what these files should be."
         yield Finding("manifest", artifact.title, "skipped", message)
     else:
         message = "One model was asked for; its folder is checked with its manifest."
@@ -43,12 +43,12 @@ def file_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("files", artifact.title, "failed", message, "EPB600")
         return
     for name in others:
-        message = "The manifest does not list it, so nothing says what it should be."
+        message = "The manifest does not list it, so it is unknown what it should be."
         yield Finding("files", artifact.shown(name), "skipped", message)
 
 
 def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether every listed file has the size and the content that it was emitted with; what is missing is not told again."""
+    """Whether every listed file has the size and the content that it was emitted with; what is missing is not reported again."""
     manifest = artifact.manifest
     for listed in manifest.files.values() if manifest is not None else ():
         if artifact.is_inner(listed.path):
@@ -59,7 +59,7 @@ def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             continue
         name = artifact.shown(listed.path)
         if payload.size != listed.size:
-            message = f"It has {payload.size:,} bytes; the manifest says {listed.size:,}."
+            message = f"It has {payload.size:,} bytes; the manifest has {listed.size:,}."
             yield Finding("digests", name, "failed", message, "EPB613", _AGAIN)
             continue
         try:
@@ -68,7 +68,7 @@ def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             yield Finding("digests", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
             continue
         if found != listed.sha256:
-            message = f"Its content was changed: it has the SHA-256 {found[:12]}…; the manifest says {listed.sha256[:12]}…."
+            message = f"Its content was changed: it has the SHA-256 {found[:12]}…; the manifest has {listed.sha256[:12]}…."
             yield Finding("digests", name, "failed", message, "EPB613", _AGAIN)
         else:
             yield Finding("digests", name, "passed")

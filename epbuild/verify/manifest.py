@@ -21,7 +21,7 @@ _SINCE_THEN = {"inputs", "outputs"}
 
 
 class BadManifest(ValueError):
-    """The manifest cannot be used; the text is a sentence that says why."""
+    """The manifest cannot be used; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ListedFile:
 class ListedModel:
     """An EPContext model that was emitted, and what is known of its source model, or of those of the models that it was merged from.
 
-    `inputs` and `outputs` are the source's: name, type and shape of each, in order; None where the manifest does not say, or there is no
+    `inputs` and `outputs` are the source's: name, type and shape of each, in order; None where the manifest has none, or there is no
     one source.
     """
 
@@ -53,7 +53,7 @@ class ListedModel:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says; `eps` are the target's, in order, with the options that ONNX Runtime was given.
+    """What a manifest has; `eps` are the target's, in order, with the options that ONNX Runtime was given.
 
     That of a model package has no models: these are in folders with manifests of their own.
     """
@@ -176,7 +176,7 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
 
 
 def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What a manifest says of a model's source, by the model's name; of a merged one, of the source of each of its members."""
+    """The source of a model in a manifest, by the model's name; of a merged one, of the source of each of its members."""
     listed = [model] if "source" in model else model["merged"]
     return {item["name"]: item["source"] for item in listed}
 

@@ -48,7 +48,7 @@ def reference_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         if not model.is_compiled:
             continue
         flaws = [flaw.text for flaw in check_references(model)]
-        if listed is not None:  # else nothing says that they are the right ones
+        if listed is not None:  # else it is unknown whether they are the right ones
             unlisted = [name for name in model.references if model.beside(name) not in listed]
             flaws += [f"it refers to {name}, which the manifest does not list" for name in unlisted]
         yield from _findings("references", artifact.shown(model.file), flaws, "EPB605")
@@ -65,7 +65,7 @@ def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         name = artifact.shown(model.file)
         if manifest is None or model.file not in by_file:
             if header.external_data:
-                message = "No manifest says whether its external data is its own, or the source's."
+                message = "Without a manifest, it is unknown whether its external data is its own, or the source's."
                 yield Finding("source data", name, "skipped", message)
             else:
                 yield Finding("source data", name, "passed")
@@ -90,7 +90,7 @@ def signature_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         name = artifact.shown(model.file)
         source = listed.get(model.file)
         if source is None or source.inputs is None or source.outputs is None:
-            yield Finding("signature", name, "skipped", "Nothing says what the inputs and outputs of its source are.")
+            yield Finding("signature", name, "skipped", "It is unknown what the inputs and outputs of its source are.")
             continue
         flaws = list(signature_differences({"inputs": source.inputs, "outputs": source.outputs}, signature(header)))
         if flaws:

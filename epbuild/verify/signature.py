@@ -76,9 +76,9 @@ def _differences(kind: str, source: Sequence[Value], compiled: Sequence[Value]) 
 
 
 def _fits(source: Any, compiled: Any) -> bool:
-    """Whether a compiled value's shape is the source's, with sizes where the source has symbols or says nothing.
+    """Whether a compiled value's shape is the source's, with sizes where the source has symbols or nothing.
 
-    A size below 0 says nothing: manifests had Paddle's -1 as it is written.
+    A size below 0 is none: manifests had Paddle's -1 as it is written.
     """
     if not isinstance(source, list):
         return source is None

@@ -1,6 +1,6 @@
 """Provenance of an artifact against its manifest and files.
 
-Nothing is signed here: whoever changes a file and the statement alike is found by whoever checks signatures.
+Nothing is signed here: a file that is changed with its statement is found by a check of signatures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPE = "https://in-toto.io/Statement/"
 
 
 def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether the statement that the manifest names is there, and tells of the manifest and of every file that is listed."""
+    """Whether the statement that the manifest names is there, and is about the manifest and every file that is listed."""
     manifest = artifact.manifest
     if manifest is None or manifest.provenance is None:
         return
@@ -44,9 +44,7 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     digests = {NAME: own, **{path: listed.sha256 for path, listed in manifest.files.items()}}
     wrong = [path for path, digest in digests.items() if subjects.get(path) != digest]
     for path in wrong:
-        message = (
-            "The provenance is about another file of this name." if path in subjects else "The provenance does not tell of it."
-        )
+        message = "The provenance is about another file of this name." if path in subjects else "The provenance is not about it."
         yield Finding("provenance", artifact.shown(path), "failed", message, "EPB613", _AGAIN)
     if not wrong:
         yield Finding("provenance", name, "passed")

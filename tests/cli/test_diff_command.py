@@ -114,7 +114,7 @@ def test_the_exit_code_is_that_of_diff(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("a", "nowhere"), "epbuild: error: there is no file or folder nowhere. [EPB600]\n"),
+        (("a", "nowhere"), "epbuild: error: no such file or folder: nowhere. [EPB600]\n"),
         (("a", "empty"), "empty holds no manifest and no ONNX model. [EPB600]\n"),
         (("a", "broken.onnx"), "epbuild: error: it cannot be compared: broken.onnx is not a whole ONNX file: "),
         (("a",), "epbuild: error: Missing argument 'B'."),

@@ -105,8 +105,8 @@ def test_what_could_not_be_checked_is_told_once_for_each_reason_and_is_no_failur
     done = epbuild(tmp_path, "verify", "dist")
     assert done.returncode == 0
     told = " ".join(done.stdout.split())
-    assert "a/m_ctx.onnx, b/m_ctx.onnx, c/m_ctx.onnx and 2 more: Nothing says what the inputs" in told
-    assert told.count("Nothing says what the inputs") == 1
+    assert "a/m_ctx.onnx, b/m_ctx.onnx, c/m_ctx.onnx and 2 more: It is unknown what the inputs" in told
+    assert told.count("It is unknown what the inputs") == 1
 
 
 def test_scripts_get_every_finding_as_json(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_packed_artifact_fails_by_the_names_of_its_members(name: str, tmp_path
     code, found = received(tmp_path, name, temporary=temporary)
     assert (code, failures(found)[:1]) == (1, [("files", "m_ctx.onnx", "EPB615", "The manifest lists it, and it is not there.")])
     [more] = [row for row in found if row["outcome"] == "skipped" and row["subject"] == "notes.txt"]
-    assert more["message"] == "The manifest does not list it, so nothing says what it should be."
+    assert more["message"] == "The manifest does not list it, so it is unknown what it should be."
 
 
 def test_a_folder_that_somebody_zipped_is_verified_with_its_own_name(tmp_path: Path, temporary: Path) -> None:

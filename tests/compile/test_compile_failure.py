@@ -110,7 +110,7 @@ CASES = {
         (
             "compiling 'decode' for npu failed: Unable to compile any nodes.",
             (
-                "The EP said: QNN SetupBackend failed Failed to create device. "
+                "The EP logged: QNN SetupBackend failed Failed to create device. "
                 "Error: QNN_DEVICE_ERROR_INVALID_CONFIG: Invalid config values."
             ),
         ),
@@ -144,7 +144,7 @@ CASES = {
         ("     12.3ms [ ERROR ] Failed to create tensor conv_w. error code: 7004", "     12.4ms [WARN] something else"),
         "EPB401",
         BuildError,
-        ("failed: Failed to compose Qnn graph. The EP said: Failed to create tensor conv_w. error code: 7004.",),
+        ("failed: Failed to compose Qnn graph. The EP logged: Failed to create tensor conv_w. error code: 7004.",),
     ),
     "external data that is not there": Case(
         (STARTED, PREFILL, failed('[ONNXRuntimeError] : 1 : FAIL : External data path does not exist: "w.data"')),
@@ -522,7 +522,7 @@ SETUP = "QNN SetupBackend failed Failed to create device. Error: QNN_DEVICE_ERRO
                 ),
             ],
             "Unable to compile any nodes",
-            f" The EP said: {SETUP}",
+            f" The EP logged: {SETUP}",
             id="the EP's words, and ONNX Runtime's around them",
         ),
         pytest.param(
@@ -539,8 +539,8 @@ SETUP = "QNN SetupBackend failed Failed to create device. Error: QNN_DEVICE_ERRO
             "",
             id="the log says more of it",
         ),
-        pytest.param("one", ["12.3ms [ ERROR ] another"], "one", " The EP said: another", id="two reasons"),
-        pytest.param(None, ["error: a", "error: b: error: a"], None, " The EP said: error: a", id="nothing was raised"),
+        pytest.param("one", ["12.3ms [ ERROR ] another"], "one", " The EP logged: another", id="two reasons"),
+        pytest.param(None, ["error: a", "error: b: error: a"], None, " The EP logged: error: a", id="nothing was raised"),
     ],
 )
 def test_one_reason_is_told_once_however_often_it_was_said(
@@ -557,7 +557,7 @@ def test_a_reason_as_long_as_a_model_is_told_by_its_beginning_and_its_end() -> N
     assert len(problem.text) < 1_000
     assert problem.message.startswith("compiling 'decode' for npu failed: Load failed: weights")
     assert " [...] " in problem.message
-    assert "the reason at the end. The EP said: error: xxx" in problem.message
+    assert "the reason at the end. The EP logged: error: xxx" in problem.message
     assert problem.text.endswith(f"The whole log: {LOG}.")
 
 

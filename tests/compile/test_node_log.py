@@ -93,12 +93,12 @@ def test_what_was_said_before_is_said_still_and_details_are_neither_shown_nor_ke
         "node_inputs:": "detail",
         "name=x id=0 version=1 type=QNN_TENSOR_TYPE_STATIC": "detail",
         "": "detail",
-        "Starting stage: Graph Preparation": "said",
-        "name=x": "said",
+        "Starting stage: Graph Preparation": "shown",
+        "name=x": "shown",
         WHEN.format("I", "inference_session") + "Initializing session.": "detail",
-        WHEN.format("W", "qnn_model_wrapper") + "backendValidateOpConfig() failed": "said",
-        "terminate called": "said",
-        WHEN.format("E", "qnn_backend_manager") + "no such library": "said",
+        WHEN.format("W", "qnn_model_wrapper") + "backendValidateOpConfig() failed": "shown",
+        "terminate called": "shown",
+        WHEN.format("E", "qnn_backend_manager") + "no such library": "shown",
     }
     assert log(*lines)[1] == list(lines.values())
 
@@ -106,4 +106,4 @@ def test_what_was_said_before_is_said_still_and_details_are_neither_shown_nor_ke
 def test_a_log_without_rules_is_left_as_it_is() -> None:
     found = NodeLog([])
     assert not found.asked
-    assert found.read(SUPPORT + "Validation FAILED for 1 nodes in OrtNodeUnit (Add) :") == "said"
+    assert found.read(SUPPORT + "Validation FAILED for 1 nodes in OrtNodeUnit (Add) :") == "shown"

@@ -300,7 +300,7 @@ def test_models_that_somebody_else_made_are_compared_by_what_they_are(tmp_path: 
     assert found.without_manifest == ("A", "B")
     assert not {"settings", "toolchain", "weights"} & set(found.same)
     found = compared(tmp_path / "2", binary(BINARY + b"!"), bare=True)
-    assert found.verdict == "Their contexts differ: other weights, or options that only manifests tell."
+    assert found.verdict == "Their contexts differ: other weights, or options that only manifests have."
     found = compared(tmp_path / "3", binary(BINARY.replace(b"SC8380XP", b"SM8750")), bare=True)
     assert found.verdict == "They differ in target and context."
 

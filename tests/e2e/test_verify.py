@@ -17,7 +17,7 @@ from projects import Project, toolchain_python
 from quick_builds import write_model
 
 ROOT = Path(__file__).parents[2]
-HOSTILE = ROOT / "tests" / "verify" / "hostile.py"
+HOSTILE = ROOT / "tests" / "support" / "hostile.py"
 
 RECIPE = """\
 epbuild: 1

@@ -209,7 +209,7 @@ def test_a_crash_that_nobody_knows_a_reason_for_is_told_as_a_crash(built: Projec
     found = findings(built, CLASSIFIER, "--load", "--interpreter", str(tmp_path / "env/bin/python"), status=1)
     load = found["load", "classifier_ctx.onnx"]
     assert (load["outcome"], load["code"]) == ("failed", "EPB642")
-    assert load["message"] == "The process crashed (SIGABRT) while it was opened. The EP said: [ERROR] the driver is gone."
+    assert load["message"] == "The process crashed (SIGABRT) while it was opened. The EP logged: [ERROR] the driver is gone."
 
 
 def test_a_model_that_somebody_else_made_is_loaded_with_what_the_user_says(built: Project, tmp_path: Path) -> None:

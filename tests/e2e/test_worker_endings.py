@@ -104,17 +104,17 @@ def tell_failure(project: Project, status: int, code: str) -> str:
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"])
 def test_a_crash_is_told_with_its_signal_and_the_eps_last_words(misbehave: Callable[..., Project], name: str) -> None:
     told = tell_failure(misbehave(f"import signal; {SPAWN}os.kill(os.getpid(), signal.{name})"), 1, "EPB402")
-    assert f"the worker crashed ({name}) while compiling 'left' for bad. The EP said: last words of the EP." in told
+    assert f"the worker crashed ({name}) while compiling 'left' for bad. The EP logged: last words of the EP." in told
 
 
 def test_a_worker_that_just_leaves_is_told_with_its_status(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave("os._exit(7)"), 1, "EPB402")
-    assert "the worker ended with status 7 while compiling 'left' for bad. The EP said: last words of the EP." in told
+    assert "the worker ended with status 7 while compiling 'left' for bad. The EP logged: last words of the EP." in told
 
 
 def test_a_hang_ends_at_its_timeout_with_all_that_the_worker_started(misbehave: Callable[..., Project]) -> None:
     told = tell_failure(misbehave(f"{STUBBORN}{SPAWN}{HANG}", ", timeout: 2"), 1, "EPB403")
-    assert "compiling 'left' for bad did not end within 2 s and was stopped. The EP said: last words of the EP." in told
+    assert "compiling 'left' for bad did not end within 2 s and was stopped. The EP logged: last words of the EP." in told
 
 
 def test_a_worker_that_is_killed_from_outside_is_told_as_that(misbehave: Callable[..., Project]) -> None:

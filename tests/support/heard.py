@@ -40,7 +40,11 @@ ADDRESS = "hf://acme/x@main/x.onnx"
 WHERE = Position("epbuild.yaml", 12, 5)
 
 FAILURE = Problem(
-    "EPB401", "compiling 'prefill' failed. The EP said: → [bold]no[/]", StepId(COMPILE), "The whole log: x.log.", "→ [bold]no[/]"
+    "EPB401",
+    "compiling 'prefill' failed. The EP logged: → [bold]no[/]",
+    StepId(COMPILE),
+    "The whole log: x.log.",
+    "→ [bold]no[/]",
 )
 WARNING = Problem("EPB233", "the model 'x' shares nothing", WHERE)
 ANOTHER = Problem("EPB650", "made again, x_qnn.bin is not the same", StepId(COMPILE), "Both are kept.")

@@ -309,7 +309,7 @@ def test_a_binary_for_another_target_than_its_model_names_is_found_without_a_man
     binary(SHARED.replace(b"SC8380XP", b"SM8750"))(folder)
     assert failures(folder / MODEL) == {("target", BIN, "EPB608")}
     assert any(
-        "compiled for SM8750, not for SC8380XP, as decode_ctx.onnx says." in found.message for found in findings(folder / MODEL)
+        "compiled for SM8750, not for SC8380XP, as decode_ctx.onnx has it." in found.message for found in findings(folder / MODEL)
     )
 
 

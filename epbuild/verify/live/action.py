@@ -231,7 +231,7 @@ class _Check:
         self._execution.progress.report(StepOutput(self._action.id, text))
 
     def _write_log(self) -> None:
-        """All that the processes said, one after the other."""
+        """The logs of all processes, one after the other."""
         with self._execution.log.open("wb") as whole:
             for log in self._logs:
                 if log.exists():

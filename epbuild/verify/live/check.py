@@ -34,7 +34,7 @@ _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
 class LiveCheck:
     """What is checked: every model is loaded, and compared with its source where `numbers` asks for it.
 
-    `strict` makes a failure of what cannot be loaded here. `options` and `sources` say with what, `comparison` on what and how exactly.
+    `strict` makes a failure of what cannot be loaded here. `options` and `sources`: with what; `comparison`: on what and how exactly.
     """
 
     numbers: bool = False
@@ -60,15 +60,15 @@ def model_names(artifact: ArtifactFolder) -> dict[str, str]:
 
 
 def check_live(
-    artifact: ArtifactFolder, check: LiveCheck, say: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
+    artifact: ArtifactFolder, check: LiveCheck, report: Callable[[str], None], faulty: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[Finding]:
     """The findings `load`, `compatibility` and `numbers` for every compiled model of an artifact.
 
     `faulty` are the files of models that no EP should be given, with the reason, as the end of a sentence; nor are those that are open
-    together with one of them. `say` gets the progress of what takes long. Raises ToolchainError where there is no environment, and what
+    together with one of them. `report` gets the progress of what takes long. Raises ToolchainError where there is no environment, and what
     reading the recipe raises.
     """
-    for finding in _findings(artifact, check, say, faulty):
+    for finding in _findings(artifact, check, report, faulty):
         if check.strict and finding.outcome == "skipped" and finding.check != "compatibility":
             yield replace(finding, outcome="failed", code="EPB640", hint="Try it where that can be done, or without --strict.")
         else:
@@ -76,7 +76,7 @@ def check_live(
 
 
 def _findings(
-    artifact: ArtifactFolder, check: LiveCheck, say: Callable[[str], None], faulty: Mapping[str, str]
+    artifact: ArtifactFolder, check: LiveCheck, report: Callable[[str], None], faulty: Mapping[str, str]
 ) -> Iterator[Finding]:
     batches = []
     for batch in _batches(artifact, model_names(artifact)):
@@ -87,7 +87,7 @@ def _findings(
     if not batches:
         return
     try:
-        session = session_for(artifact, check.options, check.sources, say)
+        session = session_for(artifact, check.options, check.sources, report)
     except CannotLoad as reason:
         for batch in batches:
             for _, model in batch.models:
@@ -113,7 +113,7 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
     loads = {name: Load(name, model.path, _compatibility(model, session)) for name, model in batch.models}
     shown = {name: artifact.shown(model.file) for name, model in batch.models}
     attempt = run_models(list(loads.values()), session, scratch)
-    hint = "No manifest says which options the EP needs: give them with --option." if artifact.manifest is None else None
+    hint = "No manifest has the options that the EP needs: give them with --option." if artifact.manifest is None else None
     yield from _load_findings(attempt, shown, session, hint)
     yield from _compatibility_findings(attempt, shown, loads)
     if not check.numbers:
@@ -135,7 +135,7 @@ def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Ba
     together: dict[str, list[Model]] = {}
     for model in models:
         binaries = [binary for node in model.nodes if (binary := model.binary(node)) is not None]
-        # With a manifest that says that nothing is shared, one model is one session, whatever the names of its files.
+        # With a manifest in which nothing is shared, one model is one session, whatever the names of its files.
         key = min(binaries, default=model.file) if artifact.manifest is None else model.file
         together.setdefault(key, []).append(model)
     for found in together.values():

@@ -28,7 +28,7 @@ from epbuild.verify.live.model import RunnableSource
 from epbuild.verify.live.numbers import Tolerance, default_float, default_tolerance
 from epbuild.verify.live.runs import Measured, ReferenceRun, measure, run_reference
 from epbuild.verify.live.source import NoSource, Sources
-from epbuild.verify.live.verdict import OutputVerdict, Rules, overall, told
+from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, overall
 from epbuild.verify.live.worker import Load, LoadFailure, Session, run_models
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class OutputComparison:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     """Files or folders of inputs, by model; under the empty name, those of every other model."""
     made: MadeInputs | None = None
-    """How inputs are made where none are given; None: as the recipe says in `verify`, else from the seed 0."""
+    """How inputs are made where none are given; None: as the recipe has it in `verify`, else from the seed 0."""
     asked: Thresholds = field(default_factory=Thresholds)
-    """What metrics have to come to; none: what the recipe says in `verify`, else what the catalog has for the EP."""
+    """What metrics have to come to; none: what the recipe has in `verify`, else what the catalog has for the EP."""
     atol: float | None = None
     rtol: float | None = None
     """What each element may be off by, where that is asked: absolute, and of an output's largest expected magnitude."""
@@ -244,8 +244,8 @@ class OutputComparison:
 def _by_metrics(
     verdicts: Sequence[OutputVerdict], measured: Measured, reference: ReferenceRun
 ) -> tuple[Outcome, str, str | None]:
-    """The outcome by figures, a clause that tells it with them, and what to do."""
-    outcome, figures, hint = overall(verdicts), told(verdicts), _hint(verdicts)
+    """The outcome by figures, a clause about it with them, and what to do."""
+    outcome, figures, hint = overall(verdicts), figures_text(verdicts), _hint(verdicts)
     worst = f"; the worst number, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
     if outcome == "passed":
         return "passed", f"its numbers are near enough to those of the CPU EP, for {reference.on}: {figures}{worst}", None
@@ -260,7 +260,7 @@ def _by_element(
     verdicts: Sequence[OutputVerdict], measured: Measured, reference: ReferenceRun
 ) -> tuple[Outcome, str, str | None]:
     """The same by what each element may be off by; what shows nothing by its figures shows nothing by its elements either."""
-    figures, worst = told(verdicts), measured.worst
+    figures, worst = figures_text(verdicts), measured.worst
     if overall(verdicts) == "unjudgeable":
         return "skipped", f"its numbers cannot be judged, for {reference.on}: {figures}", _hint(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
@@ -268,7 +268,7 @@ def _by_element(
         why = (
             "what is allowed is more than any of their numbers, and by their own scale they are too far from those of the CPU EP"
         )
-        return "failed", f"{counted(len(small), 'output')}, for {reference.on}: {why}: {told(small)}", _hint(small)
+        return "failed", f"{counted(len(small), 'output')}, for {reference.on}: {why}: {figures_text(small)}", _hint(small)
     if measured.outside == 0:
         message = f"its numbers are near enough to those of the CPU EP, for {reference.on}; the worst is {worst}; {figures}"
         return "passed", message, None
@@ -284,7 +284,7 @@ def _hint(verdicts: Sequence[OutputVerdict]) -> str | None:
 
 
 def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> bool:
-    """Whether a session group of the recipe has the EPs and the options that a manifest tells of."""
+    """Whether a session group of the recipe has the EPs and the options of a manifest."""
     target = document["target"] if document is not None else {"eps": [], "session_options": {}}
     eps = [(ep["ep"], ep["provider_options"]) for ep in target["eps"]]
     here = [(ep.entry.ep, dict(ep.provider_options)) for ep in group.target.eps]

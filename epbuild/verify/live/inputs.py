@@ -83,8 +83,8 @@ def archives_at(place: Path) -> list[Path]:
 
 def made_samples(made: MadeInputs, inputs: Sequence[ValueInfo], sizes: Mapping[str, int]) -> list[Sample]:
     """Inputs that depend on the seed alone: floats of a normal distribution with deviation 1, integers of 8 and 16 bits from all of
-    their range, wider ones from 0 to 9, and booleans; or numbers that are spread evenly over a range. An open dimension is what `sizes`
-    says of its name.
+    their range, wider ones from 0 to 9, and booleans; or numbers that are spread evenly over a range. An open dimension has the size
+    that `sizes` has for its name.
 
     Raises NoInputs for texts, types that NumPy lacks and dimensions without a size, and BadInputs for a range that an input cannot have.
     """
@@ -147,7 +147,7 @@ def _made_shape(value: ValueInfo, sizes: Mapping[str, int]) -> tuple[int, ...]:
             named = value.shape[number]
             which = f"'{named}'" if isinstance(named, str) and named else f"number {number}, which has no name,"
             cure = f"write its sizes in the recipe (`inputs: {{{value.name}: [...]}}` of the model), or give it with --inputs"
-            raise NoInputs(f"the input '{value.name}' leaves its dimension {which} open, and nothing says its size: {cure}")
+            raise NoInputs(f"the input '{value.name}' leaves its dimension {which} open, and its size is unknown: {cure}")
     return tuple(size for size in shape if size is not None)
 
 

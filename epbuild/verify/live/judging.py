@@ -10,17 +10,17 @@ from epbuild.core.errors import Problem, StepId
 from epbuild.plan.made import Made
 from epbuild.plan.verification import CheckedMember, Verification
 from epbuild.verify.live.metrics import Figures
-from epbuild.verify.live.verdict import OutputVerdict, Rules, overall, shown, told
+from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, overall, shown
 
 _ALONE = "These are the numbers of the same model compiled un-shared"
-_PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then says so."
+_PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then has the reason."
 _CHANGE = "What is asked is in `metrics` of its `verify`; without them, it is what the catalog has for the EP."
 _TOLD = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", "evidence", "reference")
 """What a manifest has of the figures of an output."""
 
 
 def numbers_of(made: Made, member: str) -> dict[str, Any]:
-    """What a manifest says of the numbers of a member: the figures of each output, and why they were not judged where they were not."""
+    """What a manifest has on the numbers of a member: the figures of each output, and why they were not judged where they were not."""
     action, result = made.action, made.result
     if not isinstance(action, Verification) or member not in {checked.name for checked in action.members}:
         return {}
@@ -69,11 +69,13 @@ def unmet_numbers(action: Verification, checked: CheckedMember, result: Mapping[
     alone = f". {_ALONE}" if rows[0]["unshared"] else ""
     hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
     if outcome == "unjudgeable":
-        message = f"the numbers of the model '{name}' cannot be judged ({on}): {told(verdicts)}{alone}"
+        message = f"the numbers of the model '{name}' cannot be judged ({on}): {figures_text(verdicts)}{alone}"
         yield Problem("EPB665", message, where, " ".join((*hints, _PUBLISH)))
         return
     worst = f"; the worst number, for {rows[0]['at']}, is {rows[0]['worst']}" if rows[0]["worst"] else ""
-    message = f"the numbers of the model '{name}' are too far from those of the CPU EP ({on}): {told(verdicts)}{worst}{alone}"
+    message = (
+        f"the numbers of the model '{name}' are too far from those of the CPU EP ({on}): {figures_text(verdicts)}{worst}{alone}"
+    )
     yield Problem("EPB646", message, where, " ".join((*hints, _CHANGE)))
 
 
@@ -94,7 +96,7 @@ def not_judged_here(action: Verification, name: str, reason: str) -> Problem:
 
 
 def note(result: Mapping[str, Any]) -> str:
-    """What a finished check is worth telling: the worst figures of all."""
+    """The note on a finished check: the worst figures of all."""
     cosines = [row["cosine"] for row in result["figures"] if row["cosine"] is not None]
     ratios = [row["snr_db"] for row in result["figures"] if row["snr_db"] is not None]
     parts = [f"cosine {min(cosines):.6f}"] if cosines else []

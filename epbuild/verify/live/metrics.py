@@ -190,7 +190,7 @@ def _blocks(expected: Array, got: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _cosine(product: float, norm: float) -> float | None:
-    # Rounding may lead beyond 1; what is no number must not become one by the bounds.
+    # Rounding may lead beyond 1; NaN must not become one by the bounds.
     return max(-1.0, min(1.0, product / norm)) if math.isfinite(product) and math.isfinite(norm) else None
 
 

@@ -17,7 +17,7 @@ _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 
 @dataclass(frozen=True)
 class RunnableSource:
-    """A source model that is what the manifest says it was, as far as there is one."""
+    """A source model that is the one in the manifest, as far as there is one."""
 
     graph: Path
     external: Mapping[str, Path]

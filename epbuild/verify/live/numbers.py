@@ -33,7 +33,7 @@ _STEPS = {1: Tolerance(2, 0), 2: Tolerance(512, 0)}
 
 
 def default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
-    """What an output of this type may be off by; `quantised` says that the source model computes with quantised values.
+    """What an output of this type may be off by; `quantised`: the source model computes with quantised values.
 
     Integers of 8 and 16 bits are taken for quantised values; wider ones, booleans and texts have to be equal.
     """
@@ -97,7 +97,7 @@ def worst_element(output: str, expected: np.ndarray[Any, Any], got: np.ndarray[A
             difference = np.where(same, 0.0, np.abs(exact - found))
         difference = np.where(np.isnan(difference), np.inf, difference)
         if expected.dtype.kind in "iu":
-            difference = np.where(same, 0.0, np.maximum(difference, 1.0))  # larger ones than a float can tell apart
+            difference = np.where(same, 0.0, np.maximum(difference, 1.0))  # larger ones than a float can distinguish
         finite = np.abs(exact[np.isfinite(exact)])
         allowed = tolerance.atol + tolerance.rtol * float(finite.max(initial=0.0))
     at = tuple(int(part) for part in np.unravel_index(int(np.argmax(difference)), difference.shape))
@@ -108,7 +108,7 @@ def worst_element(output: str, expected: np.ndarray[Any, Any], got: np.ndarray[A
         got=_shown(got[at]),
         difference=float(difference[at]),
         allowed=allowed,
-        # What cannot be subtracted is outside whatever is allowed, also when that is no number itself.
+        # What cannot be subtracted is outside whatever is allowed, also when that is NaN itself.
         outside=int(np.count_nonzero(~(difference <= allowed) | np.isinf(difference))),
         elements=int(expected.size),
     )

@@ -85,7 +85,7 @@ def run_reference(
 def measure(reference: ReferenceRun, outputs: Sequence[Sequence[str]], tolerance: ToleranceFor | None = None) -> Measured:
     """The figures of each output over all samples; `outputs` are the names of those that a compiled model gave for each sample.
 
-    `tolerance` says what each element of a type may be off by, where that is asked. Raises DifferentOutput.
+    `tolerance`: what each element of a type may be off by, where that is asked. Raises DifferentOutput.
     """
     meters: dict[str, Meter] = {}
     worst: Worst | None = None

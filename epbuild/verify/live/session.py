@@ -24,7 +24,7 @@ DeviceType = Literal["cpu", "gpu", "npu"]
 
 
 class CannotLoad(Exception):
-    """The artifact cannot be loaded with what is known of it; the text is a sentence that says why, and what would help."""
+    """The artifact cannot be loaded with what is known of it; the text is a sentence: why, and what would help."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LoadOptions:
     """Paths of libraries and names of packages with custom operators, as a recipe has them; none: those of the manifest."""
 
 
-def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, say: Callable[[str], None]) -> Session:
+def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, report: Callable[[str], None]) -> Session:
     """What to open the models of an artifact with. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
     manifest = artifact.manifest
     document = manifest.document if manifest is not None else None
@@ -64,9 +64,9 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
         toolchain = document["toolchain"]
         entries = tuple(planned[ep].entry if ep in planned else entries_of([ep], toolchain["distributions"])[0] for ep in asked)
         needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
-        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), artifact.folder / "manifest.json", home, say)
+        environment = toolchain_of(toolchain, Wanted(needed_entries, packages), artifact.folder / "manifest.json", home, report)
     else:
-        raise CannotLoad("nothing says which toolchain it was compiled with; name one that can load it with --interpreter")
+        raise CannotLoad("it is unknown which toolchain it was compiled with; name one that can load it with --interpreter")
     target: Mapping[str, Any] = document["target"] if document is not None else {}
     devices = {ep["ep"]: ep.get("device") or {} for ep in target.get("eps", ())}
     planned_eps = [
@@ -86,7 +86,7 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
 def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOps, ...]:
     """The custom operators that the models of an artifact need: as the user names them, else by its manifest. Raises CannotLoad.
 
-    A library is not in the artifact: it is where the user says, or where the recipe has it.
+    A library is not in the artifact: it is where the user has it, or where the recipe has it.
     """
     place = Position(str(artifact.folder), 1, 1)
     if given.custom_ops:
@@ -104,7 +104,7 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
             ops.append(planned[listed["library"]])
         else:
             message = f"it needs the custom operators of {listed['library']}, which is not in the artifact"
-            raise CannotLoad(f"{message}; say where that library is, with --custom-ops")
+            raise CannotLoad(f"{message}; name that library with --custom-ops")
     return tuple(ops)
 
 

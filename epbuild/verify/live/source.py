@@ -22,7 +22,7 @@ from epbuild.verify.live.model import RunnableSource, other_values
 
 
 class NoSource(Exception):
-    """There is nothing to compare with; the text is a sentence that says why. `wrong`: there is one, and it is another model."""
+    """There is nothing to compare with; the text is the reason. `wrong`: there is one, and it is another model."""
 
     def __init__(self, reason: str, *, wrong: bool = False) -> None:
         super().__init__(reason)
@@ -63,7 +63,7 @@ class Sources:
         return next((checked for checked in members if checked.name == name), None)
 
     def find(self, name: str, document: Mapping[str, Any] | None) -> RunnableSource:
-        """The source of a model; raises NoSource, also when it is not what the manifest says that the model was compiled from."""
+        """The source of a model; raises NoSource, also when it is not what the model was compiled from by the manifest."""
         model = _model_in(name, document)
         if "merged" in model and not self.named.get(name):
             members = ", ".join(item["name"] for item in model["merged"])
@@ -115,7 +115,7 @@ class Sources:
         if self.recipe is None:
             return "its source model is not known; name the recipe with --recipe, or the model with --source"
         if document is None:
-            return "it has no manifest that says which model of the recipe it was compiled from; name that with --source"
+            return "without a manifest, it is unknown which model of the recipe it was compiled from; name that with --source"
         if member is None:
             return f"{self.recipe} does not build it: {document['group']} for {document['target']['name']}"
         if member.prepared is not None:
@@ -141,11 +141,11 @@ def _other_values(graph: Path, model: Mapping[str, Any]) -> bool:
     """Whether a source has other inputs or outputs than what a model of a manifest was compiled from."""
     try:
         return bool(other_values(read_header(graph), model["source"]))
-    except (OSError, MalformedModel):  # which is told where it is read
+    except (OSError, MalformedModel):  # which is an error where it is read
         return False
 
 
 def _model_in(name: str, document: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What a manifest says of a model; nothing without one."""
+    """The entry of a model in a manifest; nothing without one."""
     models = document["models"] if document is not None else ()
     return next((model for model in models if model["name"] == name), {})

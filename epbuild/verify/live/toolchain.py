@@ -48,11 +48,13 @@ class Wanted:
         return [f"{name}=={distributions[name]}" for name in sorted(wanted & distributions.keys())]
 
 
-def toolchain_of(document: Mapping[str, Any], wanted: Wanted, where: Path, home: Path, say: Callable[[str], None]) -> Environment:
-    """An environment for what a manifest says of its toolchain.
+def toolchain_of(
+    document: Mapping[str, Any], wanted: Wanted, where: Path, home: Path, report: Callable[[str], None]
+) -> Environment:
+    """An environment like the toolchain of a manifest.
 
     The first choice is one that is there already and holds the same distributions on the same Python and platform; else one is made with
-    the same releases of ONNX Runtime and of the EPs' packages, and `say` told so, as that takes a while. Raises ToolchainError.
+    the same releases of ONNX Runtime and of the EPs' packages, which `report` gets, as that takes a while. Raises ToolchainError.
     """
     position = Position(str(where), 1, 1)
     for toolchain in _there(document, position, home):
@@ -69,7 +71,7 @@ def toolchain_of(document: Mapping[str, Any], wanted: Wanted, where: Path, home:
         raise ToolchainError(Problem("EPB305", message, where, "Name an environment that has one: --interpreter."))
     toolchain = _made_of(packages, _version(document), position)
     if not ready(toolchain, where.parent, home):
-        say(f"making an environment with {', '.join(packages)}")
+        report(f"making an environment with {', '.join(packages)}")
     return wanted.prepared(toolchain, where.parent, home)
 
 

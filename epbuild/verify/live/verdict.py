@@ -1,7 +1,7 @@
 """Verdicts on outputs by their figures, and what is wrong with them.
 
 Figures that show nothing are never good enough: what the CPU EP itself does not give as numbers, an output that is the same number
-throughout, or one that stays below what the EP's precision or a tolerance tells apart.
+throughout, or one that stays below what the EP's precision or a tolerance can distinguish.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Rules:
         )
 
     def _tiny(self, figures: Figures) -> str | None:
-        """That an output is below what the EP's numbers tell apart, where all of it is, as it should be and as it came out."""
+        """That an output is below what the EP's numbers can distinguish, where all of it is, as it should be and as it came out."""
         smallest = self.numbers.smallest
         if max(figures.largest, figures.largest_got) >= smallest:
             return None
@@ -139,7 +139,7 @@ def overall(verdicts: Sequence[OutputVerdict]) -> Outcome:
     return "failed" if "failed" in outcomes else "passed" if outcomes == {"passed"} else "unjudgeable"
 
 
-def told(verdicts: Sequence[OutputVerdict]) -> str:
+def figures_text(verdicts: Sequence[OutputVerdict]) -> str:
     """The figures of outputs, with what is wrong with them: those first that decide."""
     order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
     ranked = sorted(verdicts, key=lambda verdict: (order[verdict.outcome], _cosine_order(verdict.figures)))
@@ -152,7 +152,7 @@ def told(verdicts: Sequence[OutputVerdict]) -> str:
 
 
 def shown(figures: Figures) -> str:
-    """The metrics of an output, by their names in a recipe; what is not defined is told as that for the first two."""
+    """The metrics of an output, by their names in a recipe; `not defined` stands for the first two where they are not."""
     values: dict[str, Any] = {name: getattr(figures, name) for name in METRICS}
     if figures.kind == "exact":
         return f"top1 {values['top1']:.4g}" if values["top1"] is not None else "no elements"

@@ -110,14 +110,14 @@ def run_models(loads: Sequence[Load], session: Session, scratch: Path, cancelled
     """
     stop = cancelled or threading.Event()
     ending = _run(loads, session, scratch, stop, verbose=False)
-    said = ending.tail
+    lines = ending.tail
     if ending.how != "cancelled" and _crashed(ending):
-        spoken = _run(loads, session, scratch, stop, verbose=True)
-        if _last_model(spoken) == _last_model(ending) and spoken.status == ending.status:
-            said = spoken.tail
+        second = _run(loads, session, scratch, stop, verbose=True)
+        if _last_model(second) == _last_model(ending) and second.status == ending.status:
+            lines = second.tail
     if stop.is_set():
         raise Cancelled(loads[0].name)
-    return Attempt(ending.reports, _failure(ending, said, session))
+    return Attempt(ending.reports, _failure(ending, lines, session))
 
 
 def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: threading.Event, *, verbose: bool) -> Ending:
@@ -125,7 +125,7 @@ def _run(loads: Sequence[Load], session: Session, scratch: Path, cancelled: thre
         "eps": [ep_document(ep) for ep in session.eps],
         "session_options": dict(session.options),
         HERE: places(session.eps, session.custom_ops),
-        "share_weights": False,  # of a compile: sessions that run say so by their session options
+        "share_weights": False,  # of a compile: sessions that run have it in their session options
         "members": [],
         "verbose": verbose,
         "models": [_model_request(load) for load in loads],
@@ -168,17 +168,17 @@ def _last_model(ending: Ending) -> tuple[str, str] | None:
     return (doing[-1]["event"], doing[-1]["model"]) if doing else None
 
 
-def _failure(ending: Ending, said: Sequence[str], session: Session) -> LoadFailure | None:
-    """What an ending amounts to, with what was `said`, at the end of it or when it was asked for; None when it ended well."""
+def _failure(ending: Ending, lines: Sequence[str], session: Session) -> LoadFailure | None:
+    """What an ending amounts to, with the `lines` of its log, or of that of its second run; None when it ended well."""
     found = diagnose(ending, [ep.entry for ep in session.eps])
     if found is None:
         return None
     doing = _last_model(ending)
     model = doing[1] if doing else None
     act, moment = _DOING[doing[0]] if doing else _BEFORE
-    told, quote = told_once(found.raised, said)
-    reason = told or ""
-    known = _limitation((*said, found.raised or ""), session.eps)
+    reason, quote = told_once(found.raised, lines)
+    reason = reason or ""
+    known = _limitation((*lines, found.raised or ""), session.eps)
     if known is not None:
         return LoadFailure(model, known, "EPB640", cannot_load=True)
     match found.cause:
@@ -198,9 +198,9 @@ def _failure(ending: Ending, said: Sequence[str], session: Session) -> LoadFailu
     return LoadFailure(model, f"{act} failed: {reason}.{quote}", "EPB641")
 
 
-def _limitation(said: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:
-    """The sentence for something that the catalog says an EP cannot do, and that shows in what was said."""
-    text = "\n".join(said)
+def _limitation(lines: Sequence[str], eps: Sequence[PlannedEp]) -> str | None:
+    """The sentence for something that an EP cannot do by the catalog, and that shows in the log."""
+    text = "\n".join(lines)
     for ep in eps:
         for limitation in ep.entry.cannot:
             if limitation.shows(text, "load", ep.device.type, ep.provider_options):

@@ -119,7 +119,7 @@ def test_made_inputs_fit_the_model_and_named_dimensions_are_what_the_recipe_says
 @pytest.mark.parametrize(
     ("size", "words"),
     [
-        ("height", "leaves its dimension 'height' open, and nothing says its size: write its sizes in the recipe"),
+        ("height", "leaves its dimension 'height' open, and its size is unknown: write its sizes in the recipe"),
         (None, "leaves its dimension number 1, which has no name, open"),
         (-1, "leaves its dimension number 1, which has no name, open"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.verify.live.metrics import Meter
-from epbuild.verify.live.verdict import OutputVerdict, Rules, overall, told
+from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, overall
 
 HTP = entry("QNNExecutionProvider").numbers
 NOISE = np.random.default_rng(0).standard_normal(1000)
@@ -147,6 +147,6 @@ def test_a_model_is_as_good_as_its_worst_output_and_that_one_is_told_first() -> 
     assert overall([good, none]) == "unjudgeable"
     assert overall([good]) == "passed"
     assert overall([]) == "unjudgeable"
-    text = told([good, none, good, bad])
+    text = figures_text([good, none, good, bad])
     assert text.startswith("y: cosine is -1.000000, and has to be 0.999")
     assert text.endswith("; and 1 more output")

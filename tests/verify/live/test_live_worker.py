@@ -62,7 +62,7 @@ def test_a_crash_is_told_as_a_crash_with_its_moment_and_what_the_ep_says_when_it
     tried = run_models([model(scratch, "prefill"), model(scratch, "decode", (feed,), **{moment: "crash"})], session(), scratch)
     assert tried.failure is not None
     assert (tried.failure.model, tried.failure.code, tried.failure.cannot_load) == ("decode", "EPB642", False)
-    assert words(tried).startswith(f"the process crashed (SIGABRT) {when}. The EP said: ")
+    assert words(tried).startswith(f"the process crashed (SIGABRT) {when}. The EP logged: ")
     assert words(tried).endswith("The backend gives its reason")
 
 
