@@ -63,13 +63,13 @@ class Locking:
     lock: Lock
     changes: tuple[LockChange, ...]
     is_written: bool
-    """Whether the file says just that."""
+    """Whether the file holds just that."""
 
 
 def make_lock(
     request: Request, progress: Progress, upgrade: Upgrade | None = None, cancelled: threading.Event | None = None
 ) -> Locking:
-    """What the lock of a recipe has to say; versions of the one that is there are kept where they still do, unless they are upgraded.
+    """What the lock of a recipe has to hold; versions of the one that is there are kept where they still do, unless they are upgraded.
 
     Writes nothing but what it fetches. Raises RecipeError, PlanError, ToolchainError (EPB309 for what cannot be locked) and FetchError.
     """
@@ -83,7 +83,7 @@ def make_lock(
 
 
 def write_lock(locking: Locking) -> None:
-    """Put a lock beside its recipe, whole, unless the file says just that already. Raises EnvironmentFailure (EPB518)."""
+    """Put a lock beside its recipe, whole, unless the file holds just that already. Raises EnvironmentFailure (EPB518)."""
     if not locking.is_written:
         _write(locking.path, render(locking.lock))
 
@@ -206,7 +206,7 @@ class _Maker:
         return found
 
     def _as_before(self, toolchain: Toolchain, old: Mapping[str, LockedEnvironment]) -> Toolchain:
-        """A toolchain that leaves its Python open, with the one that it was locked for: whoever locks it may run another."""
+        """A toolchain that leaves its Python open, with the one that it was locked for: its user may run another."""
         pythons = {environment.python for environment in old.values()}
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
             return toolchain

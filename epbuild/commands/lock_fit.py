@@ -58,29 +58,29 @@ def misfits(recipe: Recipe, lock: Lock, path: Path) -> list[Misfit]:
         message = f"{path.name} has a remote model '{name}', which the recipe does not use"
         found.append(Misfit(Problem("EPB247", message, top, AGAIN)))
     releases = releases_of_models(recipe)
-    told: set[str] = set()
+    reported: set[str] = set()
     held = {release.requirement: release for release in lock.wheels}
     for requirement, (address, model) in releases.items():
-        if requirement not in held and model.name in lock.models:  # else the model is told of already
+        if requirement not in held and model.name in lock.models:  # else the model is reported already
             others = [
                 release.requirement
                 for release in lock.wheels
                 if release.name == address.distribution and release.requirement not in releases
             ]
-            told.update(others)
+            reported.update(others)
             instead = f", only that of {', '.join(others)}" if others else ""
             message = f"{path.name} does not have the wheel of {requirement}, where the model '{model.name}' is from{instead}"
             found.append(Misfit(Problem("EPB297", message, model.path_where, AGAIN)))
-    for requirement in sorted(held.keys() - releases.keys() - told):
+    for requirement in sorted(held.keys() - releases.keys() - reported):
         message = f"{path.name} has the wheel of {requirement}, which no model of the recipe is from"
         found.append(Misfit(Problem("EPB297", message, top, AGAIN)))
     return found
 
 
 def catalog_facts(recipe: Recipe) -> dict[str, str]:
-    """What a lock says of the catalog: a revision for each EP of the recipe's targets, in its packaging, and that of session keys.
+    """What a lock has of the catalog: a revision for each EP of the recipe's targets, in its packaging, and that of session keys.
 
-    Raises BadCatalog and OSError for a catalog file of the user's own, KeyError for an EP that nobody knows.
+    Raises BadCatalog and OSError for a catalog file of the user's own, KeyError for an unknown EP.
     """
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     used = {(choice.ep.name, target.toolchain.name) for target in recipe.targets.values() for choice in target.eps}
@@ -149,7 +149,7 @@ def _toolchain_reason(toolchain: Toolchain, locked: LockedToolchain, lock: str) 
 def _catalog_reasons(recipe: Recipe, lock: Lock, name: str) -> Iterator[str]:
     try:
         known = catalog_facts(recipe)
-    except (BadCatalog, KeyError, OSError):  # which planning tells better
+    except (BadCatalog, KeyError, OSError):  # which planning reports better
         return
     for subject in sorted(known.keys() | lock.catalog.keys()):
         now, then = known.get(subject), lock.catalog.get(subject)

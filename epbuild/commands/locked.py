@@ -79,7 +79,7 @@ class HeldLock:
 
     def _other_model(self, model: ModelSource, files: ModelFiles, digests: Mapping[Path, str]) -> list[Problem]:
         locked = self.lock.models.get(model.name) if self.lock else None
-        if locked is None:  # which is told already
+        if locked is None:  # which is reported already
             return []
         there = {"graph": digests[files.graph], **{location: digests[path] for location, path in files.external.items()}}
         wanted = {"graph": locked.graph, **locked.data}
@@ -101,7 +101,7 @@ def lock_path(recipe: Path) -> Path:
 
 
 def check_lock(recipe: Recipe) -> None:
-    """Raises PlanError unless there is a lock that fits the recipe, as far as can be told without looking at anything else."""
+    """Raises PlanError unless there is a lock that fits the recipe, as far as can be known without looking at anything else."""
     _fitting(recipe, _read(recipe), strict=True)
 
 
