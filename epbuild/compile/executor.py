@@ -1,4 +1,6 @@
-"""Makes one session group's artifacts: stage, compile in a fresh process, verify, store. Nothing of a group that fails is kept.
+"""One session group, made: staged, compiled in a fresh process, verified, stored.
+
+Nothing of a group that fails is kept.
 
 `execute` takes an action that is complete in itself and returns digests, so that another machine could do the same.
 """

@@ -1,4 +1,4 @@
-"""Why an EP left nodes outside, read from what it says while it compiles; and what of that is worth keeping.
+"""Reasons for nodes outside the EPs, from the log of a compile.
 
 Some EPs say of each node whether they take it, and why not, at the most talkative level of the log alone, among thousands of lines about
 every tensor. The catalog has the expressions that find it. Nothing of those lines is shown; of them, the log keeps the refusals.

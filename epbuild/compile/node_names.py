@@ -1,4 +1,7 @@
-"""The names of EPContext nodes begin with `compile.node_name_prefix`, also where the EP takes no notice of that."""
+"""Names of EPContext nodes with their prefix, `compile.node_name_prefix`.
+
+EPs need not take notice of it.
+"""
 
 from __future__ import annotations
 

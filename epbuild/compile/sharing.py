@@ -1,4 +1,4 @@
-"""What sharing saves: a sharing group's bytes against those that its members come to when each is compiled alone.
+"""A member of a sharing group compiled alone, to measure what sharing saves.
 
 Nothing but such a compile says what a member comes to alone: it is done where the recipe's `expect` asks for it, and the bytes are kept
 with the result.

@@ -1,4 +1,6 @@
-"""The action key: the digest of a canonical JSON document that names everything that an action's result depends on.
+"""Action keys: digests of canonical JSON documents, and what differs between two.
+
+A document names everything that an action's result depends on.
 
 What changed between two documents is told from the documents alone (`changes`), so that *why* and *whether* cannot disagree. A document
 never holds an absolute path, a time, a host name, or the order of the recipe's keys.

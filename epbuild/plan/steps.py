@@ -1,4 +1,4 @@
-"""The plan as values: steps that a person sees, the session groups that compile them, and the emissions that lay artifacts out.
+"""The plan as values: steps, session groups that compile, emissions that publish.
 
     compile:decoder/phone/prefill ─┐
                                    ├─ share:decoder/phone ── emit:decoder/phone/directory

@@ -1,4 +1,4 @@
-"""Outputs of one configuration, and the orphans that its recipe no longer asks for.
+"""Outputs of one configuration, and orphans that its recipe no longer asks for.
 
 A configuration is a recipe file and what that file was read with (`--set`, variables of the environment). An output belongs to those that
 wrote it or would have written the same, so builds of one recipe for several settings, or of several recipes in one folder, leave each

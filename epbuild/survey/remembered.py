@@ -1,4 +1,6 @@
-"""Failures that a workspace remembers, so that nothing is tried again that would fail as it did.
+"""Failures that a workspace remembers, by the key of the action.
+
+Nothing is tried again that would fail as it did.
 
 What is remembered of an action is the key that it failed with: as soon as anything in that changes, it is tried again. Only what an EP or
 a preparation makes of its inputs is such a failure. A full disk, too little memory, a limit of time, a crash and a build that was

@@ -1,4 +1,6 @@
-"""The fast path: nothing to do is recognised by the stat of every file that the last build looked at, before anything is imported.
+"""Fast path: nothing to do, by the stat of all files of the last build.
+
+Nothing is imported before that is recognised.
 
 A run that found nothing to do leaves a snapshot in its workspace: what it was asked, which epbuild and Python answered, the variables of
 the environment that it read, and the size, times and inode of every file that its answer came from, its outputs among them. Files are

@@ -1,4 +1,4 @@
-"""What is out of date, and why: every step of the plan against the store, the last build here, and the files that are really there.
+"""Status of every step: against the store, the last build here, and the disk.
 
 current       done, and its outputs are in place
 restorable    its result is known; outputs can be put in place without a compile

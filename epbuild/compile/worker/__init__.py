@@ -1,4 +1,6 @@
-"""Scripts that run inside a toolchain's Python, started by path: the standard library and onnxruntime only.
+"""Scripts that run inside a toolchain: the standard library and onnxruntime only.
+
+They are started by path.
 
 They keep to syntax that older interpreters read, since a toolchain's Python need not be epbuild's.
 """

@@ -1,4 +1,6 @@
-"""Compiled models in one fresh process: `python -I load.py request.json`, with a scratch directory as current directory.
+"""Load of compiled models: `python -I load.py request.json`.
+
+A scratch directory is its current directory.
 
 Their sessions are opened first to last, run where the request has inputs for them, and closed last to first; each thing is told before it
 is tried, so that a crash leaves behind what it came from. Pipes, lifeline, registration and devices are those of `compile.py`.

@@ -1,4 +1,7 @@
-"""What an environment holds: `python -I probe.py MODULE...` prints one JSON document about its Python and the named modules."""
+"""Contents of an environment: `python -I probe.py MODULE...`.
+
+Prints one JSON document about its Python and the named modules.
+"""
 
 from __future__ import annotations
 

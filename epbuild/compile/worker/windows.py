@@ -1,4 +1,4 @@
-"""What a worker does otherwise on Windows: how it notices that epbuild is gone, and how it learns how much memory it took.
+"""Lifeline and memory of a worker on Windows.
 
 Loaded by path, and only there, as the scripts of this folder are no package where they run. None of it was run on Windows.
 """
