@@ -16,7 +16,7 @@ from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile, canonical_json
 from epbuild.output.manifest import ManifestModel
-from epbuild.output.materials import Built, InputFile, Materials, Package, SourceModel, Toolchain
+from epbuild.output.materials import Built, Distribution, InputFile, Materials, SourceModel, Toolchain
 
 if TYPE_CHECKING:
     from epbuild.output.parts import PartContents
@@ -152,7 +152,7 @@ def bill(materials: Materials, models: Iterable[BomModel], artifacts: Iterable[A
         "version": 1,
         "metadata": {
             "lifecycles": [{"phase": "build"}],
-            "tools": {"components": [{"type": "application", **_package(Package("epbuild", __version__))}]},
+            "tools": {"components": [{"type": "application", **_package(Distribution("epbuild", __version__))}]},
             "component": {"type": "data", "bom-ref": _output(name), "name": name},
         },
         "components": sorted(components, key=lambda component: str(component["bom-ref"])),
@@ -241,7 +241,7 @@ def _dependency(ref: str, needed: Iterable[str]) -> dict[str, Any]:
     return {"ref": ref, "dependsOn": found} if found else {"ref": ref}
 
 
-def _package(package: Package) -> dict[str, str]:
+def _package(package: Distribution) -> dict[str, str]:
     return {"name": package.name, "version": package.version, "purl": package.purl}
 
 

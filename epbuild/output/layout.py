@@ -11,7 +11,7 @@ from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.output.directory import Directory
 from epbuild.output.files import Resolve
-from epbuild.output.package import Package
+from epbuild.output.package import ModelPackage
 from epbuild.output.parts import Inputs, PartContents
 from epbuild.plan.steps import Emission
 from epbuild.recipe.model import Layout as LayoutName
@@ -51,4 +51,4 @@ class Layout(Protocol):
         """A sentence for all that the recipe has and the output does not hold."""
 
 
-LAYOUTS: Mapping[LayoutName, type[Layout]] = MappingProxyType({"directory": Directory, "ort-model-package": Package})
+LAYOUTS: Mapping[LayoutName, type[Layout]] = MappingProxyType({"directory": Directory, "ort-model-package": ModelPackage})

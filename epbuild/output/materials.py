@@ -43,7 +43,7 @@ class SourceModel:
 
 
 @dataclass(frozen=True, order=True)
-class Package:
+class Distribution:
     """An installed Python distribution."""
 
     name: str
@@ -62,7 +62,7 @@ class Toolchain:
     name: str
     python: str
     platform: str
-    packages: tuple[Package, ...]
+    packages: tuple[Distribution, ...]
     libraries: tuple[InputFile, ...]
 
 
@@ -280,7 +280,7 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
     name = location or address.path.rpartition("/")[2]
     if isinstance(address, PackageAddress):
         # https://github.com/package-url/purl-spec: what follows '#' is a place in the package.
-        return InputFile(name, sha256, f"{Package(address.distribution, address.version).purl}#{quote(address.file)}")
+        return InputFile(name, sha256, f"{Distribution(address.distribution, address.version).purl}#{quote(address.file)}")
     # As text for people it has no query, which may hold a secret.
     return InputFile(name, sha256, quote(str(address), safe=_URI))
 
@@ -299,6 +299,6 @@ def _toolchain(built: Built | Prepared) -> Toolchain:
         name=built.toolchain,
         python=document["python"],
         platform=document["platform"],
-        packages=tuple(sorted(Package(name, version) for name, version in document["distributions"].items())),
+        packages=tuple(sorted(Distribution(name, version) for name, version in document["distributions"].items())),
         libraries=tuple(sorted(InputFile(name, digest) for name, digest in document["libraries"].items())),
     )

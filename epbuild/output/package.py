@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from epbuild.output.bom import BomModel
 
 
-class Package:
+class ModelPackage:
     """The files of a package, and its variants."""
 
     described_as: str | None = "package"

@@ -15,7 +15,7 @@ from typing import Any
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
-from epbuild.output.materials import Built, InputFile, Materials, Package
+from epbuild.output.materials import Built, Distribution, InputFile, Materials
 from epbuild.plan.steps import Emission
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -81,7 +81,7 @@ def statement(
                 "resolvedDependencies": list(_dependencies(materials)),
             },
             "runDetails": {
-                "builder": {"id": Package("epbuild", __version__).purl, "version": {"epbuild": __version__}},
+                "builder": {"id": Distribution("epbuild", __version__).purl, "version": {"epbuild": __version__}},
                 "metadata": {"invocationId": invocation},
             },
         },

@@ -31,7 +31,7 @@ from epbuild import __version__
 from epbuild.commands.plan import Request, survey
 from epbuild.commands.run import run
 from epbuild.engine.events import NoProgress
-from epbuild.output.materials import Built, InputFile, Materials, Package, RecipeFiles, gather, recipe_file
+from epbuild.output.materials import Built, Distribution, InputFile, Materials, RecipeFiles, gather, recipe_file
 from epbuild.output.provenance import Subject, statement
 
 MODELS = RECIPE.parent / "models"
@@ -254,7 +254,7 @@ def test_session_groups_that_do_not_belong_together_are_refused() -> None:
 
 @pytest.mark.parametrize("version", ["2.7.0", "2.0+cu12.1", "1!2.0rc1"])
 def test_a_package_url_is_spelled_as_others_spell_it(version: str) -> None:
-    package = Package("onnxruntime-qnn", version)
+    package = Distribution("onnxruntime-qnn", version)
     assert PackageURL("pypi", None, "onnxruntime-qnn", version).to_string() == package.purl
 
 
