@@ -210,16 +210,22 @@ def kill_at_random(watched: Watched, draw: random.Random, length: float, hits: C
 
 # epbuild as it is, but killed just before the change of the file system that has the given number.
 KILLED_BEFORE_A_CHANGE = """
-import atexit, itertools, os, signal, sys
+import os, signal, sys
 CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "subprocess.Popen"}
-fatal, numbers, writing = int(sys.argv.pop(1)), itertools.count(1), os.O_WRONLY | os.O_RDWR
+fatal, number, writing = int(sys.argv.pop(1)), 0, os.O_WRONLY | os.O_RDWR
 def before(event, arguments):
+    global number
     if event in CHANGES or event == "open" and arguments[2] & writing:
-        if next(numbers) == fatal:
+        number += 1
+        if number == fatal:
             os.kill(os.getpid(), signal.SIGKILL)
 sys.addaudithook(before)
-atexit.register(lambda: print("changes:", next(numbers) - 1, file=sys.stderr))
+leave = os._exit
+def told(code):
+    os.write(2, b"changes: %d\\n" % number)
+    leave(code)
 from epbuild.__main__ import main
+os._exit = told
 main()
 """
 
