@@ -12,7 +12,8 @@ from pathlib import Path
 
 from epbuild.core.atomic import new_file
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
-from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.nodenames import rename_nodes
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import Member

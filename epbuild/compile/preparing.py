@@ -14,7 +14,8 @@ from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
 from epbuild.core.safepath import BadReference, check_reference, is_inside, real_path
 from epbuild.engine.events import StepStarted
-from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.sizes import fix_sizes
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.preparing import PYTHON, Preparation

@@ -15,7 +15,7 @@ from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.diff.sizes import FileSizes, model_files
 from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode, resolve
-from epbuild.onnxfile.headers import Initializer, ModelHeader
+from epbuild.onnxfile.model_header import Initializer, ModelHeader
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import read_target
 from epbuild.verify.facts import Model

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from epbuild.core.errors import Problem
-from epbuild.onnxfile.headers import ModelHeader, ValueInfo
+from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
 from epbuild.onnxfile.refusal import ChangeRefused
 
 

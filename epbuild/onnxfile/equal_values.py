@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from epbuild.core.digest import digest_of
-from epbuild.onnxfile.naming import is_context
+from epbuild.onnxfile.protos import is_context
 
 _PASSED_ON = frozenset({"Identity", "Dropout"})
 """Operators whose first output is their first input, as far as a session that infers is concerned."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from epbuild.onnxfile.headers import Initializer, parse_header, read_header, read_tensor
+from epbuild.onnxfile.headers import parse_header, read_header, read_tensor
+from epbuild.onnxfile.model_header import Initializer
 from epbuild.onnxfile.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.staging import stage
 from epbuild.onnxfile.tensors import digest, extent, tensors

@@ -16,9 +16,11 @@ from epbuild.onnxfile.connection import Connection, Member, check_connections, f
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT
 from epbuild.onnxfile.epcontext import resolve
 from epbuild.onnxfile.equal_values import equal_inputs
-from epbuild.onnxfile.headers import ValueInfo, read_header
-from epbuild.onnxfile.naming import Part, connect, is_context, name_nodes, nodes, rename, text_of
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ValueInfo
+from epbuild.onnxfile.naming import Part, connect, name_nodes, rename
 from epbuild.onnxfile.packaging import find_binary, find_data, other_users, read_compiled
+from epbuild.onnxfile.protos import is_context, nodes, text_of
 from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
 from epbuild.onnxfile.tolerance import Tolerances

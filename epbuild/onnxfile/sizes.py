@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
-from epbuild.onnxfile.headers import Dimension, ModelHeader, ValueInfo, parse_header, read_header, symbol
+from epbuild.onnxfile.headers import parse_header, read_header
+from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
 from epbuild.onnxfile.splice import Splice, splice
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, VARINT, Field, MalformedModel, WireReader, encode_varint, integer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from epbuild.onnxfile.headers import Dimension, ValueInfo, symbol
+from epbuild.onnxfile.model_header import Dimension, ValueInfo, symbol
 
 # What dimensions are called by exporters, and what people then take; the first that is in a name counts.
 _KNOWN: Sequence[tuple[re.Pattern[str], int]] = [

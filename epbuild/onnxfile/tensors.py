@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from epbuild.core.digest import part_digest
-from epbuild.onnxfile.headers import ExternalData, Initializer
+from epbuild.onnxfile.model_header import ExternalData, Initializer
 from epbuild.onnxfile.wire import Field, MalformedModel, WireReader
 
 _CHUNK = 1024 * 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epbuild.core.errors import Position
-from epbuild.onnxfile.headers import Dimension
+from epbuild.onnxfile.model_header import Dimension
 from epbuild.recipe.model import (
     CompileSettings,
     Expectation,

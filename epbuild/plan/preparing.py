@@ -21,7 +21,7 @@ from epbuild.core.defaults import WORKSPACE
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem
 from epbuild.core.safepath import is_file
-from epbuild.onnxfile.headers import Dimension
+from epbuild.onnxfile.model_header import Dimension
 from epbuild.onnxfile.sizes import fit_sizes
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.preparation_options import bringing, package_problems, preparation_options

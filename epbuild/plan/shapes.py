@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from epbuild.core.errors import Position, Problem, nearest
-from epbuild.onnxfile.headers import Dimension, ModelHeader, ValueInfo
+from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo
 from epbuild.onnxfile.sizes import FixedSizes, fit_sizes, shape_text, sized_header
 from epbuild.onnxfile.suggestion import suggest_sizes
 from epbuild.plan.member import Member

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.safepath import climbs, is_anchored, is_file, is_inside, leaves, real_path
-from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import ModelFiles
 from epbuild.recipe.model import ModelSource

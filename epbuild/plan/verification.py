@@ -18,7 +18,7 @@ from typing import Any, Literal
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
-from epbuild.onnxfile.headers import ModelHeader
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOps
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.steps import SessionGroup, ToolchainNeeds

@@ -16,7 +16,7 @@ from epbuild.commands.init.sources import FoundModel, LeftOut
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import printable
 from epbuild.core.units import counted
-from epbuild.onnxfile.headers import ValueInfo
+from epbuild.onnxfile.model_header import ValueInfo
 from epbuild.onnxfile.sizes import shape_text
 from epbuild.report.amounts import amount
 from epbuild.report.problems import print_problems

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from epbuild.core.errors import Problem, StepId, VerifyError
 from epbuild.onnxfile.epcontext import EPContextNode
-from epbuild.onnxfile.headers import NamedNode, ValueInfo
+from epbuild.onnxfile.model_header import NamedNode, ValueInfo
 from epbuild.verify.checks import (
     ExpectedEp,
     check_contexts,

@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
-from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.payload import Payload
 

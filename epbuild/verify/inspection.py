@@ -11,7 +11,8 @@ from typing import Any
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
-from epbuild.onnxfile.headers import ModelHeader, operator_name, read_header
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ModelHeader, operator_name
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.result import LeftNode
 from epbuild.verify.checks import read_target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from epbuild.onnxfile.headers import ModelHeader, ValueInfo
+from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
 
 # TensorProto.DataType, by number, as ONNX Runtime and numpy spell them.
 _TYPES = (

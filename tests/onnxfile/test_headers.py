@@ -23,7 +23,8 @@ from onnx_models import (
     two_level_model,
 )
 
-from epbuild.onnxfile.headers import ExternalData, Initializer, ModelHeader, ValueInfo, parse_header, read_header
+from epbuild.onnxfile.headers import parse_header, read_header
+from epbuild.onnxfile.model_header import ExternalData, Initializer, ModelHeader, ValueInfo
 from epbuild.onnxfile.wire import MalformedModel, encode_varint
 
 LIGHT_MODELS = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from epbuild.onnxfile.headers import Dimension, ModelHeader, ValueInfo, symbol
+from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
 from epbuild.onnxfile.sizes import fit_sizes, shape_text, sized_header
 from epbuild.onnxfile.suggestion import suggest_sizes
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import PlanError, Position
-from epbuild.onnxfile.headers import ModelHeader
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.sources import find_source
 from epbuild.recipe.model import ModelSource
 

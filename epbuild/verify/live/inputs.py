@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epbuild.onnxfile.headers import ValueInfo
+from epbuild.onnxfile.model_header import ValueInfo
 from epbuild.recipe.model import MadeInputs
 
 if TYPE_CHECKING:

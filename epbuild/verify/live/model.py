@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.clone import copy_file
-from epbuild.onnxfile.headers import ModelHeader, read_header
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.member import ModelFiles
 from epbuild.verify.signature import source_signature
 

@@ -1,0 +1,32 @@
+"""Graphs and nodes as the onnx package has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE
+
+
+def is_context(node: Any) -> bool:
+    """Whether a node is an EPContext node."""
+    return (node.domain, node.op_type) == (DOMAIN, OP_TYPE)
+
+
+def text_of(node: Any, name: str) -> str | None:
+    """A node's string attribute."""
+    return next((attribute.s.decode("utf-8", "replace") for attribute in node.attribute if attribute.name == name), None)
+
+
+def graphs(graph: Any) -> Iterator[Any]:
+    """A graph, and the subgraphs in its nodes' attributes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from graphs(inner)
+
+
+def nodes(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph and of its subgraphs."""
+    return (node for inner in graphs(graph) for node in inner.node)
