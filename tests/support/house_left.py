@@ -10,7 +10,6 @@ CLASSES: set[str] = {
     "Member",
     "Misfit",
     "Output",
-    "Package",
     "Part",
     "Preparation",
     "Refused",
