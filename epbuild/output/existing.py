@@ -1,4 +1,4 @@
-"""Existing files in the place of an output: those that epbuild wrote, and changes since."""
+"""Existing files in the place of an output: what epbuild wrote, what was changed."""
 
 from __future__ import annotations
 

@@ -27,6 +27,5 @@ FIRST_LINES: set[str] = {
     "epbuild.compile.worker.preparations.infer_shapes",
     "epbuild.compile.worker.preparations.quantize",
     "epbuild.compile.worker.preparations.step",
-    "epbuild.output.existing",
     "epbuild.plan.request",
 }
