@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path, PureWindowsPath
 
 from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
-from epbuild.core.errors import PlanError, Problem, nearest
-from epbuild.onnxfile.wire import MalformedModel
+from epbuild.core.errors import PlanError, Problem
 from epbuild.plan.custom_ops import CustomOps, clashes, plan_custom_ops, together
+from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member
 from epbuild.plan.merging import plan_merging
-from epbuild.plan.options import COMPILER_SINCE, TargetPlanner, sharing_refusals
+from epbuild.plan.options import TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
+from epbuild.plan.selection import select_steps
 from epbuild.plan.shapes import input_problems, shape_warnings, sized
 from epbuild.plan.source_problems import in_place_of_graph, source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
@@ -26,9 +26,6 @@ from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe.forms import LAYOUT_FORMS
 from epbuild.recipe.model import CompileSettings, Group, GroupMember, InputShape, ModelSource, Output, Recipe
-
-# The scalars and shapes that models of all kinds have are no weights that anybody shares.
-_NEXT_TO_NOTHING = 0.01
 
 
 def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
@@ -43,7 +40,7 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = la
         work.add_group(group)
     work.add_gathered()
     work.problems += collisions(work.emissions)
-    steps, unmatched = _select(work.steps, selection)
+    steps, unmatched = select_steps(work.steps, selection)
     if not work.problems:
         # Otherwise it may be a wrong target or output that keeps the wanted steps out of the plan.
         work.problems += unmatched
@@ -140,8 +137,8 @@ class _Work:
                     )
                     for reason in sharing_refusals(target)
                 ]
-                self.problems += _unnameable(group, target)
-            self.problems += _too_old(group, target)
+                self.problems += prefix_problems(group, target)
+            self.problems += runtime_problems(group, target)
 
     def add_group(self, group: Group) -> None:
         self.check_group(group)
@@ -165,7 +162,7 @@ class _Work:
                 hint = "Name each model once, or give one of them another 'name'."
                 self.problems.append(Problem("EPB232", message, member.model.where, hint))
             seen.add(name)
-            self.problems += _sizes_of_two(member, self.recipe.models.get(member.model.name))
+            self.problems += size_problems(member, self.recipe.models.get(member.model.name))
             if group.share_weights and settings.embed:
                 where = settings.embed_where or group.where
                 message = f"the group '{group.name}' shares weights and embeds: an embedded context cannot be shared"
@@ -349,7 +346,7 @@ class _Work:
             self._check_sources(self.groups[ident], sources)
             if group.share and all(member.fetched for member in members):
                 if group.group not in lonely:
-                    lonely[group.group] = _lonely(group, sources)
+                    lonely[group.group] = sharing_warnings(group, sources)
                 self.warnings += lonely[group.group]
 
         for ident, verification in self.verifications.items():
@@ -375,32 +372,7 @@ class _Work:
 
 def _settled(settings: CompileSettings, target: PlannedTarget) -> CompileSettings:
     """Compile settings in which all is said that the target decides where the recipe does not."""
-    level = settings.graph_optimization_level or target.graph_optimization_level
-    return replace(settings, graph_optimization_level=level)
-
-
-def _unnameable(group: Group, target: PlannedTarget) -> Iterator[Problem]:
-    """Why members of a sharing group cannot have the node name prefixes that they are to have, each setting once."""
-    places = dict.fromkeys(member.compile.prefix_where for member in group.members if member.compile.node_name_prefix)
-    for ep in target.compiling if len(group.members) > 1 else ():
-        rule = ep.entry.node_names
-        if rule is not None and rule.found_by == "name" and ep.entry.sharing.binaries == "one":
-            for where in places:
-                message = f"the nodes of '{group.name}', which share a context for '{target.name}', cannot be given a prefix: {rule.why}"
-                hint = "Leave node_name_prefix out: in a context that is shared, the nodes have different names already."
-                yield Problem("EPB250", message, where, hint)
-
-
-def _too_old(group: Group, target: PlannedTarget) -> Iterator[Problem]:
-    """What the toolchain's release of ONNX Runtime cannot do with the initializers of a group's members, each setting once."""
-    settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
-    for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
-        message = f"{target.old_runtime}, for '{target.name}', cannot leave initializers in the source"
-        yield Problem("EPB251", message, where, f"Pin onnxruntime {COMPILER_SINCE} or later, or store them inline.")
-    external = (compiled for compiled in settings if compiled.initializers == "external" and compiled.external_threshold > 0)
-    for where in dict.fromkeys(compiled.initializers_where for compiled in external):
-        message = f"{target.old_runtime}, for '{target.name}', writes initializers of any size into the external file"
-        yield Problem("EPB251", message, where, f"Set their threshold to 0, or pin onnxruntime {COMPILER_SINCE} or later.")
+    return replace(settings, graph_optimization_level=settings.graph_optimization_level or target.graph_optimization_level)
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:
@@ -417,16 +389,6 @@ def _asked(model: ModelSource, member: GroupMember) -> dict[str, InputShape]:
     return {**(model.inputs if not model.prepare else {}), **member.inputs}
 
 
-def _sizes_of_two(member: GroupMember, model: ModelSource | None) -> Iterator[Problem]:
-    """That a member is to have other sizes than those that its model is fixed to already."""
-    for name, shape in member.inputs.items():
-        fixed = model.inputs.get(name) if model is not None else None
-        if fixed is not None and fixed.sizes != shape.sizes:
-            message = f"the input '{name}' of '{member.name}' is {list(shape.sizes)} here, and the model fixes it to {list(fixed.sizes)}"
-            hint = "Leave it out of the model's 'inputs', so that each member can have sizes of its own."
-            yield Problem("EPB262", message, shape.where, hint)
-
-
 def _labels(outputs: Iterable[Output]) -> Iterator[str]:
     """What each output is called in the ids of its steps: the form that it has, with a number from the second of that form on."""
     counts: dict[str, int] = {}
@@ -436,53 +398,3 @@ def _labels(outputs: Iterable[Output]) -> Iterator[str]:
             form = f"{LAYOUT_FORMS[output.layout].prefix}{output.pack}"
         counts[form] = number = counts.get(form, 0) + 1
         yield form + (f"-{number}" if number > 1 else "")
-
-
-def _select(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step], list[Problem]]:
-    """The steps that match a glob, and all that they need: whole actions, in the plan's order; and the globs that match nothing."""
-    ordered = list(steps)
-    if not selection:
-        return ordered, []
-    by_id = {step.id: step for step in ordered}
-    by_action: dict[str, list[Step]] = {}
-    for step in ordered:
-        by_action.setdefault(step.action, []).append(step)
-    waiting: list[str] = []
-    unmatched: list[Problem] = []
-    for glob in selection:
-        matching = [ident for ident in by_id if fnmatchcase(ident, glob)]
-        if not matching:
-            hint = nearest(glob, by_id) or "`epbuild plan` lists the steps."
-            unmatched.append(Problem("EPB240", f"no step matches '{glob}'", None, hint))
-        waiting += matching
-    kept: set[str] = set()
-    while waiting:
-        step = by_id[waiting.pop()]
-        for sibling in by_action[step.action]:
-            if sibling.id not in kept:
-                kept.add(sibling.id)
-                waiting += sibling.needs
-    return [step for step in ordered if step.id in kept], unmatched
-
-
-def _lonely(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
-    """A warning for each member of a sharing group that has no weight in common with another, or next to none; none if that is unsure."""
-    from epbuild.onnxfile.weights import most_in_common, read_weights
-
-    try:
-        found = most_in_common({name: read_weights(model.graph, model.external) for name, model in models.items()})
-    except (OSError, MalformedModel):
-        return []  # a compile will say what is wrong with it
-    problems = []
-    for member in group.members if len(found) > 1 else ():
-        most, total = found[member.name]
-        if most and most >= _NEXT_TO_NOTHING * total:
-            continue
-        message = f"the model '{member.name}' has no weight in common with the others of '{group.group}': it shares nothing"
-        if most:
-            message = (
-                f"the model '{member.name}' has less than {_NEXT_TO_NOTHING:.0%} of its weights in common with the others of "
-                f"'{group.group}': it shares next to nothing"
-            )
-        problems.append(Problem("EPB233", message, member.model.path_where))
-    return problems

@@ -1,6 +1,6 @@
 """What is left of each rule of the house: lists that only shrink."""
 
-LONG_FILES: set[str] = {"plan/planner.py"}
+LONG_FILES: set[str] = set()
 CHAINS: dict[str, int] = {}
 CIRCLES: set[str] = set()
 HELPERS: set[str] = {"_read"}

@@ -1,0 +1,73 @@
+"""Problems of the groups of a recipe, and of what their targets can do for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from epbuild.core.errors import Problem
+from epbuild.onnxfile.wire import MalformedModel
+from epbuild.plan.options import COMPILER_SINCE
+from epbuild.plan.sources import SourceModel
+from epbuild.plan.steps import SessionGroup
+from epbuild.plan.target import PlannedTarget
+from epbuild.recipe.model import Group, GroupMember, ModelSource
+
+# The scalars and shapes that models of all kinds have are no weights that anybody shares.
+_NEXT_TO_NOTHING = 0.01
+
+
+def prefix_problems(group: Group, target: PlannedTarget) -> Iterator[Problem]:
+    """Why members of a sharing group cannot have the node name prefixes that they are to have, each setting once."""
+    places = dict.fromkeys(member.compile.prefix_where for member in group.members if member.compile.node_name_prefix)
+    for ep in target.compiling if len(group.members) > 1 else ():
+        rule = ep.entry.node_names
+        if rule is not None and rule.found_by == "name" and ep.entry.sharing.binaries == "one":
+            for where in places:
+                message = f"the nodes of '{group.name}', which share a context for '{target.name}', cannot be given a prefix: {rule.why}"
+                hint = "Leave node_name_prefix out: in a context that is shared, the nodes have different names already."
+                yield Problem("EPB250", message, where, hint)
+
+
+def runtime_problems(group: Group, target: PlannedTarget) -> Iterator[Problem]:
+    """What the toolchain's release of ONNX Runtime cannot do with the initializers of a group's members, each setting once."""
+    settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
+    for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
+        message = f"{target.old_runtime}, for '{target.name}', cannot leave initializers in the source"
+        yield Problem("EPB251", message, where, f"Pin onnxruntime {COMPILER_SINCE} or later, or store them inline.")
+    external = (compiled for compiled in settings if compiled.initializers == "external" and compiled.external_threshold > 0)
+    for where in dict.fromkeys(compiled.initializers_where for compiled in external):
+        message = f"{target.old_runtime}, for '{target.name}', writes initializers of any size into the external file"
+        yield Problem("EPB251", message, where, f"Set their threshold to 0, or pin onnxruntime {COMPILER_SINCE} or later.")
+
+
+def size_problems(member: GroupMember, model: ModelSource | None) -> Iterator[Problem]:
+    """That a member is to have other sizes than those that its model is fixed to already."""
+    for name, shape in member.inputs.items():
+        fixed = model.inputs.get(name) if model is not None else None
+        if fixed is not None and fixed.sizes != shape.sizes:
+            message = f"the input '{name}' of '{member.name}' is {list(shape.sizes)} here, and the model fixes it to {list(fixed.sizes)}"
+            hint = "Leave it out of the model's 'inputs', so that each member can have sizes of its own."
+            yield Problem("EPB262", message, shape.where, hint)
+
+
+def sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> list[Problem]:
+    """A warning for each member of a sharing group that has no weight in common with another, or next to none; none if that is unsure."""
+    from epbuild.onnxfile.weights import most_in_common, read_weights
+
+    try:
+        found = most_in_common({name: read_weights(model.graph, model.external) for name, model in models.items()})
+    except (OSError, MalformedModel):
+        return []  # a compile will say what is wrong with it
+    problems = []
+    for member in group.members if len(found) > 1 else ():
+        most, total = found[member.name]
+        if most and most >= _NEXT_TO_NOTHING * total:
+            continue
+        message = f"the model '{member.name}' has no weight in common with the others of '{group.group}': it shares nothing"
+        if most:
+            message = (
+                f"the model '{member.name}' has less than {_NEXT_TO_NOTHING:.0%} of its weights in common with the others of "
+                f"'{group.group}': it shares next to nothing"
+            )
+        problems.append(Problem("EPB233", message, member.model.path_where))
+    return problems

@@ -1,0 +1,36 @@
+"""The selection of steps by globs over their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from epbuild.core.errors import Problem, nearest
+from epbuild.plan.steps import Step
+
+
+def select_steps(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step], list[Problem]]:
+    """The steps that match a glob, and all that they need: whole actions, in the plan's order; and the globs that match nothing."""
+    ordered = list(steps)
+    if not selection:
+        return ordered, []
+    by_id = {step.id: step for step in ordered}
+    by_action: dict[str, list[Step]] = {}
+    for step in ordered:
+        by_action.setdefault(step.action, []).append(step)
+    waiting: list[str] = []
+    unmatched: list[Problem] = []
+    for glob in selection:
+        matching = [ident for ident in by_id if fnmatchcase(ident, glob)]
+        if not matching:
+            hint = nearest(glob, by_id) or "`epbuild plan` lists the steps."
+            unmatched.append(Problem("EPB240", f"no step matches '{glob}'", None, hint))
+        waiting += matching
+    kept: set[str] = set()
+    while waiting:
+        step = by_id[waiting.pop()]
+        for sibling in by_action[step.action]:
+            if sibling.id not in kept:
+                kept.add(sibling.id)
+                waiting += sibling.needs
+    return [step for step in ordered if step.id in kept], unmatched
