@@ -17,6 +17,7 @@ from worker_words import WorkerWords
 
 import epbuild
 from epbuild.cache.location import toolchain_directory
+from epbuild.catalog.preparations import preparation
 from epbuild.core.errors import Problem
 from epbuild.toolchain.process import supervise
 from epbuild.toolchain.provision import Requirements, provision
@@ -62,6 +63,7 @@ class Bench:
             "source": "in/model.onnx",
             "output": "out/model.onnx",
             "options": options,
+            "settings": dict(preparation(kind).settings),
             "files": {"calibration": samples} if samples else {},
         }
         (staging / "request.json").write_text(json.dumps(request), encoding="utf-8")
