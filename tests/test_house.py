@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from house_left import CHAINS, CIRCLES, CLASSES, FIRST_LINES, HELPERS, LONG_FILES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "epbuild"
@@ -63,16 +62,16 @@ def test_no_import_hides_a_circle() -> None:
     graph = {name: {found for found in imports(name) if found in modules() and found != name} for name in modules()}
     while leaves := {name for name, found in graph.items() if not found}:
         graph = {name: found - leaves for name, found in graph.items() if name not in leaves}
-    assert graph.keys() <= CIRCLES
+    assert sorted(graph) == []
 
 
 def test_no_file_is_a_tower() -> None:
-    long = {
+    long = [
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
         if len(path.read_text(encoding="utf-8").splitlines()) > 400
-    }
-    assert long <= LONG_FILES
+    ]
+    assert long == []
 
 
 @pytest.mark.parametrize("name", sorted({room(name) for name in modules()} - {"epbuild"}))
@@ -84,7 +83,7 @@ def test_no_import_chain_inside_a_room_is_long(name: str) -> None:
             default=0,
         )
 
-    assert max(chain(module) for module in modules() if room(module) == name) <= CHAINS.get(name, LONGEST_CHAIN)
+    assert max(chain(module) for module in modules() if room(module) == name) <= LONGEST_CHAIN
 
 
 def test_what_has_a_name_of_its_own_is_there_once() -> None:
@@ -95,7 +94,7 @@ def test_what_has_a_name_of_its_own_is_there_once() -> None:
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("_")
     )
-    assert {name for name, count in found.items() if count > 4} <= HELPERS
+    assert [name for name, count in found.items() if count > 4] == []
 
 
 def test_a_class_has_a_name_of_its_own() -> None:
@@ -105,10 +104,10 @@ def test_a_class_has_a_name_of_its_own() -> None:
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 found[node.name].add(room(name))
-    assert {name for name, rooms in found.items() if len(rooms) > 1} <= CLASSES
+    assert {name: rooms for name, rooms in found.items() if len(rooms) > 1} == {}
 
 
 def test_a_module_says_what_it_is_in_one_line() -> None:
     """A noun phrase of at most 80 characters; what else there is to know comes below it."""
     first = {name: (ast.get_docstring(tree) or "").split("\n")[0] for name, tree in modules().items()}
-    assert {name for name, line in first.items() if not 0 < len(line) <= 80} <= FIRST_LINES
+    assert {name: line for name, line in first.items() if not 0 < len(line) <= 80} == {}

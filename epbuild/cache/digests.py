@@ -61,7 +61,7 @@ class StatMemory(Protocol):
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _FileReading:
     key: StatKey
     digest: str
     lasting: bool
@@ -150,10 +150,10 @@ def unchanged(path: Path, key: StatKey) -> bool:
         return False
 
 
-def _read_all(paths: list[Path], large: int) -> list[_Reading | StoreError]:
+def _read_all(paths: list[Path], large: int) -> list[_FileReading | StoreError]:
     """Every file's reading, in order; the first `large` of them are large."""
 
-    def read(batch: list[Path]) -> list[_Reading | StoreError]:
+    def read(batch: list[Path]) -> list[_FileReading | StoreError]:
         return [_attempt(path, ahead=large < _THREADS) for path in batch]
 
     batches = [[path] for path in paths[:large]]
@@ -169,21 +169,21 @@ def _read_all(paths: list[Path], large: int) -> list[_Reading | StoreError]:
         pool.shutdown(cancel_futures=True)
 
 
-def _attempt(path: Path, *, ahead: bool) -> _Reading | StoreError:
+def _attempt(path: Path, *, ahead: bool) -> _FileReading | StoreError:
     try:
         return _read(path, ahead=ahead)
     except StoreError as error:
         return error
 
 
-def _read(path: Path, *, ahead: bool) -> _Reading:
+def _read(path: Path, *, ahead: bool) -> _FileReading:
     for _ in range(_ATTEMPTS):
         before = StatKey.of(path, _status(path))
         started_ns = time.time_ns()
         with explained(f"read {path}", code="EPB504", elsewhere=None), path.open("rb", buffering=0) as file:
             digest = hash_stream(file, ahead=ahead).digest
         if StatKey.of(path, _status(path)) == before:
-            return _Reading(before, digest, lasting=before.settled(started_ns))
+            return _FileReading(before, digest, lasting=before.settled(started_ns))
     problem = Problem(
         "EPB505",
         f"{path} changes while it is read.",

@@ -49,7 +49,7 @@ class PreparationOption:
 
 
 @dataclass(frozen=True)
-class Preparation:
+class PreparationEntry:
     """One kind of built-in preparation."""
 
     kind: str
@@ -92,12 +92,12 @@ def preparation_kinds() -> tuple[str, ...]:
     return tuple(_all())
 
 
-def preparation(kind: str) -> Preparation:
+def preparation(kind: str) -> PreparationEntry:
     """What is known of a kind; raises KeyError for one that there is not."""
     return _all()[kind]
 
 
-def check_options(kind: Preparation, given: object) -> tuple[dict[str, Any], list[OptionFault]]:
+def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any], list[OptionFault]]:
     """The options of a preparation with the defaults that a step must not leave to the library, and what is wrong with them.
 
     `given` is what the recipe has after the kind: a mapping, a value for the option that `short` names, or None. With faults, the
@@ -132,7 +132,7 @@ def _whole(value: Any) -> Any:
     return int(value)
 
 
-def _choice_faults(kind: Preparation, given: Mapping[str, Any]) -> Iterable[OptionFault]:
+def _choice_faults(kind: PreparationEntry, given: Mapping[str, Any]) -> Iterable[OptionFault]:
     there = [name for name in kind.one_of if name in given]
     names = " or ".join(f"'{name}'" for name in kind.one_of or kind.any_of)
     if kind.one_of and not there:
@@ -148,7 +148,7 @@ def _choice_faults(kind: Preparation, given: Mapping[str, Any]) -> Iterable[Opti
             yield OptionFault((name,), message, f"Add '{needed}: true', or leave it out.", of_name=True)
 
 
-def _meanings(kind: Preparation, names: Iterable[str]) -> str:
+def _meanings(kind: PreparationEntry, names: Iterable[str]) -> str:
     return " ".join(f"{name}: {kind.options[name].meaning}" for name in names)
 
 
@@ -256,12 +256,12 @@ def _document() -> dict[str, Any]:
 
 
 @cache
-def _all() -> dict[str, Preparation]:
+def _all() -> dict[str, PreparationEntry]:
     return {kind: _preparation(kind, row) for kind, row in _document()["kinds"].items()}
 
 
-def _preparation(kind: str, row: Mapping[str, Any]) -> Preparation:
-    return read_row(Preparation, row, kind=kind, options=_options(row["options"]))
+def _preparation(kind: str, row: Mapping[str, Any]) -> PreparationEntry:
+    return read_row(PreparationEntry, row, kind=kind, options=_options(row["options"]))
 
 
 def _options(table: Mapping[str, Any]) -> dict[str, PreparationOption]:

@@ -30,7 +30,7 @@ from epbuild.plan.planner import problems_of_the_rest
 from epbuild.plan.sources import find_source
 from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
 from epbuild.recipe.load import load
-from epbuild.recipe.model import ModelSource, Recipe, Toolchain
+from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.environment import prepare, ready
 from epbuild.toolchain.lock_changes import LockChange, changes
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package, plain_name
@@ -170,7 +170,7 @@ class _Maker:
 
     # -- Toolchains ----------------------------------------------------------------------------------------------------
 
-    def _toolchain(self, toolchain: Toolchain) -> LockedToolchain:
+    def _toolchain(self, toolchain: ToolchainSpec) -> LockedToolchain:
         begin = time.monotonic()
         before = self.old.toolchains.get(toolchain.name, LockedToolchain())
         platforms = self._resolved(toolchain, before) if toolchain.interpreter is None else self._installed(toolchain, before)
@@ -179,7 +179,7 @@ class _Maker:
             self.progress.report(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
         return LockedToolchain(asked(toolchain), platforms)
 
-    def _resolved(self, toolchain: Toolchain, before: LockedToolchain) -> dict[str, LockedEnvironment]:
+    def _resolved(self, toolchain: ToolchainSpec, before: LockedToolchain) -> dict[str, LockedEnvironment]:
         """The platforms of a toolchain that epbuild makes, each with what its requirements come to there."""
         old = {
             platform: found for platform, found in before.platforms.items() if platform in PLATFORMS and not found.is_installed
@@ -205,7 +205,7 @@ class _Maker:
             found[platform] = _with_files_of(old.get(platform), resolved)
         return found
 
-    def _as_before(self, toolchain: Toolchain, old: Mapping[str, LockedEnvironment]) -> Toolchain:
+    def _as_before(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
         """A toolchain that leaves its Python open, with the one that it was locked for: its user may run another."""
         pythons = {environment.python for environment in old.values()}
         if toolchain.python is not None or self.upgrade.everything or len(pythons) != 1:
@@ -213,7 +213,7 @@ class _Maker:
         python = pythons.pop().replace("-", "@")
         return replace(toolchain, python=python) if named_python(python) else toolchain
 
-    def _installed(self, toolchain: Toolchain, before: LockedToolchain) -> dict[str, LockedEnvironment]:
+    def _installed(self, toolchain: ToolchainSpec, before: LockedToolchain) -> dict[str, LockedEnvironment]:
         """What the environment of an interpreter holds here, and what was found elsewhere, which cannot be looked at from here."""
         kept = before.platforms if before.requires == asked(toolchain) else {}
         platforms = {platform: found for platform, found in kept.items() if found.is_installed}
@@ -239,7 +239,7 @@ class _Maker:
             found.append(_settled(before.get(requirement) if keeps else None, release))
         return tuple(sorted(found))
 
-    def _model(self, model: ModelSource, wheels: Sequence[Package]) -> LockedModel:
+    def _model(self, model: ModelSpec, wheels: Sequence[Package]) -> LockedModel:
         """A remote model by its digests: what the recipe pins, where it has to pin all; else what it is."""
         if model.sha256 is not None and not is_immutable(parse_address(model.path)):
             return LockedModel(model.sha256, model.data_sha256)

@@ -15,7 +15,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import PackageAddress, parse_address
-from epbuild.recipe.model import ModelSource, Recipe, Toolchain
+from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.lock_facts import Lock, LockedModel, LockedToolchain
 from epbuild.toolchain.resolve import asked, named_python
 
@@ -92,7 +92,7 @@ def catalog_facts(recipe: Recipe) -> dict[str, str]:
     return facts
 
 
-def entries_in(recipe: Recipe, toolchain: Toolchain) -> list[EpEntry]:
+def entries_in(recipe: Recipe, toolchain: ToolchainSpec) -> list[EpEntry]:
     """The EPs that the recipe's targets look for in a toolchain; raises what `catalog_facts` does."""
     catalog = Catalog.with_files(recipe.directory / reference.name for reference in recipe.catalogs)
     targets = [target for target in recipe.targets.values() if target.toolchain.name == toolchain.name]
@@ -100,15 +100,15 @@ def entries_in(recipe: Recipe, toolchain: Toolchain) -> list[EpEntry]:
     return [_entry(catalog, name, toolchain) for name in sorted(names)]
 
 
-def remote_models(recipe: Recipe) -> dict[str, ModelSource]:
+def remote_models(recipe: Recipe) -> dict[str, ModelSpec]:
     """The remote models that some group uses, by name: the others are never fetched."""
     used = {member.model.name for group in recipe.groups.values() for member in group.members}
     return {name: model for name, model in recipe.models.items() if name in used and model.is_remote}
 
 
-def releases_of_models(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSource]]:
+def releases_of_models(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelSpec]]:
     """The releases whose wheels models are taken from, by requirement; each with an address in it, and the first model of it."""
-    releases: dict[str, tuple[PackageAddress, ModelSource]] = {}
+    releases: dict[str, tuple[PackageAddress, ModelSpec]] = {}
     for model in remote_models(recipe).values():
         address = parse_address(model.path)
         if isinstance(address, PackageAddress):
@@ -116,11 +116,11 @@ def releases_of_models(recipe: Recipe) -> dict[str, tuple[PackageAddress, ModelS
     return releases
 
 
-def _entry(catalog: Catalog, ep: str, toolchain: Toolchain) -> EpEntry:
+def _entry(catalog: Catalog, ep: str, toolchain: ToolchainSpec) -> EpEntry:
     return catalog.entry(ep, (requirement.distribution for requirement in toolchain.requirements))
 
 
-def _toolchain_reason(toolchain: Toolchain, locked: LockedToolchain, lock: str) -> str | None:
+def _toolchain_reason(toolchain: ToolchainSpec, locked: LockedToolchain, lock: str) -> str | None:
     name, environments = toolchain.name, locked.platforms
     new = [text for text in asked(toolchain) if _plain(text) not in map(_plain, locked.requires)]
     gone = [text for text in locked.requires if _plain(text) not in map(_plain, asked(toolchain))]
@@ -166,7 +166,7 @@ def _revisions(then: str, now: str) -> str:
     return f"revision {old} then, {new} now" if old != new else f"revision {old} has other content"
 
 
-def _model_reason(model: ModelSource, locked: LockedModel | None, lock: str) -> str | None:
+def _model_reason(model: ModelSpec, locked: LockedModel | None, lock: str) -> str | None:
     if locked is None:
         return f"the remote model '{model.name}' is not in {lock}"
     if model.sha256 and model.sha256 != locked.graph:

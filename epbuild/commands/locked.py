@@ -19,7 +19,7 @@ from epbuild.core.errors import EpbuildError, PlanError, Position, Problem, Tool
 from epbuild.core.safepath import read_regular
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.steps import Plan
-from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.toolchain.environment import Environment
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class HeldLock:
         found = digests.of_many(path for _, files in fetched for path in files.all)
         return [problem for model, files in fetched for problem in self._other_model(model, files, found)]
 
-    def _other_model(self, model: ModelSource, files: ModelFiles, digests: Mapping[Path, str]) -> list[Problem]:
+    def _other_model(self, model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> list[Problem]:
         locked = self.lock.models.get(model.name) if self.lock else None
         if locked is None:  # which is reported already
             return []
@@ -102,7 +102,7 @@ def lock_path(recipe: Path) -> Path:
 
 def check_lock(recipe: Recipe) -> None:
     """Raises PlanError unless there is a lock that fits the recipe, as far as can be known without looking at anything else."""
-    _fitting(recipe, _read(recipe), strict=True)
+    _fitting(recipe, _lock_beside(recipe), strict=True)
 
 
 def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
@@ -112,7 +112,7 @@ def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """
     if not any(model.is_remote for model in recipe.models.values()):
         return {}
-    lock = _read(recipe)
+    lock = _lock_beside(recipe)
     if lock is None or lock.recipe != recipe.name:
         return {}
     return {release.requirement: release.files for release in lock.wheels}
@@ -120,7 +120,7 @@ def locked_wheels(recipe: Recipe) -> dict[str, tuple[str, ...]]:
 
 def hold_lock(recipe: Recipe, plan: Plan, *, strict: bool) -> HeldLock:
     """What of the recipe's lock holds for a plan of it. Raises PlanError for a lock that cannot be read; if `strict`, for any misfit."""
-    path, lock = lock_path(recipe.file), _read(recipe)
+    path, lock = lock_path(recipe.file), _lock_beside(recipe)
     unfit = _fitting(recipe, lock, strict=strict)
     if lock is None:
         return HeldLock(path)
@@ -166,7 +166,7 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
     return found
 
 
-def _read(recipe: Recipe) -> Lock | None:
+def _lock_beside(recipe: Recipe) -> Lock | None:
     """The recipe's lock; None where there is none. Raises PlanError (EPB242) for one that cannot be read."""
     path = lock_path(recipe.file)
     try:

@@ -20,14 +20,14 @@ from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
-from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.environment import prepare, ready
 
 _VALID = "valid recipe"
 
-Fetch = Callable[[RemoteModels, ModelSource], Path]
+Fetch = Callable[[RemoteModels, ModelSpec], Path]
 """Brings a remote model here."""
 
 

@@ -1,4 +1,4 @@
-"""`run --rebuild-and-compare`: results made again, and compared with the cached ones.
+"""`run --rebuild-and-compare`: results made again, compared with cached ones.
 
 They are made in a fresh place and a fresh process. Where they differ, both are kept, beside the workspace's logs. Nothing of what is made
 again goes into the store or the records.

@@ -15,7 +15,7 @@ from epbuild.core.digest import document_digest
 from epbuild.core.errors import PlanError, StoreError
 from epbuild.engine.events import Progress
 from epbuild.recipe.address import PackageAddress
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 
 _TOLD_SECONDS = 0.2
 
@@ -31,13 +31,13 @@ class RemoteModels:
     only_checked: bool = False
     """Whether what was fetched before is no answer for a release in `wheels`, unless it was one of these then."""
 
-    def known(self, model: ModelSource) -> Path | None:
+    def known(self, model: ModelSpec) -> Path | None:
         """Where a model was put when it was last fetched, if it is still there; asks nothing of the network."""
         remembered = self.workspace.fact(_fact(model))
         graph = Path(remembered) if remembered else None
         return graph if graph is not None and graph.is_file() else None
 
-    def fetched(self, model: ModelSource, progress: Progress, cancelled: threading.Event) -> Path:
+    def fetched(self, model: ModelSpec, progress: Progress, cancelled: threading.Event) -> Path:
         """Where a model is, which is fetched if it is not there. Raises PlanError, FetchError and StoreError."""
         known = self.known(model)
         if known is not None and not self.only_checked:
@@ -70,7 +70,7 @@ class RemoteModels:
         return remote.graph
 
 
-def wheels_of(address: PackageAddress, model: ModelSource) -> tuple[str, ...]:
+def wheels_of(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:
     """The SHA-256 of each wheel of a release that `model` is taken from. Raises StoreError (EPB320, EPB322)."""
     from epbuild.fetch.wheels import wheel_digests
 
@@ -80,13 +80,13 @@ def wheels_of(address: PackageAddress, model: ModelSource) -> tuple[str, ...]:
         raise _placed(error, model) from error
 
 
-def _placed(error: PlanError | StoreError, model: ModelSource) -> PlanError | StoreError:
+def _placed(error: PlanError | StoreError, model: ModelSpec) -> PlanError | StoreError:
     """The error, with the place of the model's path."""
     kind = PlanError if isinstance(error, PlanError) else StoreError
     return kind(*(replace(problem, where=model.path_where) for problem in error.problems))
 
 
-def _fact(model: ModelSource) -> str:
+def _fact(model: ModelSpec) -> str:
     """What a model's place is remembered under: a digest, since the query of an address may hold a secret."""
     asked = {"path": model.path, "sha256": model.sha256, "data": dict(model.data_sha256)}
     return f"remote {document_digest(asked)}"

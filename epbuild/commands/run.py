@@ -32,7 +32,7 @@ from epbuild.plan.possible import obstacles
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan
-from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.orphans import Outputs
 from epbuild.survey.snapshot import SnapshotInputs, clock, forget, own_files, take
@@ -51,7 +51,7 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
     progress = Serialised(progress)
     stop = cancelled or threading.Event()
 
-    def fetch(remote: RemoteModels, model: ModelSource) -> Path:
+    def fetch(remote: RemoteModels, model: ModelSpec) -> Path:
         known = remote.known(model)
         if known is not None:
             return known

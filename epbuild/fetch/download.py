@@ -20,7 +20,7 @@ from epbuild.fetch.failures import missing_package, unreachable, wrong_content
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.partial import Partial
-from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Source
+from epbuild.fetch.transfer import Interrupted, MissingPackage, Source, TransferRefused
 from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 
@@ -122,7 +122,7 @@ class _Attempts:
                     raise Cancelled(str(self._address)) from interruption
             except HttpCancelled as cancellation:
                 raise Cancelled(str(self._address)) from cancellation
-            except Refused as refusal:
+            except TransferRefused as refusal:
                 raise unreachable(self._address, refusal, self._partial.size) from refusal
             except MissingPackage as missing:
                 raise missing_package(self._address, missing) from missing

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from epbuild.core.errors import PlanError, Problem, StoreError
-from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused
+from epbuild.fetch.transfer import Interrupted, MissingPackage, TransferRefused
 from epbuild.recipe.address import Address, PackageAddress
 
 
@@ -14,7 +14,7 @@ class FetchError(StoreError):
     """A remote file cannot be had, or is not the one that was meant (EPB510 to EPB512, EPB320 to EPB322)."""
 
 
-def unreachable(address: Address, cause: Interrupted | Refused, kept: int) -> FetchError:
+def unreachable(address: Address, cause: Interrupted | TransferRefused, kept: int) -> FetchError:
     """The file cannot be reached, or the server refuses to give it (EPB510)."""
     going_on = f" The {kept} bytes that have arrived are kept." if kept and isinstance(cause, Interrupted) else ""
     hint = f"{cause.hint}{going_on}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from epbuild.fetch.transfer import Interrupted, MissingPackage, Refused, Reply
+from epbuild.fetch.transfer import Interrupted, MissingPackage, Reply, TransferRefused
 from epbuild.recipe.address import ObjectAddress
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -84,20 +84,20 @@ class ObjectSource:
         except (exceptions.BaseError, OSError) as error:
             raise self._explained(error) from error
 
-    def _explained(self, error: Exception) -> Interrupted | Refused:
+    def _explained(self, error: Exception) -> Interrupted | TransferRefused:
         from obstore import exceptions
 
         if isinstance(error, exceptions.PreconditionError):
             return Interrupted("the object was replaced while it was read")
         if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
-            return Refused("there is no such object", "Check the address.")
+            return TransferRefused("there is no such object", "Check the address.")
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
-            return Refused("the server refuses access", f"Check {self._variables}.")
+            return TransferRefused("the server refuses access", f"Check {self._variables}.")
         if _NO_RANGES.search(str(error)):  # what was tried after the line was cut
             return Interrupted("the line was cut, and the server gives no part of an object")
         if isinstance(error, exceptions.GenericError):
             return Interrupted(_first_line(error), f"Check the network, and {self._variables}; then run again.")
-        return Refused(_first_line(error), f"Check {self._variables}.")
+        return TransferRefused(_first_line(error), f"Check {self._variables}.")
 
     @property
     def _variables(self) -> str:
@@ -118,7 +118,7 @@ class ObjectSource:
             )
         except (exceptions.BaseError, ValueError) as error:
             # Nothing was asked of the network yet: what the environment has is wrong or not enough.
-            raise Refused(_first_line(error), f"Set {self._variables}.") from error
+            raise TransferRefused(_first_line(error), f"Set {self._variables}.") from error
 
 
 def _first_line(error: Exception) -> str:

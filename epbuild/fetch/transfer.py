@@ -15,7 +15,7 @@ class Interrupted(Exception):
         super().__init__(reason)
 
 
-class Refused(Exception):
+class TransferRefused(Exception):
     """The transfer failed for good: there is no such file, or this user may not read it. `hint` is what to do about it."""
 
     def __init__(self, reason: str, hint: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from epbuild.core.http import HttpClient, Unreachable, may_pass
-from epbuild.fetch.transfer import Interrupted, Refused, Reply
+from epbuild.fetch.transfer import Interrupted, Reply, TransferRefused
 
 _CHUNK_BYTES = 256 * 1024
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
@@ -44,7 +44,7 @@ class WebSource:
             response.close()
             if resuming:
                 return self.open(0, None)
-            raise Refused("the server answered with a part of the file, which was not asked for", _CHECK_ADDRESS)
+            raise TransferRefused("the server answered with a part of the file, which was not asked for", _CHECK_ADDRESS)
         return Reply(begins, total, _validator(response.headers), self._chunks(response, begins, total), close=response.close)
 
     def _chunks(self, response: Any, at: int, total: int | None) -> Iterator[bytes]:
@@ -82,12 +82,12 @@ def _validator(headers: Mapping[str, str]) -> str | None:
     return found if found and found.isascii() and found.isprintable() else None  # it is sent back, as a header
 
 
-def _answered(status: int, reason: str) -> Interrupted | Refused:
+def _answered(status: int, reason: str) -> Interrupted | TransferRefused:
     message = f"the server answered {status} {reason}".rstrip()
     if may_pass(status):
         return Interrupted(message)
-    return Refused(message, _CHECK_ACCESS if status in (401, 403, 407) else _CHECK_ADDRESS)
+    return TransferRefused(message, _CHECK_ACCESS if status in (401, 403, 407) else _CHECK_ADDRESS)
 
 
-def _explained(failure: Unreachable) -> Interrupted | Refused:
-    return Interrupted(str(failure), failure.hint) if failure.may_pass else Refused(str(failure), failure.hint)
+def _explained(failure: Unreachable) -> Interrupted | TransferRefused:
+    return Interrupted(str(failure), failure.hint) if failure.may_pass else TransferRefused(str(failure), failure.hint)

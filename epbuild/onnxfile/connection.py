@@ -22,7 +22,7 @@ class Connection(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Member:
+class ConnectedModel:
     """One of the models that are to be connected; `label` is what messages call it."""
 
     path: Path
@@ -30,7 +30,7 @@ class Member:
     header: ModelHeader
 
 
-def read_connection(text: str, members: Sequence[Member]) -> Connection:
+def read_connection(text: str, members: Sequence[ConnectedModel]) -> Connection:
     """The connection that `MODEL.OUTPUT=MODEL.INPUT` means, where MODEL is a file's stem or the model's number, from 1.
 
     Stems and names may have dots and equals signs: what counts is which reading names things that exist. Raises ChangeRefused
@@ -56,7 +56,7 @@ def read_connection(text: str, members: Sequence[Member]) -> Connection:
     raise ChangeRefused(Problem("EPB627", message, None, f"The models are {stems}."))
 
 
-def same_names(members: Sequence[Member]) -> tuple[Connection, ...]:
+def same_names(members: Sequence[ConnectedModel]) -> tuple[Connection, ...]:
     """Each input with the output of its name in the nearest model before, where there is one."""
     found = []
     for target, member in enumerate(members):
@@ -67,7 +67,7 @@ def same_names(members: Sequence[Member]) -> tuple[Connection, ...]:
     return tuple(found)
 
 
-def check_connections(members: Sequence[Member], connections: Sequence[Connection]) -> None:
+def check_connections(members: Sequence[ConnectedModel], connections: Sequence[Connection]) -> None:
     """Raises ChangeRefused (EPB627, EPB628) for the first connection that cannot be made."""
     fed = set()
     for connection in connections:
@@ -108,7 +108,7 @@ def shown(value: ValueInfo) -> str:
     return f"{kind}[{shape}]"
 
 
-def _ends(text: str, members: Sequence[Member]) -> list[tuple[int, str]]:
+def _ends(text: str, members: Sequence[ConnectedModel]) -> list[tuple[int, str]]:
     """The model and the value's name that `text` may mean."""
     return [
         (number, text[len(name) + 1 :])
@@ -118,7 +118,7 @@ def _ends(text: str, members: Sequence[Member]) -> list[tuple[int, str]]:
     ]
 
 
-def _check_ends(members: Sequence[Member], connection: Connection) -> tuple[ValueInfo, ValueInfo]:
+def _check_ends(members: Sequence[ConnectedModel], connection: Connection) -> tuple[ValueInfo, ValueInfo]:
     output, value = _output(members, connection), _input(members, connection)
     if output is None:
         source = members[connection.source]
@@ -131,11 +131,11 @@ def _check_ends(members: Sequence[Member], connection: Connection) -> tuple[Valu
     return output, value
 
 
-def _output(members: Sequence[Member], connection: Connection) -> ValueInfo | None:
+def _output(members: Sequence[ConnectedModel], connection: Connection) -> ValueInfo | None:
     return _value(members[connection.source].header.outputs, connection.output)
 
 
-def _input(members: Sequence[Member], connection: Connection) -> ValueInfo | None:
+def _input(members: Sequence[ConnectedModel], connection: Connection) -> ValueInfo | None:
     return _value(members[connection.target].header.inputs, connection.input)
 
 

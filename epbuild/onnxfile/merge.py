@@ -12,13 +12,13 @@ from typing import Any
 
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference
-from epbuild.onnxfile.connection import Connection, Member, check_connections, fits, same_names, shown
+from epbuild.onnxfile.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT
 from epbuild.onnxfile.epcontext import resolve
 from epbuild.onnxfile.equal_values import equal_inputs
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ValueInfo
-from epbuild.onnxfile.naming import Part, connect, name_nodes, rename
+from epbuild.onnxfile.naming import GraphPart, connect, name_nodes, rename
 from epbuild.onnxfile.packaging import find_binary, find_data, other_users, read_compiled
 from epbuild.onnxfile.protos import is_context, nodes, text_of
 from epbuild.onnxfile.refusal import ChangeRefused
@@ -69,7 +69,7 @@ def merge_models(
     import onnx
 
     parts = [
-        Part(item.label, prefix, onnx.load(item.path, load_external_data=False), not _is_shared(item), tolerances)
+        GraphPart(item.label, prefix, onnx.load(item.path, load_external_data=False), not _is_shared(item), tolerances)
         for item, (_, prefix) in zip(opened, inputs, strict=True)
     ]
     connect(parts, joined)
@@ -88,30 +88,30 @@ def merge_models(
     return Merged(destination, tuple(destination.parent / name for name in files), joined, shared, tuple(notes))
 
 
-def members_of(paths: Sequence[Path]) -> tuple[Member, ...]:
+def members_of(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
     """The compiled models at `paths`. Raises VerifyError (EPB600, EPB602), ChangeRefused (EPB620)."""
     seen = Counter[Path]()
     members = []
     for path in paths:
         seen[path] += 1
-        members.append(Member(path, str(path) if seen[path] == 1 else f"{path} ({seen[path]})", read_compiled(path)))
+        members.append(ConnectedModel(path, str(path) if seen[path] == 1 else f"{path} ({seen[path]})", read_compiled(path)))
     return tuple(members)
 
 
-def _is_shared(item: Member) -> bool:
+def _is_shared(item: ConnectedModel) -> bool:
     """Whether another model refers to a context binary of this one: the context has graphs for both then."""
     binaries = [find_binary(item.path, node) for node in item.header.ep_context_nodes if node.reference is not None]
     return any(other_users(binary, item.path.parent, [item.path])[0] for binary in binaries)
 
 
-def _check_size(opened: Sequence[Member]) -> None:
+def _check_size(opened: Sequence[ConnectedModel]) -> None:
     size = sum(item.path.stat().st_size for item in opened)
     if size > PROTOBUF_LIMIT - _NAMES:
         message = f"the merged model would have {size:,} bytes, and no reader takes a model over 2 GiB"
         raise ChangeRefused(Problem("EPB623", message, None, "Extract the embedded contexts first: epbuild relink --extract."))
 
 
-def _check_contexts(opened: Sequence[Member], tolerances: Tolerances) -> None:
+def _check_contexts(opened: Sequence[ConnectedModel], tolerances: Tolerances) -> None:
     """Refuses more compiled contexts than an EP loads from one model."""
     contexts: dict[str, dict[object, str]] = {}
     for number, item in enumerate(opened):
@@ -130,9 +130,9 @@ def _check_contexts(opened: Sequence[Member], tolerances: Tolerances) -> None:
             raise ChangeRefused(Problem("EPB626", message, None, "Keep them in models of their own."))
 
 
-def _check_shared_inputs(parts: Sequence[Part], opened: Sequence[Member]) -> tuple[str, ...]:
+def _check_shared_inputs(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel]) -> tuple[str, ...]:
     """The inputs that are one in the merged model, which must be of one type."""
-    first: dict[str, tuple[Member, ValueInfo]] = {}
+    first: dict[str, tuple[ConnectedModel, ValueInfo]] = {}
     shared: dict[str, None] = {}
     for part, item in zip(parts, opened, strict=True):
         for value in item.header.inputs:
@@ -149,7 +149,7 @@ def _check_shared_inputs(parts: Sequence[Part], opened: Sequence[Member]) -> tup
     return tuple(shared)
 
 
-def _assemble(parts: Sequence[Part], opened: Sequence[Member], notes: list[str]) -> Any:
+def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], notes: list[str]) -> Any:
     """The merged model, less its nodes: these are still to learn where their contexts are."""
     from onnx import ModelProto
 
@@ -190,7 +190,7 @@ def _assemble(parts: Sequence[Part], opened: Sequence[Member], notes: list[str])
     return merged
 
 
-def _check_equal_inputs(parts: Sequence[Part], merged: Any) -> None:
+def _check_equal_inputs(parts: Sequence[GraphPart], merged: Any) -> None:
     """Refuses one value for two inputs of one EPContext node, whatever is between them."""
     owned = [(part.label, node) for part in parts for node in part.proto.graph.node]
     for number, first, second in equal_inputs([node for _, node in owned], merged.graph.initializer):
@@ -204,7 +204,7 @@ def _check_equal_inputs(parts: Sequence[Part], merged: Any) -> None:
         raise ChangeRefused(Problem("EPB626", message, None, hint))
 
 
-def _opsets(parts: Sequence[Part]) -> dict[str, int]:
+def _opsets(parts: Sequence[GraphPart]) -> dict[str, int]:
     """One version of each operator set: the one that nodes were made for, as EPContext nodes work with any."""
     merged: dict[str, int] = {}
     needed: dict[str, tuple[int, str]] = {}
@@ -224,7 +224,7 @@ def _opsets(parts: Sequence[Part]) -> dict[str, int]:
     return {**merged, **{domain: version for domain, (version, _) in needed.items()}}
 
 
-def _metadata(opened: Sequence[Member], notes: list[str]) -> dict[str, str]:
+def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, str]:
     """The models' metadata: what an EP wants to know of the contexts must be the same in all that have a context of that EP."""
     merged: dict[str, str] = {}
     for key in dict.fromkeys(key for item in opened for key in item.header.metadata):
@@ -242,7 +242,9 @@ def _metadata(opened: Sequence[Member], notes: list[str]) -> dict[str, str]:
     return merged
 
 
-def _stage_files(opened: Sequence[Member], parts: Sequence[Part], folder: Path, destination: Path) -> tuple[list[str], list[str]]:
+def _stage_files(
+    opened: Sequence[ConnectedModel], parts: Sequence[GraphPart], folder: Path, destination: Path
+) -> tuple[list[str], list[str]]:
     """Copies the context binaries and the external data; the names of all, and of those that are not beside `destination` yet."""
     placed: dict[str, tuple[str, Path]] = {}
 
@@ -293,7 +295,7 @@ def _set_reference(node: Any, names: Mapping[str, str]) -> None:
             attribute.s = reference.encode()
 
 
-def _check_merged(path: Path, merged: Any, opened: Sequence[Member]) -> None:
+def _check_merged(path: Path, merged: Any, opened: Sequence[ConnectedModel]) -> None:
     """Reads the result again: every node of every model, the inputs and outputs, and a file behind each reference."""
     header = read_header(path)
     operators: Counter[tuple[str, str]] = Counter()

@@ -17,7 +17,7 @@ _HINT = "Keep them apart with --prefix."
 
 
 @dataclass
-class Part:
+class GraphPart:
     """One of the models: its proto, and what its values are called in the merged model, by their names in it."""
 
     label: str
@@ -77,7 +77,7 @@ class Part:
         return None
 
 
-def connect(parts: Sequence[Part], connections: Sequence[Connection]) -> None:
+def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> None:
     """Gives connected values one name each, and checks every name. Raises ChangeRefused (EPB626, EPB627) with the first objection."""
     fed: dict[tuple[int, str], list[tuple[int, str]]] = {}
     for connection in sorted(connections):
@@ -99,14 +99,14 @@ def connect(parts: Sequence[Part], connections: Sequence[Connection]) -> None:
     _refuse_two_of_a_name(parts)
 
 
-def rename(part: Part) -> None:
+def rename(part: GraphPart) -> None:
     """Changes the values' names in the model's proto, and says to EPs that want to know what they were."""
     for node in part.contexts:
         _write_own_names(part, node)
     _map_graph(part.proto.graph, part.names.__getitem__)
 
 
-def name_nodes(parts: Sequence[Part]) -> None:
+def name_nodes(parts: Sequence[GraphPart]) -> None:
     """Makes the nodes' names differ, as ONNX Runtime demands. Raises ChangeRefused (EPB627)."""
     taken: dict[str, str] = {}
     for part in parts:
@@ -152,7 +152,7 @@ def _map_graph(graph: Any, new: Callable[[str], str]) -> None:
                 entry.value = new(entry.value)
 
 
-def _common_name(parts: Sequence[Part], ends: Sequence[tuple[int, str]], *, fixed: bool) -> str:
+def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *, fixed: bool) -> str:
     """The first name that nothing speaks against: the output's, else an input's."""
     candidates = list(dict.fromkeys(parts[number].names[value] for number, value in ends))[: 1 if fixed else None]
     first: Problem | None = None
@@ -171,7 +171,7 @@ def _own_names(node: Any, attribute: str) -> dict[str, str]:
     return {value: told.get(value, value) for value in chain(node.input, node.output) if value}
 
 
-def _write_own_names(part: Part, node: Any) -> None:
+def _write_own_names(part: GraphPart, node: Any) -> None:
     attribute, names = part.names_attribute(node), part.names
     if attribute is None:
         return
@@ -192,7 +192,7 @@ def _set_text(node: Any, name: str, text: str) -> None:
         attribute.s = text.encode()
 
 
-def _name_context(part: Part, node: Any, taken: dict[str, str]) -> None:
+def _name_context(part: GraphPart, node: Any, taken: dict[str, str]) -> None:
     """Keeps the node's name, by which the EP finds the graph in the context, unless it is taken and the EP finds the graph without."""
     if node.name not in taken:
         return
@@ -207,9 +207,9 @@ def _name_context(part: Part, node: Any, taken: dict[str, str]) -> None:
         _set_text(node, "partition_name", node.name)
 
 
-def _refuse_two_of_a_name(parts: Sequence[Part]) -> None:
+def _refuse_two_of_a_name(parts: Sequence[GraphPart]) -> None:
     """Refuses two values of one name that are not one value: connected, or an input of several models."""
-    defined: dict[str, tuple[Part, bool]] = {}
+    defined: dict[str, tuple[GraphPart, bool]] = {}
     for part in parts:
         inputs = part.inputs
         for old in dict.fromkeys(chain((name for name in inputs if name not in part.fed), _made(part.proto.graph))):

@@ -46,7 +46,7 @@ _DIM_SIZE = frozenset({_DIM_VALUE, _DIM_PARAM})
 _INFERRED_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 
-class Misfit(NamedTuple):
+class SizeConflict(NamedTuple):
     """Why sizes cannot be those of a model's input, as a clause; `dimension` is the one at fault, by its number, if it is one."""
 
     input: str
@@ -66,7 +66,7 @@ class FixedSizes:
     shapes: Mapping[str, Shape]
     symbols: Mapping[str, int]
     """The size of each symbol that has one."""
-    misfits: tuple[Misfit, ...] = ()
+    misfits: tuple[SizeConflict, ...] = ()
 
 
 def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedSizes:
@@ -76,7 +76,7 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
     values = {value.name: value for value in (*header.inputs, *header.initialized_inputs)}
     defaults = {item.name: item.dims for item in header.initializers if item.name in values}
     symbols: dict[str, tuple[int, str]] = {}
-    misfits: list[Misfit] = []
+    misfits: list[SizeConflict] = []
     given: dict[str, Shape] = {}
     for name, wanted in sizes.items():
         value = values.get(name)
@@ -89,14 +89,14 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
             shared = symbol(declared)
             other, by = symbols.setdefault(shared, (size, name)) if shared is not None else (size, name)
             if isinstance(known, int) and known > 0 and known != size:
-                misfits.append(Misfit(name, "contradiction", f"the model has {known} there, and not {size}", index))
+                misfits.append(SizeConflict(name, "contradiction", f"the model has {known} there, and not {size}", index))
             elif other != size:
                 what = (
                     f"'{declared}' is {size} here and {other} in '{by}'"
                     if by != name
                     else f"'{declared}' is both {other} and {size}"
                 )
-                misfits.append(Misfit(name, "contradiction", what, index))
+                misfits.append(SizeConflict(name, "contradiction", what, index))
         given[name] = tuple(wanted)
     bound = {shared: size for shared, (size, _) in symbols.items()}
     shapes = {}
@@ -151,15 +151,15 @@ def _check_shapes(model: Path, shapes: Mapping[str, Shape]) -> None:
         raise MalformedModel("its inputs are declared in a way that no size can be given to")
 
 
-def _misfit(name: str, value: ValueInfo | None, wanted: Sequence[int]) -> Misfit | None:
+def _misfit(name: str, value: ValueInfo | None, wanted: Sequence[int]) -> SizeConflict | None:
     """Why sizes cannot be those of an input whatever they are."""
     if value is None:
-        return Misfit(name, "unknown", "the model has no such input")
+        return SizeConflict(name, "unknown", "the model has no such input")
     if not value.elem_type:
-        return Misfit(name, "rank", "it is not a tensor, and has no sizes")
+        return SizeConflict(name, "rank", "it is not a tensor, and has no sizes")
     if value.shape is not None and len(value.shape) != len(wanted):
         dimensions = "1 dimension" if len(value.shape) == 1 else f"{len(value.shape)} dimensions"
-        return Misfit(name, "rank", f"it has {dimensions}, {shape_text(value.shape)}, and {len(wanted)} sizes are given")
+        return SizeConflict(name, "rank", f"it has {dimensions}, {shape_text(value.shape)}, and {len(wanted)} sizes are given")
     return None
 
 

@@ -14,13 +14,15 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from epbuild.archive.artifact import Artifact
-from epbuild.output.package_manifest import DATA_FOLDER, Variant, asset_uri, resolve
+from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, asset_uri, resolve
 
 _Files = Mapping[str, Artifact]
 """Contents by their paths in the package."""
 
 
-def share_files(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> tuple[tuple[Artifact, ...], tuple[Variant, ...]]:
+def share_files(
+    artifacts: Sequence[Artifact], variants: Sequence[PackageVariant]
+) -> tuple[tuple[Artifact, ...], tuple[PackageVariant, ...]]:
     """The package with the files that its movable variants have in common in shared assets, in the order of their paths; and the variants,
     in their own order, with what they then have in the manifest.
 
@@ -40,7 +42,7 @@ def share_files(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> t
     return tuple(ordered), tuple(_housed(variant, left) for variant in after)
 
 
-def _data(variant: Variant, files: _Files) -> dict[str, str] | None:
+def _data(variant: PackageVariant, files: _Files) -> dict[str, str] | None:
     """What the model refers to: the SHA-256 of each file, by what the model calls it; None where that cannot be moved."""
     home = _home(variant)
     names = {posixpath.relpath(path, home or "."): files[path].sha256 for path in variant.refers}
@@ -48,7 +50,7 @@ def _data(variant: Variant, files: _Files) -> dict[str, str] | None:
     return names if names and inside and DATA_FOLDER not in variant.session_options else None
 
 
-def _model(variant: Variant, files: _Files) -> dict[str, str] | None:
+def _model(variant: PackageVariant, files: _Files) -> dict[str, str] | None:
     """The model itself, likewise."""
     path = variant.model_path
     if path is None or (variant.refers and DATA_FOLDER not in variant.session_options):
@@ -57,8 +59,8 @@ def _model(variant: Variant, files: _Files) -> dict[str, str] | None:
 
 
 def _shared(
-    variants: Sequence[Variant], files: _Files, wanted: Callable[[Variant, _Files], dict[str, str] | None]
-) -> list[tuple[Variant, str | None]]:
+    variants: Sequence[PackageVariant], files: _Files, wanted: Callable[[PackageVariant, _Files], dict[str, str] | None]
+) -> list[tuple[PackageVariant, str | None]]:
     """Each variant, with the asset that has what is wanted of it; None where no other folder has the same."""
     found = [wanted(variant, files) if variant.movable and variant.model_file is not None else None for variant in variants]
     homes: dict[Hashable, set[str]] = defaultdict(set)
@@ -71,7 +73,7 @@ def _shared(
     ]
 
 
-def _with_data(variant: Variant, uri: str | None) -> Variant:
+def _with_data(variant: PackageVariant, uri: str | None) -> PackageVariant:
     if uri is None:
         return variant
     home, there = _home(variant), resolve("", uri)
@@ -79,13 +81,13 @@ def _with_data(variant: Variant, uri: str | None) -> Variant:
     return replace(variant, refers=refers, session_options={**variant.session_options, DATA_FOLDER: uri})
 
 
-def _with_model(variant: Variant, uri: str | None) -> Variant:
+def _with_model(variant: PackageVariant, uri: str | None) -> PackageVariant:
     if uri is None or variant.model_path is None:
         return variant
     return replace(variant, model_file=f"{uri}/{posixpath.basename(variant.model_path)}")
 
 
-def _moves(pairs: Iterable[tuple[Variant, Variant]]) -> dict[str, set[str]]:
+def _moves(pairs: Iterable[tuple[PackageVariant, PackageVariant]]) -> dict[str, set[str]]:
     """Where each file went, by where it was; it goes to several places when it is in several assets."""
     moved: dict[str, set[str]] = defaultdict(set)
     for before, after in pairs:
@@ -96,7 +98,7 @@ def _moves(pairs: Iterable[tuple[Variant, Variant]]) -> dict[str, set[str]]:
     return moved
 
 
-def _housed(variant: Variant, left: _Files) -> Variant:
+def _housed(variant: PackageVariant, left: _Files) -> PackageVariant:
     """The variant with a folder that is there: that of its model, when nothing is left in its own."""
     prefix = f"{variant.folder}/" if variant.folder else ""
     if variant.model_path is None or any(path.startswith(prefix) for path in left):
@@ -104,6 +106,6 @@ def _housed(variant: Variant, left: _Files) -> Variant:
     return replace(variant, folder=_home(variant))
 
 
-def _home(variant: Variant) -> str:
+def _home(variant: PackageVariant) -> str:
     """The folder of the model."""
     return posixpath.dirname(variant.model_path or "")

@@ -16,7 +16,7 @@ from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile, canonical_json
 from epbuild.output.manifest import ManifestModel
-from epbuild.output.materials import Built, Distribution, InputFile, Materials, SourceModel, Toolchain
+from epbuild.output.materials import Built, Distribution, InputFile, Materials, SourceMaterial, ToolchainMaterial
 
 if TYPE_CHECKING:
     from epbuild.output.parts import PartContents
@@ -232,7 +232,7 @@ def _needs(model: BomModel, files: Mapping[str, Artifact], materials: Materials)
     ]
 
 
-def _held(toolchain: Toolchain) -> list[str]:
+def _held(toolchain: ToolchainMaterial) -> list[str]:
     return [*(package.purl for package in toolchain.packages), *(_file_ref(library) for library in toolchain.libraries)]
 
 
@@ -277,11 +277,11 @@ def _emitted_ref(path: str) -> str:
     return f"emitted:{path}"
 
 
-def _model_ref(model: SourceModel) -> str:
+def _model_ref(model: SourceMaterial) -> str:
     return f"model:{model.name}"
 
 
-def _toolchain_ref(toolchain: Toolchain) -> str:
+def _toolchain_ref(toolchain: ToolchainMaterial) -> str:
     return f"toolchain:{toolchain.name}"
 
 

@@ -75,7 +75,7 @@ def _pipeline_files(
     emission: Emission, genai: Genai, stages: Sequence[Stage], folder: str, digests: Mapping[Path, str]
 ) -> Iterator[OutputFile]:
     try:
-        data = _read(genai.config)
+        data = _user_bytes(genai.config)
         if digest_of(data) != digests[genai.config]:
             message = f"the file {genai.config.name} changed while it was emitted"
             raise BuildError(Problem("EPB415", message, StepId(emission.id), "Nothing was kept; run the build again."))
@@ -102,7 +102,7 @@ def _sources(contents: PartContents) -> list[_Source]:
 
 def _problems(genai: Genai, stages: Sequence[Stage], group: str) -> Iterator[Problem]:
     try:
-        document = _parsed(genai.config, _read(genai.config))
+        document = _parsed(genai.config, _user_bytes(genai.config))
         sentences = check_base(document) or check_stages(document, stages)
     except GenaiError as error:
         sentences = list(error.sentences)
@@ -112,7 +112,7 @@ def _problems(genai: Genai, stages: Sequence[Stage], group: str) -> Iterator[Pro
         )
 
 
-def _read(path: Path) -> bytes:
+def _user_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

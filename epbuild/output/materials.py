@@ -34,7 +34,7 @@ class InputFile:
 
 
 @dataclass(frozen=True, order=True)
-class SourceModel:
+class SourceMaterial:
     """A source model: its name in the recipe, its graph, and the external data that the graph names."""
 
     name: str
@@ -56,7 +56,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, order=True)
-class Toolchain:
+class ToolchainMaterial:
     """An environment: its name in the recipe, its packages, and the shared libraries of ONNX Runtime and the EPs in it."""
 
     name: str
@@ -153,8 +153,8 @@ class Materials:
 
     recipe: RecipeFiles
     built: tuple[Built, ...]
-    models: Mapping[str, SourceModel]
-    toolchains: Mapping[str, Toolchain]
+    models: Mapping[str, SourceMaterial]
+    toolchains: Mapping[str, ToolchainMaterial]
     assets: tuple[InputFile, ...]
     """The user's own files that are shipped, or read to make one that is, beside the models."""
 
@@ -240,7 +240,7 @@ def source_name(path: str) -> str:
     return file.uri or file.name
 
 
-_Named = TypeVar("_Named", SourceModel, Toolchain)
+_Named = TypeVar("_Named", SourceMaterial, ToolchainMaterial)
 
 
 def _by_name(items: Iterable[_Named]) -> dict[str, _Named]:
@@ -252,7 +252,7 @@ def _by_name(items: Iterable[_Named]) -> dict[str, _Named]:
     return dict(sorted(found.items()))
 
 
-def _models(built: Built) -> Iterator[SourceModel]:
+def _models(built: Built) -> Iterator[SourceMaterial]:
     for member in built.document["members"]:
         name = member["name"]
         # A model that was prepared is known by what the recipe has of it.
@@ -262,7 +262,7 @@ def _models(built: Built) -> Iterator[SourceModel]:
         # A file beside which the data would lie in that folder.
         beside = built.models[name] if folder is None else posixpath.join(folder, "graph")
         data = (_source(beside, location, digest) for location, digest in external.items())
-        yield SourceModel(built.model_of(name), _source(built.models[name], None, begins["graph"]), tuple(sorted(data)))
+        yield SourceMaterial(built.model_of(name), _source(built.models[name], None, begins["graph"]), tuple(sorted(data)))
 
 
 def _source(path: str, location: str | None, sha256: str) -> InputFile:
@@ -285,17 +285,17 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
     return InputFile(name, sha256, quote(str(address), safe=_URI))
 
 
-def _with_all_libraries(toolchains: Sequence[Toolchain]) -> Iterator[Toolchain]:
+def _with_all_libraries(toolchains: Sequence[ToolchainMaterial]) -> Iterator[ToolchainMaterial]:
     """Each toolchain with the libraries of all the EPs that it was used for: a session group names those of its own."""
     for toolchain in toolchains:
         used = {library for other in toolchains if other.name == toolchain.name for library in other.libraries}
         yield replace(toolchain, libraries=tuple(sorted(used)))
 
 
-def _toolchain(built: Built | Prepared) -> Toolchain:
+def _toolchain(built: Built | Prepared) -> ToolchainMaterial:
     # What it has of the host beside that, such as the CPU, is in the action key.
     document = built.document["toolchain"]
-    return Toolchain(
+    return ToolchainMaterial(
         name=built.toolchain,
         python=document["python"],
         platform=document["platform"],

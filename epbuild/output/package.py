@@ -18,7 +18,7 @@ from epbuild.output.assets import share_files
 from epbuild.output.files import GeneratedFile, OutputFile, Resolve
 from epbuild.output.inference import inference_of
 from epbuild.output.manifest import ManifestModel
-from epbuild.output.package_manifest import Variant, check_package, package_manifest
+from epbuild.output.package_manifest import PackageVariant, check_package, package_manifest
 from epbuild.output.parts import Inputs, PartContents, base_artifacts, part_document, part_manifest
 from epbuild.plan.outputs import BASE, MANIFEST
 from epbuild.plan.steps import Emission
@@ -39,7 +39,7 @@ class ModelPackage:
         parts: Sequence[PartContents],
         recipe: str,
         artifacts: Sequence[Artifact],
-        variants: Sequence[Variant],
+        variants: Sequence[PackageVariant],
     ) -> None:
         self.parts = tuple(parts)
         self.artifacts = tuple(artifacts)
@@ -58,7 +58,7 @@ class ModelPackage:
         for part in parts:
             manifest = GeneratedFile(part_manifest(part, part.artifacts, recipe))
             artifacts = [*artifacts, *part.artifacts, resolve(OutputFile(part.path(MANIFEST), "manifest", manifest))]
-        variants: Sequence[Variant] = (*(variant for part in parts for variant in _compiled(part)), *_not_compiled(parts))
+        variants: Sequence[PackageVariant] = (*(variant for part in parts for variant in _compiled(part)), *_not_compiled(parts))
         artifacts, variants = share_files(artifacts, variants)
         wrong = check_package(artifacts, variants)
         if wrong:
@@ -130,12 +130,12 @@ def _bases(emission: Emission, parts: Sequence[PartContents], inputs: Inputs, re
     return list(found.values())
 
 
-def _compiled(contents: PartContents) -> Iterator[Variant]:
+def _compiled(contents: PartContents) -> Iterator[PackageVariant]:
     part, target = contents.part, contents.part.target
     main = target.eps[0]
     options = inference_of(target, main, share=contents.made[0].group.share)
     if part.genai is not None:
-        yield Variant(
+        yield PackageVariant(
             component=part.group,
             name=target.name,
             folder=part.folder,
@@ -147,7 +147,7 @@ def _compiled(contents: PartContents) -> Iterator[Variant]:
         )
         return
     for model in contents.models:
-        yield Variant(
+        yield PackageVariant(
             component=part.components[model.name],
             name=target.name,
             folder=part.folder,
@@ -171,12 +171,12 @@ def _origin(contents: PartContents, model: ManifestModel) -> dict[str, Any]:
     }
 
 
-def _not_compiled(parts: Sequence[PartContents]) -> Iterator[Variant]:
+def _not_compiled(parts: Sequence[PartContents]) -> Iterator[PackageVariant]:
     seen = set()
     for item in parts:
         if item.part.genai is not None and item.part.base and item.part.group not in seen:
             seen.add(item.part.group)
-            yield Variant(item.part.group, BASE, _base_folder(item), None, CPU_EP)
+            yield PackageVariant(item.part.group, BASE, _base_folder(item), None, CPU_EP)
         if item.part.genai is not None:
             continue
         for member, name in item.part.base.items():
@@ -187,7 +187,7 @@ def _not_compiled(parts: Sequence[PartContents]) -> Iterator[Variant]:
             source = next(model.source for model in item.models if model.name == member) or {}
             folder = _base_folder(item)
             beside = posixpath.dirname(posixpath.join(folder, name))
-            yield Variant(
+            yield PackageVariant(
                 component=component,
                 name=BASE,
                 folder=folder,

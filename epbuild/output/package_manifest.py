@@ -31,7 +31,7 @@ _ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")
 
 
 @dataclass(frozen=True)
-class Variant:
+class PackageVariant:
     """A component for one target. Paths are POSIX paths below the package's root, unless noted otherwise."""
 
     component: str
@@ -65,7 +65,7 @@ def package_manifest(
     *,
     name: str,
     description: str,
-    variants: Sequence[Variant],
+    variants: Sequence[PackageVariant],
     recipe: str,
     artifacts: Sequence[Artifact],
     version: str | None = None,
@@ -98,7 +98,7 @@ def package_manifest(
     return JsonFile(document, sort_keys=False)
 
 
-def check_package(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> list[str]:
+def check_package(artifacts: Sequence[Artifact], variants: Sequence[PackageVariant]) -> list[str]:
     """What a package promises and does not hold, in sentences: ONNX Runtime opens it all the same, and fails when a session is made."""
     found = (*_wrong_variants(variants), *_wrong_components(variants), *_lacking(artifacts, variants), *_wrong_assets(artifacts))
     return list(dict.fromkeys(found))
@@ -118,7 +118,7 @@ def resolve(folder: str, reference: str) -> str:
     return posixpath.join(ASSETS, f"sha256-{asset['digest']}", asset["path"] or "").rstrip("/")
 
 
-def _body(variant: Variant) -> dict[str, Any]:
+def _body(variant: PackageVariant) -> dict[str, Any]:
     ort = {
         "model_file": variant.model_file,
         **({"provider_options": dict(variant.provider_options)} if variant.provider_options else {}),
@@ -144,7 +144,7 @@ def _sorted(value: Any) -> Any:
     return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _wrong_variants(variants: Sequence[Variant]) -> Iterator[str]:
+def _wrong_variants(variants: Sequence[PackageVariant]) -> Iterator[str]:
     seen = set()
     for variant in variants:
         if (variant.component, variant.name) in seen:
@@ -157,13 +157,13 @@ def _wrong_variants(variants: Sequence[Variant]) -> Iterator[str]:
                 yield f"{_title(variant)} names '{path}', which is not a path inside the package"
 
 
-def _wrong_components(variants: Sequence[Variant]) -> Iterator[str]:
+def _wrong_components(variants: Sequence[PackageVariant]) -> Iterator[str]:
     components = dict.fromkeys(variant.component for variant in variants)
     if len(components) > 1 and any(variant.model_file is None for variant in variants):
         yield f"onnxruntime-genai opens packages with one component, and this one has {', '.join(components)}"
 
 
-def _lacking(artifacts: Sequence[Artifact], variants: Sequence[Variant]) -> Iterator[str]:
+def _lacking(artifacts: Sequence[Artifact], variants: Sequence[PackageVariant]) -> Iterator[str]:
     paths = {artifact.path for artifact in artifacts}
     folders = {folder.as_posix() for path in paths for folder in PurePosixPath(path).parents}
     for variant in variants:
@@ -190,11 +190,11 @@ def _wrong_assets(artifacts: Sequence[Artifact]) -> Iterator[str]:
             yield f"the shared asset '{name}' is not called after what it holds"
 
 
-def _title(variant: Variant) -> str:
+def _title(variant: PackageVariant) -> str:
     return f"the variant '{variant.name}' of the component '{variant.component}'"
 
 
-def _beside(variant: Variant, path: str) -> str:
+def _beside(variant: PackageVariant, path: str) -> str:
     """What the model calls one of its files."""
     return posixpath.relpath(path, posixpath.dirname(variant.model_path or variant.folder) or ".")
 

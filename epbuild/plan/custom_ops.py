@@ -14,7 +14,7 @@ from epbuild.recipe.model import Reference
 
 
 @dataclass(frozen=True)
-class CustomOps:
+class CustomOpLibraries:
     """What sessions are given so that they know operators which ONNX Runtime does not: a shared library, or a package that ships one."""
 
     name: str
@@ -24,12 +24,12 @@ class CustomOps:
     """None: the package knows where its library is."""
 
 
-def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Problem]) -> tuple[CustomOps, ...]:
+def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Problem]) -> tuple[CustomOpLibraries, ...]:
     """The custom operators that a recipe names in one list; paths are relative to `base`. What does not exist is added to `problems`."""
     found = []
     for reference in named:
         if not names_library(reference.name):
-            found.append(CustomOps(reference.name, reference.where))
+            found.append(CustomOpLibraries(reference.name, reference.where))
             continue
         path = base / reference.name
         with contextlib.suppress(RuntimeError):  # a `~name` of nobody here
@@ -37,11 +37,11 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
         if not is_file(path):
             message = f"the library of custom operators does not exist: {reference.name}"
             problems.append(Problem("EPB252", message, reference.where, "Paths are relative to the recipe."))
-        found.append(CustomOps(path.name, reference.where, path))
+        found.append(CustomOpLibraries(path.name, reference.where, path))
     return tuple(found)
 
 
-def together(*lists: Iterable[CustomOps]) -> tuple[CustomOps, ...]:
+def together(*lists: Iterable[CustomOpLibraries]) -> tuple[CustomOpLibraries, ...]:
     """Several lists as one, in which what is the same stands once.
 
     It is ordered by the names: ONNX Runtime takes a domain from one library only, so that no other order means anything.
@@ -50,9 +50,9 @@ def together(*lists: Iterable[CustomOps]) -> tuple[CustomOps, ...]:
     return tuple(sorted(ops.values(), key=lambda item: item.name))
 
 
-def clashes(ops: Iterable[CustomOps]) -> Iterator[Problem]:
+def clashes(ops: Iterable[CustomOpLibraries]) -> Iterator[Problem]:
     """A problem for each library that has the file name of another one: nothing that names it could mean either."""
-    seen: dict[str, CustomOps] = {}
+    seen: dict[str, CustomOpLibraries] = {}
     for item in ops:
         other = seen.setdefault(item.name, item)
         if other is not item:

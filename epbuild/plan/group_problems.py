@@ -10,13 +10,13 @@ from epbuild.plan.options import COMPILER_SINCE
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
-from epbuild.recipe.model import Group, GroupMember, ModelSource
+from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec
 
 # The scalars and shapes that models of all kinds have are no weights that anybody shares.
 _NEXT_TO_NOTHING = 0.01
 
 
-def prefix_problems(group: Group, target: PlannedTarget) -> Iterator[Problem]:
+def prefix_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
     """Why members of a sharing group cannot have the node name prefixes that they are to have, each setting once."""
     places = dict.fromkeys(member.compile.prefix_where for member in group.members if member.compile.node_name_prefix)
     for ep in target.compiling if len(group.members) > 1 else ():
@@ -28,7 +28,7 @@ def prefix_problems(group: Group, target: PlannedTarget) -> Iterator[Problem]:
                 yield Problem("EPB250", message, where, hint)
 
 
-def runtime_problems(group: Group, target: PlannedTarget) -> Iterator[Problem]:
+def runtime_problems(group: GroupSpec, target: PlannedTarget) -> Iterator[Problem]:
     """What the toolchain's release of ONNX Runtime cannot do with the initializers of a group's members, each setting once."""
     settings = dict.fromkeys(member.compile for member in group.members) if target.old_runtime else ()
     for where in dict.fromkeys(compiled.initializers_where for compiled in settings if compiled.initializers == "source"):
@@ -40,7 +40,7 @@ def runtime_problems(group: Group, target: PlannedTarget) -> Iterator[Problem]:
         yield Problem("EPB251", message, where, f"Set their threshold to 0, or pin onnxruntime {COMPILER_SINCE} or later.")
 
 
-def size_problems(member: GroupMember, model: ModelSource | None) -> Iterator[Problem]:
+def size_problems(member: GroupMember, model: ModelSpec | None) -> Iterator[Problem]:
     """That a member is to have other sizes than those that its model is fixed to already."""
     for name, shape in member.inputs.items():
         fixed = model.inputs.get(name) if model is not None else None

@@ -12,7 +12,7 @@ from epbuild.recipe.model import (
     CompileSettings,
     Expectation,
     InputShape,
-    ModelSource,
+    ModelSpec,
 )
 from epbuild.recipe.template import substitute
 
@@ -43,7 +43,7 @@ class Member:
     graph: Path
     external: Mapping[str, Path]
     """Each external data file by the location that the graph names."""
-    model: ModelSource
+    model: ModelSpec
     compile: CompileSettings
     expect: Expectation
     fetched: bool = False

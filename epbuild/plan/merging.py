@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from epbuild.core.errors import Problem, nearest
 from epbuild.onnxfile.connection import Connection
 from epbuild.plan.steps import Merging
-from epbuild.recipe.model import Group, Merge, Reference
+from epbuild.recipe.model import GroupSpec, Merge, Reference
 
 
-def plan_merging(group: Group, merge: Merge, problems: list[Problem]) -> Merging | None:
+def plan_merging(group: GroupSpec, merge: Merge, problems: list[Problem]) -> Merging | None:
     """How the members of `group` become one model, or None when that cannot be; what is wrong is added to `problems`.
 
     Whether the models have the outputs and inputs that are named shows when they are merged.
@@ -38,7 +38,7 @@ def plan_merging(group: Group, merge: Merge, problems: list[Problem]) -> Merging
 
 
 def _connection(
-    group: Group, members: Sequence[str], output: Reference, value: Reference, problems: list[Problem]
+    group: GroupSpec, members: Sequence[str], output: Reference, value: Reference, problems: list[Problem]
 ) -> Connection | None:
     ends = [_end(group, members, end, problems) for end in (output, value)]
     if ends[0] is None or ends[1] is None:
@@ -51,7 +51,7 @@ def _connection(
     return None
 
 
-def _end(group: Group, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
+def _end(group: GroupSpec, members: Sequence[str], end: Reference, problems: list[Problem]) -> tuple[int, str] | None:
     """The member, by number, and its value that `model.value` means. Both may have dots: the longest name of a member counts."""
     if not end.name.partition(".")[2]:
         problems.append(Problem("EPB235", f"'{end.name}' is not of the form model.value", end.where))
@@ -74,7 +74,7 @@ def _check_fed_once(merge: Merge, connections: Sequence[Connection | None], prob
         fed.add((made.target, made.input))
 
 
-def _unknown(what: str, group: Group, members: Sequence[str], reference: Reference) -> Problem:
+def _unknown(what: str, group: GroupSpec, members: Sequence[str], reference: Reference) -> Problem:
     name = reference.name.partition(".")[0]
     hint = nearest(name, members) or f"It has {', '.join(members)}."
     return Problem("EPB234", f"{what} of the group '{group.name}'", reference.where, hint)

@@ -16,7 +16,7 @@ from epbuild.catalog.options import Option
 from epbuild.core.errors import Position, Problem
 from epbuild.plan.possible import compile_problems
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
-from epbuild.recipe.model import EpChoice, Setting, Target, Toolchain
+from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
 
 _RUNTIME = "onnxruntime"
 COMPILER_SINCE = "1.23"
@@ -34,7 +34,7 @@ class TargetPlanner:
     problems: list[Problem]
     _digests: dict[int, str] = field(default_factory=dict)
 
-    def plan(self, target: Target, toolchain: Toolchain | None) -> PlannedTarget | None:
+    def plan(self, target: Target, toolchain: ToolchainSpec | None) -> PlannedTarget | None:
         """`target` as ONNX Runtime takes it; None when one of its EPs is not known.
 
         None too where the target is not whole, or has no `toolchain`: then what it has is checked, as far as that can be judged alone.
@@ -73,7 +73,7 @@ class TargetPlanner:
     def _session_value(option: Option, value: object, strict: bool) -> str:
         return normalize(option, value, booleans=("0", "1"), names={}, strict=strict)
 
-    def _ep(self, choice: EpChoice, target: Target, toolchain: Toolchain | None) -> tuple[PlannedEp, list[str]] | None:
+    def _ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
         """An EP, and the options that went unchecked."""
         name, known = choice.ep.name, self.catalog.known_eps()
         if not name:  # what was written is no text, and has been told
@@ -201,7 +201,7 @@ class _Release:
         return numbers is not None and tuple(map(int, numbers.groups())) < tuple(map(int, release.split(".")))
 
 
-def _pinned(toolchain: Toolchain, distributions: Iterable[str]) -> _Release | None:
+def _pinned(toolchain: ToolchainSpec, distributions: Iterable[str]) -> _Release | None:
     """The one release of these distributions that a toolchain pins; None where it pins none, or several."""
     wanted = frozenset(distributions)
     releases = {
@@ -212,7 +212,7 @@ def _pinned(toolchain: Toolchain, distributions: Iterable[str]) -> _Release | No
     return releases.pop() if len(releases) == 1 else None
 
 
-def _runtime_of(eps: Sequence[PlannedEp], toolchain: Toolchain | None) -> _Release | None:
+def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _Release | None:
     """The release of ONNX Runtime that a toolchain pins: of onnxruntime, or of a build of it with an EP inside, such as onnxruntime-gpu."""
     if toolchain is None:
         return None

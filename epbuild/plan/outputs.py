@@ -13,7 +13,7 @@ from epbuild.plan.steps import Emission, Genai, Merging, Part, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.forms import LAYOUT_FORMS, PACK_FORMS
 from epbuild.recipe.image_reference import BadImageReference, ImageReference, parse_image_reference
-from epbuild.recipe.model import Group, Output, Setting
+from epbuild.recipe.model import GroupSpec, OutputSpec, Setting
 from epbuild.recipe.nodes import Scalar
 from epbuild.recipe.template import TemplateError, substitute
 
@@ -34,7 +34,7 @@ _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
 """What lies in a package beside the folders of its groups."""
 
 
-def output_path(output: Output, group: Group, target: PlannedTarget, problems: list[Problem]) -> str:
+def output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
     """The POSIX path of the output for a group and target; an empty text when there is none, and `problems` say why."""
     path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
@@ -49,8 +49,8 @@ def output_path(output: Output, group: Group, target: PlannedTarget, problems: l
 
 
 def plan_part(
-    output: Output,
-    group: Group,
+    output: OutputSpec,
+    group: GroupSpec,
     target: PlannedTarget,
     groups: Sequence[SessionGroup],
     merging: Merging | None,
@@ -95,7 +95,7 @@ def plan_part(
     )
 
 
-def plan_push(output: Output, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
+def plan_push(output: OutputSpec, parts: Sequence[Part], problems: list[Problem]) -> ImageReference | None:
     """Where a registry is to have an output of these parts; it can be named by the group and the target where there is one."""
     if output.push is None:
         return None
@@ -113,7 +113,7 @@ def plan_push(output: Output, parts: Sequence[Part], problems: list[Problem]) ->
         return None
 
 
-def unfit_for_package(output: Output, parts: Sequence[Part]) -> Iterator[Problem]:
+def unfit_for_package(output: OutputSpec, parts: Sequence[Part]) -> Iterator[Problem]:
     """Why parts cannot be in one model package: what ONNX Runtime and onnxruntime-genai do not open, and what has no place in it."""
     groups = {part.group for part in parts}
     for group in sorted(groups):
@@ -136,7 +136,7 @@ class _Part:
     """The names in a part, as they are found; none is taken twice."""
 
     def __init__(
-        self, output: Output, group: Group, target: PlannedTarget, merging: Merging | None, problems: list[Problem]
+        self, output: OutputSpec, group: GroupSpec, target: PlannedTarget, merging: Merging | None, problems: list[Problem]
     ) -> None:
         self._output = output
         self._group = group
@@ -227,7 +227,7 @@ class _Part:
         return {**_template_names(self._group, self._target), "model": model, "first_model": first}
 
 
-def _template_names(group: Group, target: PlannedTarget) -> dict[str, Scalar]:
+def _template_names(group: GroupSpec, target: PlannedTarget) -> dict[str, Scalar]:
     main = target.eps[0].entry
     return {"group": group.name, "target": target.name, "ep": main.ep, "ep.short": main.short}
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from epbuild.core.errors import Problem, nearest
 from epbuild.plan.steps import Genai
-from epbuild.recipe.model import GenaiChoice, GenaiRole, Group, Reference
+from epbuild.recipe.model import GenaiChoice, GenaiRole, GroupSpec, Reference
 
 
-def plan_genai(group: Group, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:
+def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:
     """What genai is told of `group`, or None when that cannot be; what is wrong is added to `problems`.
 
     Paths are relative to `directory`. What is in the files shows when they are written.
@@ -40,7 +40,7 @@ def plan_genai(group: Group, choice: GenaiChoice, directory: Path, problems: lis
     return Genai(config, {name: roles[name] for name in members}, files)
 
 
-def _without_role(group: Group, choice: GenaiChoice, members: Iterable[str], roles: Iterable[str]) -> Iterator[Problem]:
+def _without_role(group: GroupSpec, choice: GenaiChoice, members: Iterable[str], roles: Iterable[str]) -> Iterator[Problem]:
     if any(model.name not in members for model in choice.roles.values()):
         return  # a name that is mistyped is told once
     for name in members:

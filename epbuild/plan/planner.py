@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem
-from epbuild.plan.custom_ops import CustomOps, clashes, plan_custom_ops, together
+from epbuild.plan.custom_ops import CustomOpLibraries, clashes, plan_custom_ops, together
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member
 from epbuild.plan.merging import plan_merging
@@ -25,7 +25,7 @@ from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, Ses
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe.forms import LAYOUT_FORMS
-from epbuild.recipe.model import CompileSettings, Group, GroupMember, InputShape, ModelSource, Output, Recipe
+from epbuild.recipe.model import CompileSettings, GroupMember, GroupSpec, InputShape, ModelSpec, OutputSpec, Recipe
 
 
 def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
@@ -84,7 +84,7 @@ class _Work:
     """The parts of outputs that hold several, by the output's number and its path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
     """The last preparation of each model that has any."""
-    group_ops: dict[tuple[str, str], tuple[CustomOps, ...]] = field(default_factory=dict)
+    group_ops: dict[tuple[str, str], tuple[CustomOpLibraries, ...]] = field(default_factory=dict)
     """The custom operators of each group for each target."""
 
     @property
@@ -102,7 +102,7 @@ class _Work:
             if planned is not None:
                 self.targets[target.name] = planned
         used = {target.toolchain.name for target in self.recipe.targets.values()}
-        self.custom_ops: dict[str, tuple[CustomOps, ...]] = {
+        self.custom_ops: dict[str, tuple[CustomOpLibraries, ...]] = {
             name: plan_custom_ops(toolchain.custom_ops, self.recipe.directory, self.problems)
             for name, toolchain in self.recipe.toolchains.items()
             if name in used
@@ -122,7 +122,7 @@ class _Work:
                 paths.append(self.recipe.directory / reference.name)
         return Catalog.with_files(paths)
 
-    def check_group(self, group: Group) -> None:
+    def check_group(self, group: GroupSpec) -> None:
         """Look at what a group asks of its members and targets, whatever they are in files."""
         self._check_members(group)
         self._check_custom_ops(group)
@@ -140,7 +140,7 @@ class _Work:
                 self.problems += prefix_problems(group, target)
             self.problems += runtime_problems(group, target)
 
-    def add_group(self, group: Group) -> None:
+    def add_group(self, group: GroupSpec) -> None:
         self.check_group(group)
         merging = plan_merging(group, group.merge, self.problems) if group.merge is not None else None
         genai = plan_genai(group, group.genai, self.recipe.directory, self.problems) if group.genai is not None else None
@@ -149,7 +149,7 @@ class _Work:
             if target is not None and (merging is not None or group.merge is None):
                 self._add_steps(group, target, merging, genai)
 
-    def _check_members(self, group: Group) -> None:
+    def _check_members(self, group: GroupSpec) -> None:
         if group.share_initializers and len(group.members) == 1:
             message = f"the group '{group.name}' has one model: there is no other for it to share initializers with"
             hint = "Name the models to share with, or leave share_initializers out."
@@ -179,7 +179,7 @@ class _Work:
                 message = f"the models of '{group.name}' would write their external initializers into one file, '{external}'"
                 self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
 
-    def _check_custom_ops(self, group: Group) -> None:
+    def _check_custom_ops(self, group: GroupSpec) -> None:
         """Find the group's own custom operators, and those that cannot be told from its toolchains'."""
         own = plan_custom_ops(group.custom_ops, self.recipe.directory, self.problems)
         for name in (reference.name for reference in group.targets if reference.name in self.targets):
@@ -187,7 +187,7 @@ class _Work:
             self.problems += [problem for problem in clashes(everything) if problem not in self.problems]
             self.group_ops[group.name, name] = everything
 
-    def _add_steps(self, group: Group, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
+    def _add_steps(self, group: GroupSpec, target: PlannedTarget, merging: Merging | None, genai: Genai | None) -> None:
         place = f"{group.name}/{target.name}"
         members = list({member.name: member for member in group.members}.values())
         compiles = [f"compile:{place}/{member.name}" for member in members]
@@ -230,7 +230,7 @@ class _Work:
         self.steps.append(Step(found.id, "verify", tuple(last[ident] for ident in found.needs), found.id))
         return found.id
 
-    def _prepared(self, model: ModelSource) -> tuple[str, ...]:
+    def _prepared(self, model: ModelSpec) -> tuple[str, ...]:
         """The id of the step that prepares a model last, which is added with those before it; none where it is compiled as it is."""
         if model.prepare and model.name not in self.prepared:
             added = plan_preparations(model, self.recipe.toolchains, self.problems)
@@ -278,7 +278,7 @@ class _Work:
         self.steps.append(Step(emission.id, "emit", tuple(dict.fromkeys(needs)), emission.id))
 
     def _add_session(
-        self, ident: str, group: Group, target: PlannedTarget, members: Sequence[GroupMember], steps: tuple[str, ...]
+        self, ident: str, group: GroupSpec, target: PlannedTarget, members: Sequence[GroupMember], steps: tuple[str, ...]
     ) -> None:
         models = self.recipe.models
         self.groups[ident] = SessionGroup(
@@ -384,12 +384,12 @@ def _with_files(member: Member, source: SourceModel) -> Member:
     return sized(found, source.header) if member.asked else found
 
 
-def _asked(model: ModelSource, member: GroupMember) -> dict[str, InputShape]:
+def _asked(model: ModelSpec, member: GroupMember) -> dict[str, InputShape]:
     """The sizes that are given to the inputs of what is compiled: those of a model that is prepared are given to what it is made of."""
     return {**(model.inputs if not model.prepare else {}), **member.inputs}
 
 
-def _labels(outputs: Iterable[Output]) -> Iterator[str]:
+def _labels(outputs: Iterable[OutputSpec]) -> Iterator[str]:
     """What each output is called in the ids of its steps: the form that it has, with a number from the second of that form on."""
     counts: dict[str, int] = {}
     for output in outputs:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from epbuild.catalog.catalog import CPU_EP, entry
 from epbuild.catalog.preparations import OptionFault, brought_by, check_options, preparation, preparation_kinds
 from epbuild.core.errors import Position, Problem, nearest
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.nodes import MappingNode, Node, SequenceNode, plain
 
 BAD_PREPARATION: Final = "EPB280"
@@ -36,7 +36,7 @@ def preparation_problems(kind: str, node: Node | None, where: Position) -> list[
     return preparation_options(kind, node, where)[1]
 
 
-def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain, where: Position) -> list[Problem]:
+def package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
     """What a preparation needs of its toolchain that the toolchain's `packages` do not name; nothing where they cannot be read.
 
     An environment that is there already, without `packages` beside it, is asked when the step runs.

@@ -27,7 +27,7 @@ from epbuild.plan.member import ModelFiles
 from epbuild.plan.preparation_options import bringing, package_problems, preparation_options
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
-from epbuild.recipe.model import ModelSource, PrepareStep, Reference, Toolchain
+from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebased
 from epbuild.recipe.preparations import RUN
@@ -51,12 +51,12 @@ _SCRIPTS = Path(__file__).parents[1] / "compile" / "worker" / "preparations"
 class Preparation:
     """One entry of a model's `prepare`, as it is run."""
 
-    model: ModelSource
+    model: ModelSpec
     number: int
     """From 1, in the order of the model's entries."""
     kind: str
     where: Position
-    toolchain: Toolchain
+    toolchain: ToolchainSpec
     command: tuple[str, ...] = ()
     """Of the kind `run`: the program and its arguments, with staged names."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Preparation:
         return tuple(dict.fromkeys((*(self.source.all if self.source is not None else ()), *self.staged.values())))
 
     @property
-    def takes(self) -> tuple[tuple[ModelSource, ModelFiles], ...]:
+    def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
         """The model that it begins with."""
         return ((self.model, self.source),) if self.after is None and self.source is not None else ()
 
@@ -148,7 +148,7 @@ def preparation_id(model: str, number: int, kind: str) -> str:
 
 
 def plan_preparations(
-    model: ModelSource, toolchains: Mapping[str, Toolchain], problems: list[Problem]
+    model: ModelSpec, toolchains: Mapping[str, ToolchainSpec], problems: list[Problem]
 ) -> tuple[Preparation, ...]:
     """The preparations of a model, in order, as far as they are known without looking at files; what is wrong is added to `problems`."""
     found: list[Preparation] = []
@@ -175,7 +175,7 @@ def plan_preparations(
 def with_files(preparation: Preparation, recipe: Path, problems: list[Problem]) -> Preparation:
     """A preparation with all that it reads beside the model, as seen from the file `recipe`; what is not there is added to `problems`."""
     step = preparation.step
-    staged = _Staged(recipe.parent, problems)
+    staged = _StagedModel(recipe.parent, problems)
     staged.add(step.files)
     if step.kind == RUN:
         names = {"in": preparation.input, "out": preparation.output, "model": preparation.model.name}
@@ -205,7 +205,7 @@ def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[P
             yield Problem("EPB270", message, step.where, hint)
 
 
-def _option_problems(step: PrepareStep, toolchain: Toolchain) -> list[Problem]:
+def _option_problems(step: PrepareStep, toolchain: ToolchainSpec) -> list[Problem]:
     options, wrong = preparation_options(step.kind, step.options, step.where)
     return wrong or package_problems(step.kind, options, toolchain, step.where)
 
@@ -218,7 +218,7 @@ def _references(step: PrepareStep, option: str, value: object, recipe: Path) -> 
     return [Reference(rebased(str(text), where, recipe), where) for text, where in zip(listed, places, strict=True)]
 
 
-class _Staged:
+class _StagedModel:
     """The files that an entry names, each under one staged name."""
 
     def __init__(self, base: Path, problems: list[Problem]) -> None:

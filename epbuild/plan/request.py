@@ -1,4 +1,4 @@
-"""`CompileRequest`: the one document of a compile, which is keyed, sent and quoted."""
+"""`CompileRequest`: the document of a compile that is keyed, sent and quoted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from epbuild.catalog.catalog import session_keys
 from epbuild.core.safepath import real_path
-from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.key import action_key
 from epbuild.plan.member import Member
 from epbuild.plan.steps import SessionGroup
@@ -74,7 +74,7 @@ class CompileRequest:
 
 
 def places(
-    eps: Iterable[PlannedEp], custom_ops: Iterable[CustomOps], node_log: Mapping[str, Any] | None = None
+    eps: Iterable[PlannedEp], custom_ops: Iterable[CustomOpLibraries], node_log: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """What a worker needs beside the document to open EPs and custom operators on this machine, and how it is to log nodes.
 

@@ -17,10 +17,10 @@ from epbuild.onnxfile.sizes import FixedSizes, fit_sizes, shape_text, sized_head
 from epbuild.onnxfile.suggestion import suggest_sizes
 from epbuild.plan.member import Member
 from epbuild.plan.target import PlannedEp, PlannedTarget
-from epbuild.recipe.model import InputShape, ModelSource
+from epbuild.recipe.model import InputShape, ModelSpec
 
 if TYPE_CHECKING:
-    from epbuild.onnxfile.sizes import Misfit
+    from epbuild.onnxfile.sizes import SizeConflict
 
 _CODES = {"unknown": "EPB260", "rank": "EPB261", "contradiction": "EPB262"}
 _MOST_NAMED = 3
@@ -59,7 +59,7 @@ def _fit(asked: Mapping[str, InputShape], header: ModelHeader) -> FixedSizes:
     return fit_sizes(header, {name: shape.sizes for name, shape in asked.items()})
 
 
-def _misfit(model: str, misfit: Misfit, asked: InputShape, names: Sequence[str]) -> Problem:
+def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence[str]) -> Problem:
     code = _CODES[misfit.kind]
     if misfit.kind == "unknown":
         hint = nearest(misfit.input, names) or f"Its inputs are {_few(names)}."
@@ -100,7 +100,7 @@ def _few(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_LISTED])}{more}"
 
 
-def _place(model: ModelSource, kind: str, key: str) -> Position:
+def _place(model: ModelSpec, kind: str, key: str) -> Position:
     return model.dimension_places.get(f"by_{kind}.{key}", model.path_where)
 
 
@@ -138,7 +138,7 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
     return Problem("EPB264", message, where, hint, lines=("inputs:", *lines) if lines else ())
 
 
-def _overridden(value: ValueInfo, model: ModelSource) -> ValueInfo:
+def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
     """An input as it is once free dimensions have their sizes, by name or by denotation."""
     if value.shape is None:
         return value

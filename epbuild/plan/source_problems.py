@@ -12,7 +12,7 @@ from epbuild.core.errors import Problem
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.shapes import shape_problems
 from epbuild.plan.steps import SessionGroup
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 
 
 def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> list[Problem]:
@@ -25,7 +25,7 @@ def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> 
     return found
 
 
-def in_place_of_graph(name: str, model: ModelSource, locations: Iterable[str]) -> Iterator[Problem]:
+def in_place_of_graph(name: str, model: ModelSpec, locations: Iterable[str]) -> Iterator[Problem]:
     """That external data would lie where the graph is staged: under this name."""
     for location in locations:
         if os.path.normcase(os.path.normpath(location)) == os.path.normcase(f"{name}.onnx"):

@@ -14,7 +14,7 @@ from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import ModelFiles
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class SourceModel:
         return ModelFiles(self.graph, self.external, self.header.subgraph_data)
 
 
-Locate = Callable[[ModelSource], Path | None]
+Locate = Callable[[ModelSpec], Path | None]
 """Where a remote model's graph is on this machine; None while it has not been fetched."""
 
 
-def find_source(model: ModelSource, base: Path, locate: Locate) -> SourceModel | None:
+def find_source(model: ModelSpec, base: Path, locate: Locate) -> SourceModel | None:
     """The files of `model`, relative to the recipe's folder `base`; None for a remote one that has not been fetched.
 
     Raises PlanError with every problem of the model: it is missing, damaged, already compiled, or its external data is missing or
@@ -72,7 +72,7 @@ def find_source(model: ModelSource, base: Path, locate: Locate) -> SourceModel |
     return SourceModel(graph, external, header)
 
 
-def _graph_path(model: ModelSource, base: Path) -> Path:
+def _graph_path(model: ModelSpec, base: Path) -> Path:
     if model.package_file is None:
         return base / model.path
     package, file = model.package_file
@@ -89,7 +89,7 @@ def _graph_path(model: ModelSource, base: Path) -> Path:
     return Path(next(iter(found.submodule_search_locations))) / file
 
 
-def _data_folder(model: ModelSource, base: Path, graph: Path) -> Path:
+def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
     """The folder that a model's locations are relative to. Raises PlanError (EPB249)."""
     named = model.external_data
     if named is None:
@@ -105,7 +105,7 @@ def _data_folder(model: ModelSource, base: Path, graph: Path) -> Path:
     raise PlanError(Problem("EPB249", message, named.where, "Paths are relative to the recipe."))
 
 
-def _location_problem(model: ModelSource, graph: Path, folder: Path, location: str) -> Problem | None:
+def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str) -> Problem | None:
     data, named = folder / location, model.external_data
     where = model.path_where if named is None else named.where
     outside = PureWindowsPath(location).is_absolute() or PurePosixPath(location).is_absolute() or leaves(location)
@@ -133,5 +133,5 @@ def _beside_link(graph: Path, location: str) -> bool:
     return real_path(graph.parent / location).parent == real_path(graph).parent
 
 
-def _error(code: str, model: ModelSource, message: str, hint: str | None) -> PlanError:
+def _error(code: str, model: ModelSpec, message: str, hint: str | None) -> PlanError:
     return PlanError(Problem(code, message, model.path_where, hint))

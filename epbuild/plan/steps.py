@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple, Protocol, TypeVar
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem
 from epbuild.onnxfile.connection import Connection
-from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.forms import PACK_FORMS
@@ -31,9 +31,9 @@ from epbuild.recipe.model import (
     Compression,
     GenaiRole,
     Layout,
-    ModelSource,
+    ModelSpec,
     Pack,
-    Toolchain,
+    ToolchainSpec,
 )
 
 StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
@@ -45,7 +45,7 @@ STATEMENT = ".intoto.json"
 class ToolchainNeeds(NamedTuple):
     """A toolchain, the EPs that it has to hold, and beside them the packages of custom operators: where each module is asked for."""
 
-    toolchain: Toolchain
+    toolchain: ToolchainSpec
     entries: tuple[EpEntry, ...]
     packages: Mapping[str, Position]
 
@@ -70,7 +70,7 @@ class Action(Protocol):
         """Every file of the user's own that it depends on, each once, as far as they are known."""
 
     @property
-    def takes(self) -> tuple[tuple[ModelSource, ModelFiles], ...]:
+    def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
         """The user's own models that it takes, whose files are known; not those that come out of what it needs."""
 
     @property
@@ -105,7 +105,7 @@ class SessionGroup:
     steps: tuple[str, ...]
     initializer_threshold: int | None = None
     """The size in bytes from which the members' initializers lie in one weights file when they share; None: there is none."""
-    custom_ops: tuple[CustomOps, ...] = ()
+    custom_ops: tuple[CustomOpLibraries, ...] = ()
     """What every session is given beside the EPs."""
     reproducible: bool = True
     """False where the recipe accepts that the same compile gives other bytes."""
@@ -137,7 +137,7 @@ class SessionGroup:
         return tuple(dict.fromkeys((*members, *self.target.files, *libraries)))
 
     @property
-    def custom_op_packages(self) -> tuple[CustomOps, ...]:
+    def custom_op_packages(self) -> tuple[CustomOpLibraries, ...]:
         """Those of its custom operators whose library a package of the toolchain ships."""
         return tuple(ops for ops in self.custom_ops if ops.library is None)
 
@@ -147,7 +147,7 @@ class SessionGroup:
         return tuple(dict.fromkeys(member.prepared for member in self.members if member.prepared is not None))
 
     @property
-    def takes(self) -> tuple[tuple[ModelSource, ModelFiles], ...]:
+    def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
         """The models of those members that are compiled as they are."""
         fetched = [member for member in self.members if member.prepared is None]
         return tuple((member.model, member.original) for member in fetched if member.original is not None)
@@ -332,7 +332,7 @@ class Plan:
         """Its actions of one kind, by id."""
         return {ident: action for ident, action in self.actions.items() if isinstance(action, kind)}
 
-    def sources(self) -> list[tuple[ModelSource, ModelFiles]]:
+    def sources(self) -> list[tuple[ModelSpec, ModelFiles]]:
         """The models that it begins with, each once, whose files are known."""
         return list({model.name: (model, files) for action in self.actions.values() for model, files in action.takes}.values())
 

@@ -14,7 +14,7 @@ from epbuild.core.errors import Position
 from epbuild.recipe.model import (
     DeviceChoice,
     GraphOptimization,
-    Toolchain,
+    ToolchainSpec,
 )
 
 _ACCEPTED = "the recipe accepts that the same compile gives other bytes"
@@ -62,7 +62,7 @@ class PlannedTarget:
     """A target whose EPs, in order of preference, and session keys are known to be what ONNX Runtime takes."""
 
     name: str
-    toolchain: Toolchain
+    toolchain: ToolchainSpec
     eps: tuple[PlannedEp, ...]
     session_options: Mapping[str, str]
     session_files: Mapping[str, OptionFile]

@@ -19,7 +19,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.steps import SessionGroup, ToolchainNeeds
 from epbuild.plan.target import PlannedTarget
@@ -94,7 +94,7 @@ class Verification:
     timeout: float | None = None
     """Seconds that one process may take; None: no limit."""
     memory_asked: int | None = None
-    custom_ops: tuple[CustomOps, ...] = ()
+    custom_ops: tuple[CustomOpLibraries, ...] = ()
     compiled: tuple[Compiled, ...] = field(default=(), compare=False)
     """What its session groups came to, once that is known."""
 
@@ -136,7 +136,7 @@ class Verification:
         return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
 
     @property
-    def custom_op_packages(self) -> tuple[CustomOps, ...]:
+    def custom_op_packages(self) -> tuple[CustomOpLibraries, ...]:
         """Those of its custom operators whose library a package of the toolchain ships."""
         return tuple(ops for ops in self.custom_ops if ops.library is None)
 

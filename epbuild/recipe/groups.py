@@ -11,8 +11,8 @@ from epbuild.recipe.model import (
     CompileSettings,
     Expectation,
     GenaiChoice,
-    Group,
     GroupMember,
+    GroupSpec,
     InitializerSharing,
     Merge,
     Reference,
@@ -32,9 +32,9 @@ LATER = dict.fromkeys(("file", "node_name_prefix"), ("model",))
 
 def read_group(
     name: str, where: Position, fields: Fields, members: tuple[GroupMember, ...], targets: tuple[Reference, ...]
-) -> Group:
+) -> GroupSpec:
     """Read a group, whose members and targets are known."""
-    return Group(
+    return GroupSpec(
         name=name,
         where=where,
         members=members,

@@ -15,7 +15,7 @@ from epbuild.recipe.compose import compose, digest_of_texts
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.groups import read_group, read_member
 from epbuild.recipe.matrix import Matrix, MatrixRow
-from epbuild.recipe.model import Group, GroupMember, ModelSource, Output, Recipe, Reference, Target, Toolchain
+from epbuild.recipe.model import GroupMember, GroupSpec, ModelSpec, OutputSpec, Recipe, Reference, Target, ToolchainSpec
 from epbuild.recipe.models import read_model
 from epbuild.recipe.names import clash_problems, is_glob, matching, name_problem, unknown
 from epbuild.recipe.nodes import KeyedNode, KeyPath, MappingNode, Node, Scalar, pruned, without
@@ -181,13 +181,13 @@ class _Assembler:
 
     # -- Definitions ---------------------------------------------------------------------------------------------------
 
-    def _toolchains(self, names: TemplateNames) -> Iterator[tuple[str, Toolchain]]:
+    def _toolchains(self, names: TemplateNames) -> Iterator[tuple[str, ToolchainSpec]]:
         for name, entry in self._entries("toolchains"):
             node, _ = self._definition(("toolchains", name), entry.node, names)
             if node is not None:
                 yield name, read_toolchain(name, entry.name_where, self._root.of(node))
 
-    def _models(self, names: TemplateNames) -> Iterator[tuple[str, ModelSource]]:
+    def _models(self, names: TemplateNames) -> Iterator[tuple[str, ModelSpec]]:
         for name, entry in self._entries("models"):
             node, _ = self._definition(("models", name), entry.node, names, preparations.LATER)
             if node is not None:
@@ -260,8 +260,8 @@ class _Assembler:
         self._written_out += values
         return True
 
-    def _groups(self, names: TemplateNames, targets: Mapping[str, Target]) -> dict[str, Group]:
-        found: dict[str, Group] = {}
+    def _groups(self, names: TemplateNames, targets: Mapping[str, Target]) -> dict[str, GroupSpec]:
+        found: dict[str, GroupSpec] = {}
         for base, entry in self._entries("groups"):
             for name, fields, members in self._each_group(base, entry, names):
                 if name in found:
@@ -356,7 +356,7 @@ class _Assembler:
         self.problems.append(Problem(TOO_LARGE, message, where))
         return False
 
-    def _outputs(self, names: TemplateNames, groups: Collection[str], targets: Collection[str]) -> Iterator[Output]:
+    def _outputs(self, names: TemplateNames, groups: Collection[str], targets: Collection[str]) -> Iterator[OutputSpec]:
         if ("outputs",) in self._broken:
             return
         known: Mapping[str, Collection[str]] = {"groups": groups, "targets": targets}

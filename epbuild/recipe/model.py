@@ -59,7 +59,7 @@ class InputShape:
 
 
 @dataclass(frozen=True)
-class Toolchain:
+class ToolchainSpec:
     """A Python environment: one to make of `packages` (pip requirements) for a `python`, or that of an existing `interpreter`.
 
     Beside an `interpreter`, `packages` say what its environment must hold; each is a plain requirement.
@@ -131,7 +131,7 @@ class PrepareStep:
 
 
 @dataclass(frozen=True)
-class ModelSource:
+class ModelSpec:
     """A source model as written: a path relative to the recipe, `package:<package>/<file>` (installed), or the address of a remote file."""
 
     name: str
@@ -292,7 +292,7 @@ class GenaiChoice:
 
 
 @dataclass(frozen=True)
-class Group:
+class GroupSpec:
     """Models that are built together for some targets, in order; globs have been expanded."""
 
     name: str
@@ -325,7 +325,7 @@ class Compression:
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputSpec:
     """One layout to emit. The templates still hold the names that only a group and a target give: see `recipe.template`."""
 
     where: Position
@@ -370,11 +370,11 @@ class Recipe:
     file: Path
     name: str
     description: str
-    toolchains: Mapping[str, Toolchain]
-    models: Mapping[str, ModelSource]
+    toolchains: Mapping[str, ToolchainSpec]
+    models: Mapping[str, ModelSpec]
     targets: Mapping[str, Target]
-    groups: Mapping[str, Group]
-    outputs: tuple[Output, ...]
+    groups: Mapping[str, GroupSpec]
+    outputs: tuple[OutputSpec, ...]
     catalogs: tuple[Reference, ...] = ()
     """Catalog files of the user's own, for EPs that epbuild does not know; paths relative to the recipe."""
     files: tuple[Path, ...] = ()

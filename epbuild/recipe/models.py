@@ -7,7 +7,7 @@ from typing import Any
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.address import address_problem
 from epbuild.recipe.fields import Fields
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 from epbuild.recipe.model_path import is_remote, package_file
 from epbuild.recipe.preparations import read_preparations
 from epbuild.recipe.problems import WRONG_VALUE
@@ -15,7 +15,7 @@ from epbuild.recipe.shapes import read_inputs
 from epbuild.recipe.verifying import read_verify
 
 
-def read_model(name: str, where: Position, fields: Fields) -> ModelSource:
+def read_model(name: str, where: Position, fields: Fields) -> ModelSpec:
     """Read the definition of a model, in its long form."""
     path, path_where, sha256 = fields.text("path") or "", fields.where_of("path"), fields.text("sha256")
     folder = fields.path("external_data")
@@ -29,8 +29,8 @@ def read_model(name: str, where: Position, fields: Fields) -> ModelSource:
     elif path and package_file(path) is None:
         path = fields.rebased(path, path_where).name
     pins, sizes = fields.mapping("data_sha256"), fields.mapping("free_dimensions")
-    read: Any = fields.text("read") or ModelSource.read
-    return ModelSource(
+    read: Any = fields.text("read") or ModelSpec.read
+    return ModelSpec(
         name=name,
         where=where,
         path=path,

@@ -8,7 +8,7 @@ from typing import Any
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.forms import PACK_FORMS
-from epbuild.recipe.model import Compression, CompressionMethod, Output, Pack, Reference, Setting
+from epbuild.recipe.model import Compression, CompressionMethod, OutputSpec, Pack, Reference, Setting
 from epbuild.recipe.nodes import MappingNode, ScalarNode
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.template import OUTPUT_NAMES
@@ -25,11 +25,11 @@ Match = Callable[[str, Position, str], tuple[str, ...] | None]
 """The names that a glob matches in a section of the recipe; None where they are not known."""
 
 
-def read_output(fields: Fields, match: Match) -> Output:
+def read_output(fields: Fields, match: Match) -> OutputSpec:
     """Read the output that a mapping stands for."""
     layout: Any = fields.text("layout") or "directory"  # the schema wants one; the rest of the recipe is read on without
     pack: Any = fields.text("pack")
-    return Output(
+    return OutputSpec(
         where=fields.where,
         layout=layout,
         path=fields.setting("path") or Setting("", fields.where, fields.where),

@@ -7,18 +7,18 @@ from typing import Any
 from epbuild.core.errors import Position, Problem
 from epbuild.recipe.custom_ops import custom_ops_problem, names_library
 from epbuild.recipe.fields import Fields
-from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, Toolchain
+from epbuild.recipe.model import DeviceChoice, EpChoice, Reference, Setting, Target, ToolchainSpec
 from epbuild.recipe.problems import WRONG_VALUE, quoted
 from epbuild.recipe.requirement import read_requirement
 
 
-def read_toolchain(name: str, where: Position, fields: Fields) -> Toolchain:
+def read_toolchain(name: str, where: Position, fields: Fields) -> ToolchainSpec:
     """Read the definition of a toolchain."""
     packages, interpreter = fields.texts("packages"), fields.path("interpreter")
     if "interpreter" in fields.entries:
         named = [(text, where) for text, where in packages if text]
         fields.problems += [_uncheckable(text, where) for text, where in named if not read_requirement(text).is_plain]
-    return Toolchain(
+    return ToolchainSpec(
         name=name,
         where=where,
         python=fields.text("python"),

@@ -32,7 +32,7 @@ from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
 from epbuild.plan.member import ModelFiles
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step
-from epbuild.recipe.model import ModelSource, Recipe
+from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
@@ -346,7 +346,7 @@ def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
         raise PlanError(*problems)
 
 
-def _broken_pins(model: ModelSource, files: ModelFiles, digests: Mapping[Path, str]) -> Iterator[str]:
+def _broken_pins(model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> Iterator[str]:
     pins = {f"external data {location}": (files.external.get(location), pin) for location, pin in model.data_sha256.items()}
     if model.sha256:
         pins["graph"] = (files.graph, model.sha256)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
 from epbuild.toolchain.packages import FileState, is_touched, state_of
@@ -87,7 +87,7 @@ class Environment:
         )
 
 
-def ready(toolchain: Toolchain, base: Path, home: Path, locked: LockedEnvironment | None = None) -> bool:
+def ready(toolchain: ToolchainSpec, base: Path, home: Path, locked: LockedEnvironment | None = None) -> bool:
     """Whether the environment is there, so that `prepare` has nothing to make."""
     if toolchain.interpreter is not None:
         return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - which is false, too, where nobody may look
@@ -95,7 +95,7 @@ def ready(toolchain: Toolchain, base: Path, home: Path, locked: LockedEnvironmen
 
 
 def prepare(
-    toolchain: Toolchain,
+    toolchain: ToolchainSpec,
     base: Path,
     home: Path,
     entries: Sequence[EpEntry],
@@ -135,12 +135,12 @@ def _modules(entries: Iterable[EpEntry]) -> set[str]:
     return {_RUNTIME, *(entry.module for entry in entries)}
 
 
-def _held(toolchain: Toolchain) -> tuple[Requirement, ...]:
+def _held(toolchain: ToolchainSpec) -> tuple[Requirement, ...]:
     """What the recipe requires of an existing environment; in one that is made, the installer sees to the requirements."""
     return toolchain.requirements if toolchain.interpreter is not None else ()
 
 
-def _unmet(toolchain: Toolchain, taken: Fingerprint) -> Iterator[Problem]:
+def _unmet(toolchain: ToolchainSpec, taken: Fingerprint) -> Iterator[Problem]:
     """What an existing environment lacks of what it must hold."""
     for requirement in _held(toolchain):
         found = taken.distributions.get(requirement.distribution)
@@ -151,7 +151,7 @@ def _unmet(toolchain: Toolchain, taken: Fingerprint) -> Iterator[Problem]:
         yield Problem("EPB306", message, toolchain.where, "Install it there, or change the toolchain's packages.")
 
 
-def _missing(toolchain: Toolchain, taken: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
+def _missing(toolchain: ToolchainSpec, taken: Fingerprint, entries: Sequence[EpEntry]) -> Iterator[Problem]:
     """The EPs that come in no package that is there, or is reported as missing."""
     known = {*taken.distributions, *(requirement.distribution for requirement in _held(toolchain))}
     for entry in entries:
@@ -164,7 +164,7 @@ def _missing(toolchain: Toolchain, taken: Fingerprint, entries: Sequence[EpEntry
             yield Problem("EPB305", message, toolchain.where, hint)
 
 
-def _without(toolchain: Toolchain, taken: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:
+def _without(toolchain: ToolchainSpec, taken: Fingerprint, packages: Mapping[str, Position]) -> Iterator[Problem]:
     """The packages of custom operators that are not there."""
     for module, where in packages.items():
         folder = module.rpartition(".")[2]
@@ -174,11 +174,11 @@ def _without(toolchain: Toolchain, taken: Fingerprint, packages: Mapping[str, Po
             yield Problem("EPB254", message, where, f"{place}, or name the library itself by its path.")
 
 
-def _requirements(toolchain: Toolchain, locked: LockedEnvironment | None) -> Requirements:
+def _requirements(toolchain: ToolchainSpec, locked: LockedEnvironment | None) -> Requirements:
     return Requirements(toolchain.packages, toolchain.python, locked)
 
 
-def _existing(toolchain: Toolchain, base: Path) -> Path:
+def _existing(toolchain: ToolchainSpec, base: Path) -> Path:
     # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
     path = Path(str(toolchain.interpreter))
     with contextlib.suppress(RuntimeError):  # a `~user` without a home here: a file that is not there

@@ -86,7 +86,7 @@ def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: 
 def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Look:
     """The `fingerprint`, with what shows later whether anybody has touched the environment since; raises what that does."""
     wanted = sorted(modules)
-    remembered = _read(memory)
+    remembered = _remembered(memory)
     if remembered.get("format") == FORMAT and set(wanted) <= set(
         remembered.get("modules", ())
     ):  # some steps alone may need fewer
@@ -105,7 +105,7 @@ def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Positio
 
 def watched(memory: Path) -> list[Path]:
     """The files and folders that the fingerprint in the file `memory` came from: while their stats last, so does the fingerprint."""
-    remembered = _read(memory)
+    remembered = _remembered(memory)
     folders = [folder for package in remembered.get("packages", ()) for folder in package_tree(package).folders]
     return [memory, *map(Path, (*remembered.get("files", ()), *remembered.get("folders", ()), *folders))]
 
@@ -189,7 +189,7 @@ def _listing(folder: Path) -> list[str]:
         return []
 
 
-def _read(memory: Path) -> dict[str, Any]:
+def _remembered(memory: Path) -> dict[str, Any]:
     try:
         document = json.loads(memory.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -108,9 +108,9 @@ def _lines(lock: Lock) -> Iterator[str]:
             yield f"wheel {release.requirement} sha256:{digest}"
 
 
-def _read(text: str, file: str) -> tuple[_Reading, list[Problem]]:
+def _read(text: str, file: str) -> tuple[_LockReading, list[Problem]]:
     """What the lines hold, and what is wrong with them, in their order."""
-    reading, seen = _Reading(), dict[str, int]()
+    reading, seen = _LockReading(), dict[str, int]()
     problems: list[Problem] = []
 
     def wrong(number: int, message: str, hint: str = _AGAIN) -> None:
@@ -154,7 +154,7 @@ def _read(text: str, file: str) -> tuple[_Reading, list[Problem]]:
 
 
 @dataclass
-class _Reading:
+class _LockReading:
     """The facts of a lock, line by line."""
 
     recipe: str = ""

@@ -18,7 +18,7 @@ from typing import Any
 from epbuild.core.errors import Problem, ToolchainError
 from epbuild.core.installer import is_network, reported, run_uv
 from epbuild.core.units import counted
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import probe
 from epbuild.toolchain.lock_facts import LockedEnvironment, Package, plain_name
@@ -41,7 +41,7 @@ class Python:
     arguments: tuple[str, ...]
 
 
-def asked(toolchain: Toolchain) -> tuple[str, ...]:
+def asked(toolchain: ToolchainSpec) -> tuple[str, ...]:
     """What a toolchain's packages ask for, each on one line, sorted, each once."""
     return tuple(sorted({" ".join(package.split()) for package in toolchain.packages}))
 
@@ -54,7 +54,7 @@ def named_python(request: str | None) -> str | None:
     return f"cpython-{found[1]}" if found else None
 
 
-def find_python(toolchain: Toolchain) -> Python:
+def find_python(toolchain: ToolchainSpec) -> Python:
     """The Python of a toolchain that is made. Raises ToolchainError (EPB309) where it is not there to be asked which version it is."""
     request, name = toolchain.python, named_python(toolchain.python)
     if name is not None:
@@ -72,7 +72,7 @@ def find_python(toolchain: Toolchain) -> Python:
     return Python(str(probe(interpreter, [], toolchain.where)["python"]), ("--python", str(interpreter)))
 
 
-def resolve_packages(toolchain: Toolchain, python: Python, platform: str, preferred: Mapping[str, str]) -> LockedEnvironment:
+def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]) -> LockedEnvironment:
     """The packages that a toolchain's requirements come to on one of PLATFORMS, with the files that are for it.
 
     `preferred` versions, by distribution, are kept where they still do. Raises ToolchainError (EPB309) for what cannot be resolved, or
@@ -128,13 +128,13 @@ def deviations(environment: Environment, platform: str, locked: LockedEnvironmen
     return found
 
 
-def _check_places(toolchain: Toolchain) -> None:
+def _check_places(toolchain: ToolchainSpec) -> None:
     for package in toolchain.packages:
         if _PLACE.match(package):
             raise _not_lockable(toolchain, package)
 
 
-def _packages(toolchain: Toolchain, document: Mapping[str, Any]) -> tuple[Package, ...]:
+def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Package, ...]:
     """The packages of a `pylock.toml` (PEP 751) that was written for one platform; where they come from is left out."""
     packages = []
     for item in document.get("packages", ()):
@@ -157,12 +157,12 @@ def _preferences(versions: Mapping[str, str]) -> str:
     return "\n".join(['lock-version = "1.0"\ncreated-by = "epbuild"\n', *packages])
 
 
-def _not_lockable(toolchain: Toolchain, package: str) -> ToolchainError:
+def _not_lockable(toolchain: ToolchainSpec, package: str) -> ToolchainError:
     message = f"toolchain '{toolchain.name}' cannot be locked: '{package}' names a place and not a version"
     return ToolchainError(Problem("EPB309", message, toolchain.where, _WHEEL_HINT))
 
 
-def _unresolved(toolchain: Toolchain, platform: str, stderr: str) -> ToolchainError:
+def _unresolved(toolchain: ToolchainSpec, platform: str, stderr: str) -> ToolchainError:
     text, quote = reported(stderr)
     hint = "Check the network." if is_network(text) else "Check the packages, and whether there are any for that platform."
     message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv reported: {quote}"

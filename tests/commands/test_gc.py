@@ -20,7 +20,7 @@ from epbuild.commands.cache import cache_stats, check_cache
 from epbuild.commands.gc import Collection, collect_garbage, needs
 from epbuild.commands.remote import RemoteModels
 from epbuild.core.errors import StoreError
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 
 NOTHING_OLD = Limits(0)
 
@@ -141,9 +141,7 @@ def test_a_remote_model_stays_as_long_as_a_workspace_remembers_it(built: Worksho
     graph = built.cache / "remote" / ("a" * 64) / "model.onnx"
     graph.parent.mkdir(parents=True)
     graph.write_bytes(b"graph")
-    model = ModelSource(
-        "m", remote_place := built.survey().plan.emissions[EMIT_DECODER].where, "https://m.example/m", remote_place
-    )
+    model = ModelSpec("m", remote_place := built.survey().plan.emissions[EMIT_DECODER].where, "https://m.example/m", remote_place)
     with Workspace.open(built.folder / ".epbuild") as workspace:
         workspace.record_fact(remote._fact(model), str(graph))
         let_time_pass(built.cache)

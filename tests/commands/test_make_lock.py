@@ -21,7 +21,7 @@ from epbuild.commands.plan import Request
 from epbuild.core.errors import PlanError, ToolchainError
 from epbuild.engine.events import EventList
 from epbuild.fetch.models import RemoteModel
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render
 from epbuild.toolchain.resolve import Python
@@ -68,7 +68,9 @@ class Index:
     def versions(self, lock: Lock, platform: str = HERE) -> dict[str, str]:
         return {package.name: package.version for package in lock.toolchains["qnn"].platforms[platform].packages}
 
-    def _resolve(self, toolchain: Toolchain, python: Python, platform: str, preferred: Mapping[str, str]) -> LockedEnvironment:
+    def _resolve(
+        self, toolchain: ToolchainSpec, python: Python, platform: str, preferred: Mapping[str, str]
+    ) -> LockedEnvironment:
         self.pythons.append(python.name)
         versions = {name: preferred.get(name, version) for name, version in self.newest.items()}
         digests = {

@@ -22,11 +22,11 @@ from epbuild.commands.remote import RemoteModels
 from epbuild.core.errors import Problem, StoreError
 from epbuild.engine.events import Event, EventList, RunStarted
 from epbuild.fetch.models import RemoteModel
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 
 ADDRESS = "https://models.example/decode.onnx"
 PIN = "a" * 64
-MODEL = ModelSource("decode", HERE, ADDRESS, HERE, sha256=PIN)
+MODEL = ModelSpec("decode", HERE, ADDRESS, HERE, sha256=PIN)
 NEVER = threading.Event()
 SIZE = 1000
 
@@ -79,7 +79,7 @@ def models(tmp_path: Path) -> RemoteModels:
     return RemoteModels(Workspace.open(tmp_path / ".epbuild"), BlobStore(tmp_path / "cache"))
 
 
-def fetched(models: RemoteModels, model: ModelSource = MODEL) -> tuple[Path, list[Event]]:
+def fetched(models: RemoteModels, model: ModelSpec = MODEL) -> tuple[Path, list[Event]]:
     told = EventList()
     return models.fetched(model, told, NEVER), told
 
@@ -123,7 +123,7 @@ def test_a_model_whose_file_is_gone_is_fetched_again(models: RemoteModels, netwo
     ids=["address", "digest", "no digest", "data"],
 )
 def test_another_address_or_pin_is_another_model_and_never_answered_with_the_old_one(
-    models: RemoteModels, network: Network, other: ModelSource
+    models: RemoteModels, network: Network, other: ModelSpec
 ) -> None:
     fetched(models)
     assert models.known(other) is None

@@ -17,7 +17,7 @@ from projects import Project, copy_of_quickstart
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.output.assets import share_files
 from epbuild.output.inference import for_inference
-from epbuild.output.package_manifest import DATA_FOLDER, Variant, package_manifest
+from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, package_manifest
 from epbuild.runtime.variants import find_variants
 
 ONLY_HERE = pytest.mark.skipif(sys.platform != "linux", reason="the HTP emulator that runs contexts comes in the Linux wheel")
@@ -114,7 +114,7 @@ def test_a_model_that_two_components_have_in_common_is_in_the_package_once_and_o
 ) -> None:
     source = built.folder / "models/classifier/classifier.onnx"
     every = [_content(source, f"{name}/base/m.onnx", "base-model") for name in ("left", "right")]
-    variants = [Variant(name, "base", f"{name}/base", "m.onnx", CPU, movable=True) for name in ("left", "right")]
+    variants = [PackageVariant(name, "base", f"{name}/base", "m.onnx", CPU, movable=True) for name in ("left", "right")]
     contents, said = share_files(every, variants)
     (content,) = contents
     (tmp_path / content.path).parent.mkdir(parents=True)

@@ -342,10 +342,10 @@ def test_a_package_that_the_toolchain_lacks_is_its_fault_and_not_the_models(netw
 def test_these_tests_use_what_the_catalog_asks_for() -> None:
     from epbuild.core.errors import Position
     from epbuild.plan.preparation_options import package_problems
-    from epbuild.recipe.model import Toolchain
+    from epbuild.recipe.model import ToolchainSpec
 
     where = Position("epbuild.yaml", 1, 1)
     found: list[Problem] = []
     for kind in ("quantize", "float16", "simplify", "infer_shapes", "opset", "cut"):
-        found += package_problems(kind, {}, Toolchain("tools", where, packages=TOOLS), where)
+        found += package_problems(kind, {}, ToolchainSpec("tools", where, packages=TOOLS), where)
     assert found == []

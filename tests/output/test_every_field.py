@@ -32,7 +32,7 @@ from epbuild.compile import action as compiling
 from epbuild.compile import executor
 from epbuild.core.schemas import schema
 from epbuild.publish.registry.client import Pushed
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import Fingerprint
 from epbuild.toolchain.process import Ending
@@ -480,7 +480,7 @@ class Checkout(Workshop):
         log.write_text("prepared\n", encoding="utf-8")
         return Ending("exited", 0, ({"event": "finished", "peak_memory": None},), ())
 
-    def _prepare(self, toolchain: Toolchain, *arguments: object) -> Environment:
+    def _prepare(self, toolchain: ToolchainSpec, *arguments: object) -> Environment:
         packages = dict(package.split("==") for package in toolchain.packages)
         version = toolchain.python or "3.11"
         prints = Fingerprint(f"cpython-{version}", "linux-x86_64", {"onnxruntime": "1.31.1", **packages}, {}, "a CPU")

@@ -12,7 +12,7 @@ import pytest
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.output.assets import share_files
 from epbuild.output.inference import for_inference
-from epbuild.output.package_manifest import DATA_FOLDER, Variant, asset_uri, check_package, package_manifest, resolve
+from epbuild.output.package_manifest import DATA_FOLDER, PackageVariant, asset_uri, check_package, package_manifest, resolve
 
 FOLDER = "decoder/snapdragon-SM8750"
 CPU = "CPUExecutionProvider"
@@ -24,8 +24,8 @@ def content(path: str, text: str = "", role: Role = "model") -> Artifact:
     return Artifact(path, role, len(data), hashlib.sha256(data).hexdigest())
 
 
-def compiled(component: str, folder: str = FOLDER) -> Variant:
-    return Variant(
+def compiled(component: str, folder: str = FOLDER) -> PackageVariant:
+    return PackageVariant(
         component,
         folder.rsplit("/", 1)[-1],
         folder,
@@ -39,15 +39,15 @@ def compiled(component: str, folder: str = FOLDER) -> Variant:
     )
 
 
-def base(component: str, folder: str, *, data: tuple[str, ...] = ("weights.bin",), movable: bool = True) -> Variant:
+def base(component: str, folder: str, *, data: tuple[str, ...] = ("weights.bin",), movable: bool = True) -> PackageVariant:
     refers = tuple(f"{folder}/{name}" for name in data)
-    return Variant(component, "base", folder, f"{component}.onnx", CPU, device="cpu", refers=refers, movable=movable)
+    return PackageVariant(component, "base", folder, f"{component}.onnx", CPU, device="cpu", refers=refers, movable=movable)
 
 
 FILES = [content(f"{FOLDER}/{name}") for name in ("prefill_ctx.onnx", "decode_ctx.onnx", "prefill_qnn.bin", "manifest.json")]
 
 
-def written(*variants: Variant, artifacts: list[Artifact] | None = None, **more: Any) -> dict[str, Any]:
+def written(*variants: PackageVariant, artifacts: list[Artifact] | None = None, **more: Any) -> dict[str, Any]:
     whole = FILES if artifacts is None else artifacts
     data = package_manifest(name="tiny", description="", variants=variants, recipe="tiny", artifacts=whole, **more).data
     assert data.endswith(b"}\n")
@@ -160,7 +160,7 @@ ABSENT = "which the package does not hold"
     ],
     ids=["model", "reference", "data folder", "folder", "genai", "path", "option"],
 )
-def test_what_onnx_runtime_would_find_out_too_late_is_told(variant: Variant, told: str) -> None:
+def test_what_onnx_runtime_would_find_out_too_late_is_told(variant: PackageVariant, told: str) -> None:
     sentence = f"the variant 'snapdragon-SM8750' of the component 'prefill' {told}"
     assert sentence in check_package(FILES, [compiled("decode"), variant])
 

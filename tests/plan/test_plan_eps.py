@@ -18,7 +18,7 @@ from epbuild.plan.key import action_key, differences
 from epbuild.plan.possible import obstacle
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedTarget
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 
 TARGET = "    ep: OpenVINOExecutionProvider\n    provider_options:\n      device_type: CPU\n"
 OPENVINO = "openvino:\n    packages: [onnxruntime-openvino==1.24.1]"
@@ -581,7 +581,7 @@ class Asked:
         self.found = found
         self.names: list[str] = []
 
-    def __call__(self, model: ModelSource) -> Path | None:
+    def __call__(self, model: ModelSpec) -> Path | None:
         self.names.append(model.name)
         return self.found
 

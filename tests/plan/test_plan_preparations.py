@@ -8,7 +8,7 @@ import pytest
 
 from epbuild.core.errors import Position, Problem
 from epbuild.plan.preparation_options import package_problems, preparation_options
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.nodes import MappingNode, Node
 from epbuild.recipe.source import read
 
@@ -55,7 +55,7 @@ def test_a_kind_that_needs_options_is_refused_where_it_has_none() -> None:
 
 
 def lacking(kind: str, *packages: str, interpreter: str | None = None) -> list[Problem]:
-    toolchain = Toolchain("tools", Position("epbuild.yaml", 2, 3), packages=packages, interpreter=interpreter)
+    toolchain = ToolchainSpec("tools", Position("epbuild.yaml", 2, 3), packages=packages, interpreter=interpreter)
     return package_problems(kind, {}, toolchain, WHERE)
 
 

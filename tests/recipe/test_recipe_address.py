@@ -19,7 +19,7 @@ from epbuild.recipe.address import (
     is_immutable,
     parse_address,
 )
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 from epbuild.recipe.model_path import is_remote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -116,7 +116,7 @@ def test_a_path_is_never_taken_for_an_address(path: str) -> None:
 
 def test_a_model_knows_where_it_lies() -> None:
     where = Position("epbuild.yaml", 1, 1)
-    model = ModelSource("m", where, "models/m.onnx", where)
+    model = ModelSpec("m", where, "models/m.onnx", where)
     there = dataclasses.replace(model, path="https://example.com/m.onnx")
     packed = dataclasses.replace(model, path="package:my_models/onnx/m.onnx")
     in_wheel = dataclasses.replace(model, path="package:my-models==1.0/onnx/m.onnx")

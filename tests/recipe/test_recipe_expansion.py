@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipe_texts import FULL, MINIMAL, load_text, problems_of, values
 
-from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, Group
+from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, GroupSpec
 
 
 def target_names(tmp_path: Path, matrix: str) -> list[str]:
@@ -21,13 +21,13 @@ def target_names(tmp_path: Path, matrix: str) -> list[str]:
     return list(load_text(tmp_path, text).targets)
 
 
-def only_group(tmp_path: Path, models: str, more: str = "") -> Group:
+def only_group(tmp_path: Path, models: str, more: str = "") -> GroupSpec:
     text = MINIMAL.replace("[prefill]", models).replace("    targets: [npu]", f"    targets: [npu]{more}")
     text = text.replace("  prefill: p", "  layer-2: b.onnx\n  layer-10: c.onnx\n  layer-1: a.onnx\n  head: h.onnx\n  prefill: p")
     return load_text(tmp_path, text).groups["decoder"]
 
 
-def member_names(group: Group) -> list[str]:
+def member_names(group: GroupSpec) -> list[str]:
     return [member.model.name for member in group.members]
 
 

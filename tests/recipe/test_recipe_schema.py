@@ -10,7 +10,7 @@ import jsonschema
 from recipe_texts import MINIMAL, load_text
 
 from epbuild.core.schemas import schema
-from epbuild.recipe.model import CompileSettings, DeviceChoice, GraphOptimization, Output
+from epbuild.recipe.model import CompileSettings, DeviceChoice, GraphOptimization, OutputSpec
 
 SCHEMA = schema("recipe")
 
@@ -54,7 +54,7 @@ def test_the_defaults_that_an_editor_shows_are_those_that_are_used(tmp_path: Pat
         _default("output", "model"),
         _default("output", "context_binary"),
     )
-    assert isinstance(output, Output)
+    assert isinstance(output, OutputSpec)
     [choice] = target.eps
     assert choice.provider_options == _default("target", "provider_options") == _default("ep", "provider_options")
     assert target.session_options == _default("target", "session_options")

@@ -31,7 +31,7 @@ from epbuild.engine.events import EventList, RunFinished, StepFailed
 from epbuild.plan.member import Member
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp, PlannedTarget
-from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, ModelSource, Toolchain
+from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, ModelSpec, ToolchainSpec
 from epbuild.survey.status import Survey
 from epbuild.toolchain import execution
 from epbuild.toolchain.environment import Environment
@@ -82,11 +82,11 @@ STEPS = [*COMPILES, SHARE, EMIT_DECODER, CLASSIFIER, EMIT_CLASSIFIER]
 def sharing_group(*names: str, timeout: float | None = None) -> SessionGroup:
     """A planned sharing group of the models `names`, whose files nobody looks at."""
     ep = PlannedEp(entry(QNN), "catalog", DeviceChoice(), {}, {}, None, frozenset())
-    models = [ModelSource(name, HERE, f"{name}.onnx", HERE) for name in names]
+    models = [ModelSpec(name, HERE, f"{name}.onnx", HERE) for name in names]
     return SessionGroup(
         id=SHARE,
         group="decoder",
-        target=PlannedTarget("npu", Toolchain("qnn", HERE), (ep,), {}, {}, frozenset(), {}, ()),
+        target=PlannedTarget("npu", ToolchainSpec("qnn", HERE), (ep,), {}, {}, frozenset(), {}, ()),
         members=tuple(Member(model.name, Path(model.path), {}, model, CompileSettings(), Expectation()) for model in models),
         share=True,
         timeout=timeout,
@@ -218,7 +218,7 @@ class Workshop:
                 shutil.copyfile(path, folder / path.name)
         return other
 
-    def _prepare(self, toolchain: Toolchain, *arguments: object) -> Environment:
+    def _prepare(self, toolchain: ToolchainSpec, *arguments: object) -> Environment:
         prints = Fingerprint("cpython-3.11", "linux-x86_64", self.packages, {"onnxruntime_qnn/libQnnHtp.so": "ab" * 32}, "a CPU")
         return Environment(toolchain.name, Path(sys.executable), prints, self.folder / "fingerprint.json")
 

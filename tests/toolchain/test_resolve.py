@@ -16,7 +16,7 @@ from small_environments import write_wheel
 
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.core.schemas import schema
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain import resolve as module
 from epbuild.toolchain.environment import Environment, prepare
 from epbuild.toolchain.fingerprint import Fingerprint
@@ -30,11 +30,11 @@ RUNNING = f"{sys.implementation.name}-{sys.version_info[0]}.{sys.version_info[1]
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 
 
-def toolchain(*packages: str, python: str | None = None) -> Toolchain:
-    return Toolchain("npu", WHERE, python=python, packages=packages)
+def toolchain(*packages: str, python: str | None = None) -> ToolchainSpec:
+    return ToolchainSpec("npu", WHERE, python=python, packages=packages)
 
 
-def refusal(wanted: Toolchain, platform: str = "linux-x86_64") -> Problem:
+def refusal(wanted: ToolchainSpec, platform: str = "linux-x86_64") -> Problem:
     with pytest.raises(ToolchainError) as caught:
         resolve_packages(wanted, find_python(wanted), platform, {})
     (problem,) = caught.value.problems
@@ -142,7 +142,7 @@ def uv(monkeypatch: pytest.MonkeyPatch) -> FakeUv:
     return fake
 
 
-def resolved(wanted: Toolchain, platform: str = "linux-x86_64", **preferred: str) -> LockedEnvironment:
+def resolved(wanted: ToolchainSpec, platform: str = "linux-x86_64", **preferred: str) -> LockedEnvironment:
     return resolve_packages(wanted, find_python(wanted), platform, preferred)
 
 
@@ -297,7 +297,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def really_resolved(wanted: Toolchain, platform: str = str(platform_here()), **preferred: str) -> LockedEnvironment:
+def really_resolved(wanted: ToolchainSpec, platform: str = str(platform_here()), **preferred: str) -> LockedEnvironment:
     named = {name.replace("_", "-"): version for name, version in preferred.items()}
     return resolve_packages(wanted, find_python(wanted), platform, named)
 
@@ -351,7 +351,7 @@ def test_an_environment_is_made_of_what_was_locked_though_there_is_something_new
     assert free.interpreter != made.interpreter
 
 
-def refused(home: Path, wanted: Toolchain, locked: LockedEnvironment) -> str:
+def refused(home: Path, wanted: ToolchainSpec, locked: LockedEnvironment) -> str:
     with pytest.raises(ToolchainError) as caught:
         provision(Requirements(wanted.packages, None, locked), home, name="npu", where=WHERE)
     (problem,) = caught.value.problems

@@ -13,7 +13,7 @@ from small_environments import install, make_environment, site_of, write_wheel
 
 from epbuild.catalog.catalog import entry
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain import environment as module
 from epbuild.toolchain.environment import Environment, prepare, ready
 from epbuild.toolchain.fingerprint import Fingerprint
@@ -23,11 +23,11 @@ QNN = entry("QNNExecutionProvider")
 OPENVINO = entry("OpenVINOExecutionProvider")
 
 
-def existing(interpreter: Path | str, *packages: str) -> Toolchain:
-    return Toolchain("npu", WHERE, interpreter=str(interpreter), packages=packages)
+def existing(interpreter: Path | str, *packages: str) -> ToolchainSpec:
+    return ToolchainSpec("npu", WHERE, interpreter=str(interpreter), packages=packages)
 
 
-def refusals(toolchain: Toolchain, base: Path, *eps: str) -> tuple[Problem, ...]:
+def refusals(toolchain: ToolchainSpec, base: Path, *eps: str) -> tuple[Problem, ...]:
     with pytest.raises(ToolchainError) as caught:
         prepare(toolchain, base, base / "home", [entry(ep) for ep in eps])
     return caught.value.problems
@@ -111,7 +111,7 @@ def test_an_ep_package_that_nobody_asked_for_is_told_with_what_to_add(tmp_path: 
     install(python, "numpy", "2.0", {})
     monkeypatch.setattr(module, "provision", lambda requirements, home, name, where: python)
     (problem,) = refusals(
-        Toolchain("npu", WHERE, packages=("numpy", "onnxruntime-qnn; sys_platform == 'nowhere'")), tmp_path, QNN.ep
+        ToolchainSpec("npu", WHERE, packages=("numpy", "onnxruntime-qnn; sys_platform == 'nowhere'")), tmp_path, QNN.ep
     )
     assert (problem.code, problem.hint) == ("EPB305", "Add onnxruntime-qnn to its packages.")
 
@@ -194,7 +194,7 @@ def test_a_toolchain_is_provisioned_by_uv_used_and_found_again(tmp_path: Path, m
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     wheel = write_wheel(tmp_path, "onnxruntime-openvino", "1.24.1", {"onnxruntime/capi/libep.so": b"EP"})
-    toolchain = Toolchain("npu", WHERE, packages=(str(wheel),))
+    toolchain = ToolchainSpec("npu", WHERE, packages=(str(wheel),))
     assert not ready(toolchain, tmp_path, tmp_path / "home")
     environment = prepare(toolchain, tmp_path, tmp_path / "home", [OPENVINO])
     assert environment.fingerprint.distributions == {"onnxruntime-openvino": "1.24.1"}
@@ -208,7 +208,7 @@ def test_a_toolchain_is_provisioned_by_uv_used_and_found_again(tmp_path: Path, m
 def test_what_uv_really_says_of_a_missing_package_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-    toolchain = Toolchain("npu", WHERE, packages=("NoSuch_Package_xyz==1",))
+    toolchain = ToolchainSpec("npu", WHERE, packages=("NoSuch_Package_xyz==1",))
     (problem,) = refusals(toolchain, tmp_path, OPENVINO.ep)
     assert (problem.code, problem.where) == ("EPB301", WHERE)
     assert "uv could not install NoSuch_Package_xyz==1; uv reported: " in problem.message

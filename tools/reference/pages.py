@@ -11,7 +11,7 @@ from epbuild.catalog.catalog import entries_for, known_eps, session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import Known, KnownDifference, Limitation
 from epbuild.catalog.options import Option
-from epbuild.catalog.preparations import Preparation, PreparationOption, preparation, preparation_kinds
+from epbuild.catalog.preparations import PreparationEntry, PreparationOption, preparation, preparation_kinds
 from epbuild.commands.schema import editor_schema, plain_default
 from epbuild.core.schemas import schema
 
@@ -228,7 +228,7 @@ def _preparations_page() -> str:
     return _page("Preparations", *sections)
 
 
-def _needs(kind: Preparation) -> Iterator[tuple[str, str]]:
+def _needs(kind: PreparationEntry) -> Iterator[tuple[str, str]]:
     yield "packages", ", ".join(map(_code, kind.packages))
     if kind.one_of:
         yield "needs one of", ", ".join(map(_code, kind.one_of))
@@ -239,7 +239,7 @@ def _needs(kind: Preparation) -> Iterator[tuple[str, str]]:
     yield "known from", kind.origin
 
 
-def _preparation_options(kind: Preparation) -> Iterator[str]:
+def _preparation_options(kind: PreparationEntry) -> Iterator[str]:
     yield _table(("option", "value", "default", "meaning"), map(_preparation_row, kind.options.values()))
     for option in kind.options.values():
         if option.options:

@@ -1,4 +1,4 @@
-"""Answers to what a first recipe holds: from the command line, else from questions."""
+"""Answers about a first recipe: from the command line, else from questions."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from epbuild.core.errors import PlanError, Position
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.sources import find_source
-from epbuild.recipe.model import ModelSource
+from epbuild.recipe.model import ModelSpec
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one is a drive
 _ENDING = ".onnx"
@@ -86,7 +86,7 @@ def _judged(file: str) -> FoundModel | LeftOut:
     where = Position(file, 1, 1)
     path = Path(file).absolute()
     try:
-        source = find_source(ModelSource(path.stem, where, str(path), where), path.parent, lambda model: None)
+        source = find_source(ModelSpec(path.stem, where, str(path), where), path.parent, lambda model: None)
     except PlanError as error:
         problem = error.problems[0]
         return LeftOut(file, problem.text[:1].upper() + problem.text[1:])

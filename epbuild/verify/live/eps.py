@@ -9,7 +9,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import UnknownName, find_option
 from epbuild.catalog.options import Option
 from epbuild.core.safepath import real_path
-from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import DeviceChoice
 from epbuild.toolchain.environment import Environment
@@ -17,7 +17,7 @@ from epbuild.verify.live.worker import Session
 
 
 def session_of(
-    target: PlannedTarget, environment: Environment, custom_ops: tuple[CustomOps, ...], timeout: float | None
+    target: PlannedTarget, environment: Environment, custom_ops: tuple[CustomOpLibraries, ...], timeout: float | None
 ) -> Session:
     """What to open models with that were compiled for a target of a recipe."""
     eps = (planned_ep(ep.entry, ep.lasting_options, ep, real_device(ep.device))[0] for ep in target.eps)

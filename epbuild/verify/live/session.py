@@ -10,7 +10,7 @@ from typing import Any, Literal
 from epbuild.cache.location import toolchain_directory
 from epbuild.catalog.catalog import entries_for, find_session_key, known_eps
 from epbuild.core.errors import Position
-from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import DeviceChoice
@@ -83,7 +83,7 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
     return Session(environment, eps, options, target.get("environment", {}), given.timeout, lacking, custom_ops)
 
 
-def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOps, ...]:
+def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources) -> tuple[CustomOpLibraries, ...]:
     """The custom operators that the models of an artifact need: as the user names them, else by its manifest. Raises CannotLoad.
 
     A library is not in the artifact: it is where the user has it, or where the recipe has it.
@@ -92,14 +92,14 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
     if given.custom_ops:
         named = (Path(text) if names_library(text) else None for text in given.custom_ops)
         found = zip(given.custom_ops, named, strict=True)
-        return tuple(CustomOps(text if path is None else path.name, place, path) for text, path in found)
+        return tuple(CustomOpLibraries(text if path is None else path.name, place, path) for text, path in found)
     document = artifact.manifest.document if artifact.manifest is not None else None
     group = sources.group(document)
     planned = {ops.name: ops for ops in group.custom_ops} if group is not None else {}
-    ops: list[CustomOps] = []
+    ops: list[CustomOpLibraries] = []
     for listed in document.get("custom_ops", ()) if document is not None else ():
         if "module" in listed:
-            ops.append(CustomOps(listed["module"], place))
+            ops.append(CustomOpLibraries(listed["module"], place))
         elif listed["library"] in planned:
             ops.append(planned[listed["library"]])
         else:

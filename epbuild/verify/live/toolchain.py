@@ -14,7 +14,7 @@ from typing import Any
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.recipe.model import Toolchain
+from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, prepare, ready
 from epbuild.toolchain.provision import LOCKED, Requirements, provisioned_in
@@ -30,7 +30,7 @@ class Wanted:
     entries: Sequence[EpEntry]
     packages: Sequence[str] = ()
 
-    def prepared(self, toolchain: Toolchain, base: Path, home: Path) -> Environment:
+    def prepared(self, toolchain: ToolchainSpec, base: Path, home: Path) -> Environment:
         """The environment of a toolchain that stands in no recipe: what is wrong with it has a place, and no line there."""
         where = toolchain.where
         try:
@@ -83,7 +83,7 @@ def toolchain_at(
     Raises ToolchainError when the interpreter does not run, or holds no packaging of an EP, or not all `packages` of custom operators.
     """
     place = interpreter.absolute()
-    toolchain = Toolchain(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
+    toolchain = ToolchainSpec(_NAME, Position(str(interpreter), 1, 1), interpreter=str(place))
     first, *others = itertools.product(*packagings)
     try:
         return Wanted(first, packages).prepared(toolchain, place.parent, home), first
@@ -105,7 +105,7 @@ def _placed(problem: Problem, place: Path) -> Problem:
     return replace(problem, where=place)
 
 
-def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[Toolchain]:
+def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[ToolchainSpec]:
     """The toolchains that have been made, and whose requirements this manifest's distributions would meet."""
     for marker in sorted(home.glob("*/complete")):
         try:
@@ -118,7 +118,7 @@ def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator
         if marker.parent.name.startswith(LOCKED):  # which only a lock could have made again
             interpreter = provisioned_in(marker.parent)
             if interpreter is not None:
-                yield Toolchain(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
+                yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
             continue
         for python in (None, _version(document)):
             if Requirements(tuple(packages), python).digest() == marker.parent.name:
@@ -126,8 +126,8 @@ def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator
                 break
 
 
-def _made_of(packages: Sequence[str], python: str | None, where: Position) -> Toolchain:
-    return Toolchain(_NAME, where, python=python, packages=tuple(packages))
+def _made_of(packages: Sequence[str], python: str | None, where: Position) -> ToolchainSpec:
+    return ToolchainSpec(_NAME, where, python=python, packages=tuple(packages))
 
 
 def _version(document: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.leases import Cancelled
-from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.request import HERE, ep_document, places
 from epbuild.plan.target import PlannedEp
 from epbuild.toolchain.diagnosis import diagnose
@@ -61,7 +61,7 @@ class Session:
     timeout: float | None = None
     lacking: tuple[str, ...] = ()
     """Options and session keys that are left out, as the files that they name are not here."""
-    custom_ops: tuple[CustomOps, ...] = ()
+    custom_ops: tuple[CustomOpLibraries, ...] = ()
 
     def sharing(self, *, share: bool) -> Session:
         """The same for models that share a context, or for one that does not."""

@@ -15,7 +15,7 @@ from small_builds import sharing_group
 
 from epbuild.catalog.catalog import entries_for, entry
 from epbuild.core.errors import Position, Problem, ToolchainError
-from epbuild.plan.custom_ops import CustomOps
+from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import OptionFile, PlannedEp
 from epbuild.recipe.model import DeviceChoice
@@ -269,7 +269,7 @@ def test_a_library_of_custom_operators_is_where_the_user_says(home: Home) -> Non
 
 
 def test_a_library_of_custom_operators_is_the_recipes_own(home: Home) -> None:
-    mine = CustomOps("libmine.so", Position("epbuild.yaml", 1, 1), home.folder / "libmine.so")
+    mine = CustomOpLibraries("libmine.so", Position("epbuild.yaml", 1, 1), home.folder / "libmine.so")
     group = replace(sharing_group("prefill"), custom_ops=(mine,))
 
     class Planned(Sources):

@@ -1,1 +1,4 @@
-"""Built-in preparations: scripts that run in a step's toolchain, started by path; never import them."""
+"""Built-in preparations: scripts for a toolchain's Python.
+
+They are started by path, and never imported.
+"""

@@ -1,4 +1,7 @@
-"""`float16`: float32 becomes float16, by onnxruntime.transformers, which keeps onnxmltools' converter up."""
+"""`float16`: float32 to float16, by onnxruntime.transformers.
+
+It has the converter of onnxmltools, and keeps it up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`infer_shapes`: types and sizes of the values inside the graph, by ONNX, after onnxruntime's symbolic inference where it is asked for."""
+"""`infer_shapes`: types and sizes of the values inside a graph, by ONNX.
+
+Where it is asked for, onnxruntime's symbolic inference comes first.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`quantize`: a QDQ model for QNN, by onnxruntime.quantization's static quantisation with QNN's own configuration.
+"""`quantize`: a QDQ model, by onnxruntime.quantization's static quantisation.
 
+The EP's own configuration comes with the request.
 What is measured on samples comes from `.npz` files, one sample each, or from samples that are made up where the options ask for that.
 `qnn_preprocess_model` is not called: in onnxruntime 1.31.1 it ends with a TypeError as soon as it changes a model.
 """

@@ -1,4 +1,6 @@
-"""What every preparation script does alike: its request, its reports, its model files. Loaded by path, beside the script.
+"""The request, reports and model files of every preparation script.
+
+Loaded by path, beside the script:
 
     python -I quantize.py request.json      in the staging directory
 
