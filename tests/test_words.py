@@ -29,7 +29,6 @@ ROOMS_LEFT: set[str] = {
     "catalog",
     "commands",
     "compile",
-    "onnxfile",
     "output",
     "plan",
     "publish",
@@ -39,7 +38,7 @@ ROOMS_LEFT: set[str] = {
     "toolchain",
 }
 """Rooms that are not done yet: it only shrinks."""
-PATTERN = re.compile("|".join(rf"\b(?:{words})\b" for words in INSTEAD_OF), re.IGNORECASE)
+PATTERN = re.compile(r"(?!(?<=\.)tell\(\)|(?<=def )tell\()\b(?:" + "|".join(INSTEAD_OF) + r")\b", re.IGNORECASE)
 
 
 def rooms() -> list[str]:

@@ -75,7 +75,7 @@ def _context_path(wire: WireReader, node: tuple[Field, ...], offset: int) -> tup
 
 
 def _modes(wire: WireReader, mode: int) -> list[Splice]:
-    """Sets embed_mode in every EPContext node: those without a context of their own say how the one is kept that they are in."""
+    """Sets embed_mode in every EPContext node: those without a context of their own have the mode of the one they are in."""
     encoded = _integer_attribute("embed_mode", mode)
     splices = []
     for node in context_paths(wire):

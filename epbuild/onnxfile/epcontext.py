@@ -95,7 +95,7 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         if number is not None:
             integers[attribute] = number
         elif text is not None and attribute == _CONTEXT:
-            # Not read yet: only embed_mode, which may follow, says whether this is a path or the compiled context itself.
+            # Not read yet: only embed_mode, which may follow, shows whether this is a path or the compiled context itself.
             context = (*path, part, text)
         elif text is not None and (attribute in _SCHEMA_TEXTS or text.size <= _LONGEST_OTHER):
             texts[attribute] = wire.text(text)

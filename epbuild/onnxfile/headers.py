@@ -148,7 +148,7 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
 
 
 def read_tensor(wire: WireReader, tensor: Field) -> Initializer:
-    """What the TensorProto in `tensor` says of itself, without its values; raises MalformedModel."""
+    """The header of the TensorProto in `tensor`: all but its values; raises MalformedModel."""
     name = ""
     elem_type = inline_bytes = data_location = 0
     dims: list[int] = []

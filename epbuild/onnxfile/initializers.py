@@ -39,7 +39,7 @@ _EXTERNAL = 1
 class SharedInitializers:
     """What sharing came to: `total_bytes` counts a content as often as the models have it, `stored_bytes` is the weights file's size.
 
-    The file's size includes the gaps that align what is in it; it is 0 where nothing was moved, and then there is no file.
+    The file's size includes the gaps that align what is in it; it is 0 where nothing was moved, and then no file is written.
     """
 
     total_bytes: int
@@ -54,12 +54,12 @@ def share_initializers(
     What goes there: every tensor that is external data already, and every initializer, in subgraphs too, that is written as raw bytes and
     has at least `threshold` of them. All else stays as it is. Copies in several folders (which are made) each have the file. It is a hard
     link in some where the file system can: ONNX Runtime reads such data, and the onnx package refuses to. A copy that refers to it from a
-    subgraph has a file of its own, as ONNX Runtime leaves the reading to the onnx package there. External data is read from where a model
-    says that it lies, or from the files that `data` has for its locations, by the copy.
+    subgraph has a file of its own, as ONNX Runtime leaves the reading to the onnx package there. External data is read from the
+    location that a model gives, or from the files that `data` has for its locations, by the copy.
 
-    Raises FileExistsError where a copy or the file exists already; MalformedModel, whose text begins with the model's file name, for what
-    is not a whole model, or has less external data than it says; OSError where something cannot be read or written. Then nothing that was
-    written is left.
+    Raises FileExistsError where a copy or the file exists already; MalformedModel, whose text begins with the model's file name,
+    for what is not a whole model, or has less external data than it declares; OSError where something cannot be read or written.
+    Then nothing that was written is left.
     """
     folders = list(dict.fromkeys(copy.parent for copy in models))
     places = [folder / file for folder in folders]
@@ -159,7 +159,7 @@ class _Mover:
         return splices
 
     def _reference(self, offset: int, size: int) -> bytes:
-        """What says in a tensor where its bytes lie; what it said of the old place, such as a checksum, does not hold for the new one."""
+        """A tensor's reference to its bytes; what it had for the old place, such as a checksum, does not hold for the new one."""
         entries = {"location": self._file, "offset": str(offset), "length": str(size)}
         pairs = (_text(_PAIR_KEY, key.encode()) + _text(_PAIR_VALUE, value.encode()) for key, value in entries.items())
         location = encode_varint(_TENSOR_DATA_LOCATION << 3 | VARINT) + encode_varint(_EXTERNAL)

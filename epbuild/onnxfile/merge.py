@@ -54,7 +54,7 @@ def merge_models(
 
     The models are in the order in which they run. `connections` are outputs that feed inputs; None connects an output with each later
     input of the same name. All other inputs and outputs stay, and an input of one name in several models becomes one input. EPContext
-    nodes keep their names, by which EPs find a graph in its context, unless two are the same. `tolerances` say what EPs let one change.
+    nodes keep their names, by which EPs find a graph in its context, unless two are the same. `tolerances`: what EPs allow.
 
     Raises ChangeRefused (EPB620, EPB623, EPB624, EPB626 to EPB628) where the models do not fit together or an EP would not load the
     result, VerifyError (EPB600, EPB602, EPB605) for models that are not whole, OSError; nothing was written then.
@@ -171,7 +171,7 @@ def _assemble(parts: Sequence[GraphPart], opened: Sequence[ConnectedModel], note
                 inputs.add(value.name)
                 merged.graph.input.append(value)
         for value in graph.output:
-            # EPContext nodes do not say of what type their outputs are: ONNX Runtime has to be told of each value inside the graph.
+            # EPContext nodes do not declare their outputs' types: ONNX Runtime needs the type of each value inside the graph.
             (inner.append if value.name in feeding else merged.graph.output.append)(value)
         inner.extend(graph.value_info)
         merged.graph.initializer.extend(graph.initializer)
@@ -235,8 +235,8 @@ def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, s
         if len(values) == 1:
             merged[key] = next(iter(values))
         elif ep is not None:
-            told = "; ".join(f"{label} for {value}" for value, label in reversed(values.items()))
-            raise ChangeRefused(Problem("EPB628", f"the models were compiled by {ep} for different targets: {told}"))
+            targets = "; ".join(f"{label} for {value}" for value, label in reversed(values.items()))
+            raise ChangeRefused(Problem("EPB628", f"the models were compiled by {ep} for different targets: {targets}"))
         else:
             notes.append(f"the models have different values for the metadata '{key}', which was left out")
     return merged

@@ -28,7 +28,7 @@ class ValueInfo:
 
     `elem_type` is ONNX's TensorProto.DataType; 0, with no shape, for what is not a tensor. A dimension is a size, a symbol's name,
     or None for an unknown one, also where a size below 0 is written; the shape is None where even the rank is unknown.
-    `denotations` has what each dimension is said to mean, such as DATA_BATCH, or an empty text; it is empty where none has any.
+    `denotations` has the meaning of each dimension, such as DATA_BATCH, or an empty text; it is empty where none has any.
     """
 
     name: str
@@ -57,7 +57,7 @@ class NamedNode(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """What an ONNX model says about itself.
+    """What an ONNX model declares about itself.
 
     `inputs` leaves out those that are initializers too. `operators` counts nodes by (domain, op_type) as written.
     `external_data` has the distinct files that hold tensors' data, in order of first appearance, wherever in the model such a
@@ -77,7 +77,7 @@ class ModelHeader:
     ep_context_nodes: tuple[EPContextNode, ...]
     external_data: Mapping[str, int]
     overridable: tuple[str, ...]
-    """The initializers that are inputs too, so that whoever runs the model may feed another value: from IR version 4 on."""
+    """The initializers that are inputs too, so that the user of the model may feed another value: from IR version 4 on."""
     subgraph_data: frozenset[str]
     other_nodes: tuple[NamedNode, ...] = ()
     """The nodes that are not EPContext nodes, where their names were asked for."""

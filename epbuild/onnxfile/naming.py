@@ -70,7 +70,7 @@ class GraphPart:
             return Problem("EPB626", message, None, hint)
         own = _own_names(node, attribute)
         if set("=;") & set(new + own[old]):
-            message = f"{renamed}, and {source} cannot be told so: '=' and ';' end a name there"
+            message = f"{renamed}, and {source} cannot be given that name: '=' and ';' end a name there"
             return Problem("EPB626", message, None, "Leave the model's prefix out, or rename the values of the source model.")
         if any(new in (value, name) for value, name in own.items() if value != old):
             return Problem("EPB626", f"{renamed}, which {source} takes for another input or output of that context", None, _HINT)
@@ -100,7 +100,7 @@ def connect(parts: Sequence[GraphPart], connections: Sequence[Connection]) -> No
 
 
 def rename(part: GraphPart) -> None:
-    """Changes the values' names in the model's proto, and says to EPs that want to know what they were."""
+    """Changes the values' names in the model's proto, and writes down the old ones for EPs that need them."""
     for node in part.contexts:
         _write_own_names(part, node)
     _map_graph(part.proto.graph, part.names.__getitem__)
@@ -167,8 +167,8 @@ def _common_name(parts: Sequence[GraphPart], ends: Sequence[tuple[int, str]], *,
 
 def _own_names(node: Any, attribute: str) -> dict[str, str]:
     """What the context itself calls each input and output of its node, by the value's name."""
-    told = dict(pair.split("=", 1) for pair in (text_of(node, attribute) or "").split(";") if "=" in pair)
-    return {value: told.get(value, value) for value in chain(node.input, node.output) if value}
+    own = dict(pair.split("=", 1) for pair in (text_of(node, attribute) or "").split(";") if "=" in pair)
+    return {value: own.get(value, value) for value in chain(node.input, node.output) if value}
 
 
 def _write_own_names(part: GraphPart, node: Any) -> None:

@@ -17,7 +17,7 @@ def rename_nodes(source: Path, destination: Path, names: Mapping[int, str]) -> N
     """Writes to `destination` a copy of the model `source` in which EPContext nodes have the given names.
 
     `names` are by the node's place in the header's `ep_context_nodes`. No other part of a model refers to a node by its name;
-    `partition_name` says what the graph is called in the context, and stays. Raises FileExistsError where `destination` exists, and leaves
+    `partition_name` is the graph's name in the context, and stays. Raises FileExistsError where `destination` exists, and leaves
     it; MalformedModel and OSError, and leaves no partial copy.
     """
 

@@ -13,7 +13,7 @@ from epbuild.onnxfile.splice import Splice, splice
 def relink(source: Path, destination: Path, names: Mapping[str, str]) -> None:
     """Writes to `destination` a copy of the model `source` in which each reference that is a key of `names` becomes its value.
 
-    Names are written as given: `check_reference` tells whether one can be followed. Other references, and every other byte, stay.
+    Names are written as given: `check_reference` checks that one can be followed. Other references, and every other byte, stay.
     Raises FileExistsError where `destination` exists, and leaves it; MalformedModel and OSError, and leaves no partial copy.
     """
 

@@ -131,7 +131,7 @@ def fix_sizes(source: Path, destination: Path, shapes: Mapping[str, Shape]) -> N
 
     A number that the model declares of another value may be from when its inputs had another size, where none of that value's dimensions is
     open: ONNX Runtime goes by it before what it infers, and an EP then finds no shape at all. Such numbers are taken out, but for what an
-    operator of an unknown domain computes, whose shape nothing else says.
+    operator of an unknown domain computes, whose shape nothing else gives.
 
     Raises FileExistsError where `destination` exists, and leaves it; MalformedModel, also where the model is written so that its inputs do
     not come out as they should; OSError. No partial copy is left.

@@ -1,7 +1,7 @@
 """Weights that several models have in common, by content.
 
-Equal bytes are equal weights, whatever they are called. No more is read than is needed to tell contents apart: two tensors of other sizes
-differ, as do those that begin with other bytes, and one place in one file is one content.
+Equal bytes are equal weights, whatever they are called. No more is read than is needed to distinguish contents: two tensors of
+other sizes differ, as do those that begin with other bytes, and one place in one file is one content.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
     Reads what may be equal, in pieces. Raises MalformedModel where a file became shorter, OSError where one cannot be read.
     """
     weights = [frozenset(model) for model in models]
-    contents = _told_apart(_told_apart(dict.fromkeys(weight for model in weights for weight in model), _sample), _weight_digest)
+    contents = _marks(_marks(dict.fromkeys(weight for model in weights for weight in model), _sample), _weight_digest)
     by_model = [{contents[weight]: weight.size for weight in model} for model in weights]
     stored = {content: size for model in by_model for content, size in model.items()}
     return WeightBytes(sum(sum(model.values()) for model in by_model), sum(stored.values()))
@@ -93,7 +93,7 @@ def most_in_common(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[in
     where a file became shorter, OSError where one cannot be read.
     """
     weights = {name: tuple(model) for name, model in models.items()}
-    samples = _told_apart(dict.fromkeys(weight for model in weights.values() for weight in model), _sample)
+    samples = _marks(dict.fromkeys(weight for model in weights.values() for weight in model), _sample)
     users = Counter(sample for model in weights.values() for sample in {samples[weight] for weight in model})
     return {
         name: (
@@ -118,7 +118,7 @@ def _sample(file: BinaryIO, weight: Weight) -> bytes:
     return sample
 
 
-def _told_apart(
+def _marks(
     alike: Mapping[Weight, Hashable], read: Callable[[BinaryIO, Weight], Hashable]
 ) -> dict[Weight, tuple[Hashable, int, Hashable]]:
     """A mark for each weight, by what was alike so far: two have the same one where what is read of them is equal, and their sizes are.

@@ -28,7 +28,7 @@ _SIGN = 1 << 63
 
 
 class MalformedModel(ValueError):
-    """The file is not a well-formed ONNX model; the text says what is wrong and at which byte of the file.
+    """The file is not a well-formed ONNX model; the text names what is wrong and at which byte of the file.
 
     The text does not name the file: the caller knows what its user calls it. `offset` is the byte, or None for the whole file.
     """
@@ -76,7 +76,7 @@ class WireReader:
         """
         position = start
         while position < end:
-            # Whoever consumes this generator reads other places between two fields, so the window may have moved.
+            # The consumer of this generator reads other places between two fields, so the window may have moved.
             at = position - self._base
             if at < 0 or at + _AHEAD > len(self._window):
                 self._load(position)
