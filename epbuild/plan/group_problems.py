@@ -57,7 +57,7 @@ def sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> 
     try:
         found = most_in_common({name: read_weights(model.graph, model.external) for name, model in models.items()})
     except (OSError, MalformedModel):
-        return []  # a compile will say what is wrong with it
+        return []  # a compile will report what is wrong with it
     problems = []
     for member in group.members if len(found) > 1 else ():
         most, total = found[member.name]

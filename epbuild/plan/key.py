@@ -2,7 +2,7 @@
 
 A document names everything that an action's result depends on.
 
-What changed between two documents is told from the documents alone (`changes`), so that *why* and *whether* cannot disagree. A document
+What changed between two documents is derived from these alone (`changes`): *why* and *whether* cannot disagree. A document
 never holds an absolute path, a time, a host name, or the order of the recipe's keys.
 """
 
@@ -18,11 +18,11 @@ from epbuild.core.digest import document_digest
 _ORDERS = {"members": "member order", "eps": "EP order"}
 """The lists whose items go by their names, and what their order is called."""
 _CONSEQUENCES: Sequence[Set[str]] = ({"order"}, {"files", "image files"})
-"""The parts of an output's document that follow from others: each is told only where nothing before it has changed."""
+"""The parts of an output's document that follow from others: each is listed only where nothing before it has changed."""
 _WHOLE = {*_ORDERS, "custom_ops", "made"}
 _LISTS = {("prepare", "command")}
-"""The lists that are told as one, since only together they mean something."""
-"""The parts whose items are told as one when they come or go."""
+"""The lists that are shown as one, since only together they mean something."""
+"""The parts whose items are shown as one when they come or go."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
 
 
 def _items(document: Mapping[str, Any]) -> set[Place]:
-    """The places of the items that are told as one when they come or go."""
+    """The places of the items that are shown as one when they come or go."""
     return {place[:2] for place in facts(document) if place[0] in _WHOLE}
 
 

@@ -55,7 +55,7 @@ def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
 
 
 def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
-    """What manifests say of preparations, in their order: what they began with, and what each did, which is the same for the same work."""
+    """What manifests record of preparations, in order: what they began with, and what each did, the same for the same work."""
     if not made:
         return {}
     begins: Mapping[str, Any]

@@ -76,14 +76,14 @@ class TargetPlanner:
     def _ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
         """An EP, and the options that went unchecked."""
         name, known = choice.ep.name, self.catalog.known_eps()
-        if not name:  # what was written is no text, and has been told
+        if not name:  # what was written is not a text, and has been reported
             return None
         if name not in known:
             hint = _nearest_ep(name, known) or f"Known EPs: {', '.join(known)}. A file under `catalogs` can add one."
             self.problems.append(Problem("EPB210", f"unknown EP '{name}'", choice.ep.where, hint))
             return None
         if toolchain is None and len(self.catalog.entries_for(name)) > 1:
-            return None  # its toolchain says which of its packagings it is
+            return None  # its toolchain decides which of its packagings it is
         requirements = toolchain.requirements if toolchain is not None else ()
         found = self.catalog.entry(name, (requirement.distribution for requirement in requirements))
         strict = not target.allow_unknown_options
@@ -96,7 +96,7 @@ class TargetPlanner:
         release = _pinned(toolchain, found.distributions) if choice.library is None and toolchain is not None else None
         checked = _Checked("option", strict, "allow_unknown_options", self.problems, release)
         checked.check(choice.provider_options, lambda option: find_option(found, option), canonical)
-        # What is said of values that are wrong themselves, or not known, would be noise.
+        # Refusals of values that are wrong themselves, or not known, would be noise.
         for options, reason in refusals(found, checked.values) if strict and target.whole and not checked.failed else ():
             at = next(
                 (choice.provider_options[option].where for option in options if option in choice.provider_options),

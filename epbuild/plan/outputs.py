@@ -35,7 +35,7 @@ _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
 
 
 def output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
-    """The POSIX path of the output for a group and target; an empty text when there is none, and `problems` say why."""
+    """The POSIX path of the output for a group and target; an empty text when there is none, and `problems` has why."""
     path = _relative(output.path, _template_names(group, target), problems)
     if path.partition("/")[0].casefold() == WORKSPACE:
         message = f"the output path '{path}' lies where epbuild keeps what it remembers"

@@ -11,7 +11,7 @@ from epbuild.recipe.model import GenaiChoice, GenaiRole, GroupSpec, Reference
 
 
 def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems: list[Problem]) -> Genai | None:
-    """What genai is told of `group`, or None when that cannot be; what is wrong is added to `problems`.
+    """The configuration of `group` for genai, or None when there can be none; what is wrong is added to `problems`.
 
     Paths are relative to `directory`. What is in the files shows when they are written.
     """
@@ -42,7 +42,7 @@ def plan_genai(group: GroupSpec, choice: GenaiChoice, directory: Path, problems:
 
 def _without_role(group: GroupSpec, choice: GenaiChoice, members: Iterable[str], roles: Iterable[str]) -> Iterator[Problem]:
     if any(model.name not in members for model in choice.roles.values()):
-        return  # a name that is mistyped is told once
+        return  # a name that is mistyped is reported once
     for name in members:
         if name not in roles:
             message = f"the model '{name}' of the group '{group.name}' has no role in genai's pipeline"

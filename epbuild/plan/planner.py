@@ -97,7 +97,7 @@ class _Work:
         self.targets: dict[str, PlannedTarget] = {}
         planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
-            # A toolchain that is broken itself is told elsewhere.
+            # A toolchain that is broken itself is reported elsewhere.
             planned = planner.plan(target, self.recipe.toolchains.get(target.toolchain.name))
             if planned is not None:
                 self.targets[target.name] = planned
@@ -180,7 +180,7 @@ class _Work:
                 self.problems.append(Problem("EPB222", message, group.where, "Put ${model} into its name."))
 
     def _check_custom_ops(self, group: GroupSpec) -> None:
-        """Find the group's own custom operators, and those that cannot be told from its toolchains'."""
+        """Find the group's own custom operators, and those that cannot be distinguished from its toolchains'."""
         own = plan_custom_ops(group.custom_ops, self.recipe.directory, self.problems)
         for name in (reference.name for reference in group.targets if reference.name in self.targets):
             everything = together(self.custom_ops[self.targets[name].toolchain.name], own)
@@ -246,7 +246,7 @@ class _Work:
         for (index, path), parts in self.gathered.items():
             self.problems += unfit_for_package(self.recipe.outputs[index], parts)
             template = str(self.recipe.outputs[index].path.value)
-            # Its id has what its path tells apart.
+            # Its id has the names that distinguish its path.
             place = [name for name, key in ((parts[0].group, "${group}"), (parts[0].target.name, "${target}")) if key in template]
             self._add_emission(index, path, parts, "".join(f"{name}/" for name in place))
 
@@ -362,7 +362,7 @@ class _Work:
                 )
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
-        """Hold the members of a session group whose `sources` are known against these; what is wrong for many targets is told once."""
+        """Check the members of a session group against the known `sources`; what is wrong for many targets is reported once."""
         headers = {name: source.header for name, source in sources.items()}
         self.problems += [problem for problem in dict.fromkeys(source_problems(group, headers)) if problem not in self.problems]
         for member in group.members:
@@ -371,7 +371,7 @@ class _Work:
 
 
 def _settled(settings: CompileSettings, target: PlannedTarget) -> CompileSettings:
-    """Compile settings in which all is said that the target decides where the recipe does not."""
+    """Compile settings that include what the target decides where the recipe does not."""
     return replace(settings, graph_optimization_level=settings.graph_optimization_level or target.graph_optimization_level)
 
 

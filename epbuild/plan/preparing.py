@@ -155,7 +155,7 @@ def plan_preparations(
     for number, step in enumerate(model.prepare, 1):
         toolchain = toolchains.get(step.toolchain.name)
         if toolchain is None:
-            continue  # which is told of the recipe
+            continue  # which is reported for the recipe
         preparation = Preparation(
             model=model,
             number=number,
@@ -187,7 +187,7 @@ def with_files(preparation: Preparation, recipe: Path, problems: list[Problem]) 
                 problems.append(Problem("EPB272", message, word.where, hint))
         return replace(preparation, command=tuple(words), staged=staged.files, folders=tuple(staged.folders))
     given, wrong = preparation_options(step.kind, step.options, step.where)
-    if wrong:  # which were told when it was planned
+    if wrong:  # which was reported when it was planned
         return preparation
     known = built_in(step.kind)
     named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
@@ -293,7 +293,7 @@ def _folders(base: Path, pattern: str) -> Iterator[Path]:
 
 
 def _without_files(pattern: Reference) -> Problem:
-    what = "no file matches" if any(sign in pattern.name for sign in "*?[") else "there is no file"
+    what = "no file matches" if any(sign in pattern.name for sign in "*?[") else "file not found:"
     return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, "Paths are relative to the recipe.")
 
 

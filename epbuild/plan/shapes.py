@@ -72,7 +72,7 @@ def _misfit(model: str, misfit: SizeConflict, asked: InputShape, names: Sequence
 
 
 def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem]:
-    """What is wrong with the names and denotations of dimensions that the recipe gives sizes to: ONNX Runtime says nothing of it."""
+    """What is wrong with the names and denotations of dimensions with a size in the recipe: ONNX Runtime reports none of it."""
     model = member.model
     names = {size for value in header.inputs for size in value.shape or () if isinstance(size, str)}
     denotations = {text for value in header.inputs for text in value.denotations if text}
@@ -132,7 +132,7 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
     hint = f"Give the sizes that you need, such as `inputs: {{{', '.join(line.strip() for line in lines)}}}`."
     if not sizes:
         hint = "Give the sizes of these inputs, with 'inputs'."
-    # What is said of a model that is what it is everywhere is said once.
+    # A problem of a model that is the same in all groups is reported at the model, once.
     own = member.name != member.model.name or member.asked != member.model.inputs
     where = member.where if own and member.where is not None else member.model.where
     return Problem("EPB264", message, where, hint, lines=("inputs:", *lines) if lines else ())

@@ -19,7 +19,7 @@ from epbuild.recipe.model import ModelSpec
 
 @dataclass(frozen=True)
 class SourceModel:
-    """A source model's files, and what its header says."""
+    """A source model's files, and what its header holds."""
 
     graph: Path
     external: dict[str, Path]
@@ -45,7 +45,7 @@ def find_source(model: ModelSpec, base: Path, locate: Locate) -> SourceModel | N
     if graph is None:
         return None
     if not is_file(graph):
-        what = "is no file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - which takes any name
+        what = "is not a file" if os.path.exists(graph) else "does not exist"  # noqa: PTH110 - which takes any name
         raise _error("EPB201", model, f"the model '{model.name}' {what}: {model.path}", "Paths are relative to the recipe.")
     try:
         header = read_header(graph)
@@ -98,7 +98,7 @@ def _data_folder(model: ModelSpec, base: Path, graph: Path) -> Path:
     try:
         if folder.is_dir():
             return folder
-        what = "is no folder" if folder.exists() else "does not exist"
+        what = "is not a folder" if folder.exists() else "does not exist"
     except (OSError, ValueError):
         what = "cannot be a folder"
     message = f"the folder with the external data of the model '{model.name}' {what}: {named.name}"

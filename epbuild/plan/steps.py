@@ -180,7 +180,7 @@ class Merging:
 
 @dataclass(frozen=True)
 class Genai:
-    """What onnxruntime-genai is told of a group: `config` holds all but the pipeline, `roles` gives each model's role, by member."""
+    """What onnxruntime-genai is given for a group: `config` holds all but the pipeline, `roles` the role of each member."""
 
     config: Path
     roles: Mapping[str, GenaiRole]
@@ -261,7 +261,7 @@ class Emission:
 
     @property
     def session_groups(self) -> tuple[str, ...]:
-        """The session groups whose artifacts it lays out, each once."""
+        """The session groups whose artifacts it publishes, each once."""
         return tuple(dict.fromkeys(ident for part in self.parts for ident in part.session_groups))
 
     @property
@@ -316,7 +316,7 @@ class Plan:
 
     @cached_property
     def may_fail(self) -> frozenset[str]:
-        """The actions whose failure is allowed: session groups of which the recipe says so, and what serves or is made of only those."""
+        """Actions that are allowed to fail: session groups that the recipe lets fail, and what serves or is made of only those."""
         serves: dict[str, set[str]] = {ident: set() for ident in self.actions}
         """For each action, the session groups that it is made of; for one that is made of none, those that are made of it."""
         for ident, action in self.actions.items():

@@ -48,12 +48,12 @@ class PlannedEp:
 
     @property
     def lasting_options(self) -> dict[str, str]:
-        """The options that outputs tell of: without the dumps of a compile, and where on this machine they went."""
+        """The options that outputs show: without the dumps of a compile, and where on this machine they went."""
         return {name: value for name, value in self.provider_options.items() if name not in self.only_compiling}
 
     @property
     def binary_target(self) -> str | None:
-        """What the context binary should say that it was made for, where the catalog knows how to ask; else None."""
+        """What the context binary should name as its target, where the catalog knows how to ask; else None."""
         return self.entry.binary_target(self.provider_options)
 
 
@@ -96,7 +96,7 @@ class PlannedTarget:
 
     @property
     def graph_optimization_level(self) -> GraphOptimization:
-        """How far ONNX Runtime optimises a graph where the recipe does not say: as the first EP that compiles is best given it."""
+        """How far ONNX Runtime optimises a graph where the recipe does not set it: as is best for the first EP that compiles."""
         return next((ep.entry.graph_optimization_level for ep in self.compiling), "disable_all")
 
     @property
@@ -117,14 +117,14 @@ class PlannedTarget:
         accepted = () if reproducible else (_ACCEPTED,)
         return "; ".join(dict.fromkeys((*(row.why for row in self.known_differences), *accepted))) or None
 
-    def limitations(self, said: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
-        """Each limitation that the catalog knows and that shows in what was said of a compile or a load, with whose it is."""
+    def limitations(self, reported: str, act: Literal["compile", "load"]) -> Iterator[tuple[str, Limitation]]:
+        """Each limitation that the catalog knows and that shows in what a compile or a load reported, with whose it is."""
         for ep in self.eps:
             for limitation in ep.entry.cannot:
-                if limitation.shows(said, act, ep.device.type, ep.provider_options):
+                if limitation.shows(reported, act, ep.device.type, ep.provider_options):
                     yield ep.entry.ep, limitation
         for limitation in session_keys().cannot:
-            if limitation.shows(said, act, None, {}):
+            if limitation.shows(reported, act, None, {}):
                 yield "ONNX Runtime", limitation
 
     @property

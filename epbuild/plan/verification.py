@@ -174,7 +174,7 @@ def plan_verification(sessions: Sequence[SessionGroup], choices: Mapping[str, Ve
 
 
 def chosen(member: Member, own: VerifyChoice | None) -> VerifyChoice | None:
-    """How a member is checked: as its group says, and as its model says beside that; None: not at all."""
+    """How a member is checked: by its group's settings, and by its model's beside those; None: not at all."""
     base = member.model.verify
     choice = overlaid(own, base)
     return choice if choice is not None and choice.wanted else None

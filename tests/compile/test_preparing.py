@@ -126,7 +126,7 @@ def test_each_entry_is_a_step_before_the_compiles_that_need_it(workshop: Prepare
 def test_what_no_selected_step_needs_is_not_prepared_nor_looked_for(workshop: Preparer) -> None:
     (workshop.folder / "add.py").unlink()
     assert workshop.build_all("emit:classifier/*") == (["fold.py"], ["classifier"])
-    with pytest.raises(PlanError, match=r"there is no file 'add\.py'"):
+    with pytest.raises(PlanError, match=r"file not found: 'add\.py'"):
         workshop.build()
 
 

@@ -213,7 +213,7 @@ def test_external_data_in_another_folder_is_found_by_the_names_that_the_model_ha
 
 @pytest.mark.parametrize(
     ("folder", "words"),
-    [("nosuch", "does not exist: nosuch"), ("models/decode.onnx", "is no folder: models/decode.onnx"), ("x" * 300, "cannot be")],
+    [("nosuch", "does not exist: nosuch"), ("models/decode.onnx", "not a folder: models/decode.onnx"), ("x" * 300, "cannot be")],
 )
 def test_a_folder_of_external_data_that_is_not_there_is_refused(workshop: Path, folder: str, words: str) -> None:
     check(workshop, elsewhere(folder), ("EPB249", words))
