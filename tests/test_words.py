@@ -30,7 +30,6 @@ ROOMS_LEFT: set[str] = {
     "commands",
     "compile",
     "output",
-    "publish",
     "recipe",
     "runtime",
     "survey",

@@ -23,8 +23,8 @@ from epbuild.core.http import Answer, Body, HttpClient, Unreachable, origin
 from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
 
-Tell = Callable[[int, int], None]
-"""Is told how many bytes of the image's blobs the registry has, and how many it is to have; a try that failed is taken back."""
+Notify = Callable[[int, int], None]
+"""Gets how many bytes of the image's blobs the registry has, and how many it is to have; a try that failed is taken back."""
 
 PAUSES_SECONDS = (0.5, 2.0, 5.0)
 """How long to wait before each new try."""
@@ -35,7 +35,7 @@ _OCTETS = "application/octet-stream"
 _FORM = "application/x-www-form-urlencoded"
 _PARAMETER = re.compile(r'([A-Za-z_]+)="((?:[^"\\]|\\.)*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_ASK = "Ask whoever runs the registry."
+_ASK = "Ask the registry's administrator."
 _LONGEST_QUOTE = 200
 _LOCAL = frozenset(host.strip("[]") for host in LOOPBACK)
 
@@ -57,7 +57,7 @@ def push(
     image: Image,
     reference: ImageReference,
     copy: Copy,
-    tell: Tell,
+    notify: Notify,
     *,
     step: StepId | None = None,
     cancelled: threading.Event | None = None,
@@ -71,19 +71,19 @@ def push(
         local=_LOCAL if reference.is_local else (), upgrades=True, check="Check the reference.", cancelled=cancelled
     )
     try:
-        return _Push(image, reference, copy, tell, step, client).run()
+        return _Push(image, reference, copy, notify, step, client).run()
     finally:
         client.close()
 
 
 class _Push:
     def __init__(
-        self, image: Image, reference: ImageReference, copy: Copy, tell: Tell, step: StepId | None, client: HttpClient
+        self, image: Image, reference: ImageReference, copy: Copy, notify: Notify, step: StepId | None, client: HttpClient
     ) -> None:
         self._image = image
         self._reference = reference
-        self._pour = copy
-        self._tell = tell
+        self._copy = copy
+        self._notify = notify
         self._step = step
         self._client = client
         self._root = f"{'http' if reference.is_local else 'https'}://{reference.host}/v2/{reference.repository}"
@@ -94,7 +94,7 @@ class _Push:
 
     def run(self) -> Pushed:
         blobs: tuple[Artifact | Document, ...] = (*self._image.blobs, self._image.config)
-        self._tell(0, self._total)
+        self._notify(0, self._total)
         sent = [blob for blob in blobs if self._bring(blob)]
         self._name(self._image.digest)
         self._name(self._reference.tag)
@@ -102,14 +102,14 @@ class _Push:
         return Pushed(self._reference, self._image.digest, len(sent), size, len(blobs) - len(sent))
 
     def _bring(self, blob: Artifact | Document) -> bool:
-        """Bring one blob into the registry; says whether it had to be sent."""
+        """Bring one blob into the registry; returns whether it had to be sent."""
         found = self._persistently(lambda: self._ask("HEAD", f"{self._root}/blobs/sha256:{blob.sha256}"))
         if found.status not in (200, 404):
             self._refused("be asked for a blob", found)
         before = self._done
         if found.status == 404:
             self._persistently(lambda: self._send(blob, before))
-        self._heard(before + blob.size)
+        self._advance(before + blob.size)
         return found.status == 404
 
     def _send(self, blob: Artifact | Document, before: int) -> None:
@@ -127,17 +127,17 @@ class _Push:
     def _give(self, blob: Artifact | Document, before: int, write: Callable[[memoryview], object]) -> None:
         def counted(data: memoryview) -> None:
             write(data)
-            self._heard(self._done + data.nbytes)
+            self._advance(self._done + data.nbytes)
 
-        self._heard(before)
+        self._advance(before)
         if isinstance(blob, Document):
             counted(memoryview(blob.data))
         else:
-            self._pour(blob, counted)
+            self._copy(blob, counted)
 
-    def _heard(self, done: int) -> None:
+    def _advance(self, done: int) -> None:
         self._done = done
-        self._tell(done, self._total)
+        self._notify(done, self._total)
 
     def _name(self, name: str) -> None:
         """Put the manifest under a name, its digest or a tag, unless it is there: some registries let no tag be set twice."""
@@ -183,7 +183,7 @@ class _Push:
 
     def _sign_in(self, answer: Answer) -> None:
         if origin(answer.url) != origin(self._root):
-            self._not_allowed(answer)  # another server, which is told no secret
+            self._not_allowed(answer)  # another server, which gets no secret
         offered = dict(_challenge(text) for text in reversed(answer.headers.getlist("WWW-Authenticate")))
         try:
             self._credentials = self._credentials or credentials_for(self._reference.host)
@@ -233,9 +233,9 @@ class _Push:
         host, repository = self._reference.host, self._reference.repository
         known = self._credentials
         if known is not None:
-            message = f"The registry {host} does not let the user of {known.source} push to {repository} ({_said(answer)})"
+            message = f"The registry {host} does not let the user of {known.source} push to {repository} ({_summary(answer)})"
             self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
-        message = f"The registry {host} lets nobody push to {repository} without a user and a password ({_said(answer)})"
+        message = f"The registry {host} lets nobody push to {repository} without a user and a password ({_summary(answer)})"
         sign_in = f"Set {USER} and {PASSWORD}, or sign in with 'docker login'."
         self._fail("EPB427", message, sign_in)
 
@@ -244,7 +244,7 @@ class _Push:
         hint = _ASK
         if answer.status == 404:
             hint = f"Check that {host} is a registry, and whether {repository} has to be made there first."
-        self._fail("EPB426", f"The registry {host} refuses to {what}: {_said(answer)}", hint)
+        self._fail("EPB426", f"The registry {host} refuses to {what}: {_summary(answer)}", hint)
 
     def _fail(self, code: str, message: str, hint: str) -> NoReturn:
         raise EnvironmentFailure(Problem(code, message, self._step, hint))
@@ -255,7 +255,7 @@ def _whole(answer: Answer) -> Answer:
     if answer.may_pass:
         asked = answer.headers.get("Retry-After", "")
         pause = min(float(asked), _LONGEST_PAUSE_SECONDS) if asked.isdecimal() else 0.0
-        raise Unreachable(f"it answers {_said(answer)}", "Run again later.", may_pass=True, pause=pause)
+        raise Unreachable(f"it answers {_summary(answer)}", "Run again later.", may_pass=True, pause=pause)
     return answer
 
 
@@ -272,7 +272,7 @@ def _json(answer: Answer) -> Any:
         return None
 
 
-def _said(answer: Answer) -> str:
+def _summary(answer: Answer) -> str:
     """What the server answered, for people: the status, and the reason that registries give in their own form."""
     document = _json(answer)
     errors: Collection[Any] = document.get("errors") or () if isinstance(document, dict) else ()

@@ -106,7 +106,7 @@ def docker_config() -> Path:
 
 def _credentials(user: str, password: str, source: str) -> Credentials:
     if ":" in user:
-        raise UnusableCredentials(f"the user of {source} has a ':' in it, which no registry can be told", "Check it.")
+        raise UnusableCredentials(f"the user of {source} has a ':' in it, which no registry accepts", "Check it.")
     return Credentials(user, password, source, user == _IDENTITY)
 
 

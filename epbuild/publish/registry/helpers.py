@@ -49,13 +49,13 @@ def ask(name: str, host: str) -> tuple[str, str] | None:
         raise HelperFailed(f"did not answer within {_TIMEOUT_SECONDS} s", _see(program, host)) from None
     except OSError as error:
         raise HelperFailed(f"cannot be run: {error.strerror or error}", "Mend it") from error
-    said = done.stdout.decode("utf-8", "replace").strip()
+    printed = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode:
-        if said == _NOT_FOUND:
+        if printed == _NOT_FOUND:
             return None
-        raise HelperFailed(_INCOMPLETE.get(said, f"ended with status {done.returncode}"), _see(program, host))
+        raise HelperFailed(_INCOMPLETE.get(printed, f"ended with status {done.returncode}"), _see(program, host))
     try:
-        document = json.loads(said)
+        document = json.loads(printed)
         user, secret = document["Username"], document["Secret"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise HelperFailed("answers with what are no credentials", _see(program, host)) from None
@@ -65,4 +65,4 @@ def ask(name: str, host: str) -> tuple[str, str] | None:
 
 
 def _see(program: str, host: str) -> str:
-    return f"See what `echo {host} | {program} get` says"
+    return f"See what `echo {host} | {program} get` prints"
