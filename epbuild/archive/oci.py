@@ -232,7 +232,7 @@ def _decompressed(pieces: Iterator[bytes], artifact: ImageBlob, what: str, title
     for _ in pieces:  # what follows counts too: the blob is checked at its end
         pass
     if (reading.digest, reading.size) != artifact:
-        raise damaged(title, f"{what} is not, decompressed, what the image says: it has another size or SHA-256")
+        raise damaged(title, f"{what} is not, decompressed, what the image declares: it has another size or SHA-256")
 
 
 class _PieceReader:
@@ -271,7 +271,7 @@ def _pieces(file: Path, blob: ImageBlob, title: str, checked: set[ImageBlob]) ->
     """The bytes of a blob, which is then one of those `checked`. Raises UnsoundArchive unless they are those that its digest names."""
     found = file.stat().st_size
     if found != blob.size:
-        raise damaged(title, f"{blob} has {found:,} bytes; the image says {blob.size:,}")
+        raise damaged(title, f"{blob} has {found:,} bytes; the image declares {blob.size:,}")
     reading = Reading()
     with file.open("rb") as opened:
         while piece := opened.read(_PIECE_BYTES):

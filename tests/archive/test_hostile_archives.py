@@ -352,7 +352,7 @@ def test_every_blob_of_an_image_is_what_its_name_says(image: Path, linkable: boo
             path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
             assert f"{path.name} was changed" in refused(image, "EPB619")
         path.write_bytes(whole + b"!")
-        assert f"{path.name} has {len(whole) + 1:,} bytes; the image says {len(whole):,}" in refused(image, "EPB619")
+        assert f"{path.name} has {len(whole) + 1:,} bytes; the image declares {len(whole):,}" in refused(image, "EPB619")
         path.unlink()
         assert f"{path.name} is missing" in refused(image, "EPB619")
         path.write_bytes(whole)
@@ -364,11 +364,11 @@ def test_every_blob_of_an_image_is_what_its_name_says(image: Path, linkable: boo
     ("name", "value", "why"),
     [
         (CONTENT_SIZE, "5", "has more than the 5 bytes"),
-        (CONTENT_SIZE, str(len(FILES["m_ctx.onnx"]) + 1), "is not, decompressed, what the image says"),
+        (CONTENT_SIZE, str(len(FILES["m_ctx.onnx"]) + 1), "is not, decompressed, what the image declares"),
         (CONTENT_SIZE, str(1 << 40), "which no manifest before it lists"),
         (CONTENT_SIZE, "many", "not as the OCI image specification has it"),
         (CONTENT_SIZE, "-1", "not as the OCI image specification has it"),
-        (CONTENT_DIGEST, f"sha256:{'0' * 64}", "is not, decompressed, what the image says"),
+        (CONTENT_DIGEST, f"sha256:{'0' * 64}", "is not, decompressed, what the image declares"),
     ],
 )
 def test_a_compressed_layer_is_what_the_image_says_of_it(name: str, value: str, why: str, tmp_path: Path) -> None:
