@@ -244,7 +244,7 @@ def _uncached(base: Mapping[str, Any], stages: Sequence[Stage]) -> Iterator[str]
                 if found and back not in stage.outputs:
                     yield (
                         f"the stage '{stage.name}' takes '{name}' from the cache and has no output '{back}' to give back;"
-                        f" say its name in model.decoder.outputs.{present}"
+                        f" give its name in model.decoder.outputs.{present}"
                     )
 
 

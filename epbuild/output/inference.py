@@ -50,7 +50,7 @@ def for_inference(
     }
     named = {option for options in (session_options, provider_options) for option in options if option in files}
     left_out |= dict.fromkeys(sorted(named), "it names a file of the machine that compiled")
-    left_out |= dict.fromkeys(sorted({*only_compiling} & provider_options.keys()), "it is for whoever compiles")
+    left_out |= dict.fromkeys(sorted({*only_compiling} & provider_options.keys()), "it is only for compiling")
     kept = {option: value for option, value in session_options.items() if option not in left_out}
     return Inference(
         session_options={**kept, **({_SHARE: "1"} if share else {})},

@@ -158,7 +158,7 @@ UNFED = (
 )
 UNCACHED = (
     "the stage 'decode' takes 'past_key_1' from the cache and has no output 'present_key_1' to give back;"
-    " say its name in model.decoder.outputs.present_key_names"
+    " give its name in model.decoder.outputs.present_key_names"
 )
 
 

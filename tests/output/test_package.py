@@ -130,7 +130,7 @@ def test_a_session_gets_what_its_models_were_compiled_with_and_no_option_that_cl
     assert found.left_out == {
         "session.collect_node_memory_stats_to_file": "ONNX Runtime opens no package in which it would write files",
         "op_packages": "it names a file of the machine that compiled",
-        "profiling_level": "it is for whoever compiles",
+        "profiling_level": "it is only for compiling",
         "session.node_partition_config_file": "it names a file of the machine that compiled",
     }
     assert for_inference({}, {}, share=False).session_options == {}
