@@ -28,7 +28,6 @@ ROOMS_LEFT: set[str] = {
     "catalog",
     "commands",
     "compile",
-    "recipe",
     "runtime",
     "survey",
     "toolchain",

@@ -316,7 +316,7 @@ class Plan:
 
     @cached_property
     def may_fail(self) -> frozenset[str]:
-        """Actions that are allowed to fail: session groups that the recipe lets fail, and what serves or is made of only those."""
+        """Actions that may fail: session groups that the recipe lets fail, and what serves or is made of only those."""
         serves: dict[str, set[str]] = {ident: set() for ident in self.actions}
         """For each action, the session groups that it is made of; for one that is made of none, those that are made of it."""
         for ident, action in self.actions.items():

@@ -117,7 +117,7 @@ class HubAddress:
 
 @dataclass(frozen=True)
 class PackageAddress:
-    """A file in the wheel of a Python distribution, at a version of it; in which index that is, the installer's settings say."""
+    """A file in the wheel of a Python distribution, at a version of it; the installer's settings decide in which index."""
 
     distribution: str
     """In the spelling that package indexes compare."""
@@ -152,7 +152,7 @@ Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
 
 
 def is_immutable(address: Address) -> bool:
-    """Whether the address alone says which bytes are meant: a commit of the hub does, and so does a release of a package."""
+    """Whether the address alone determines the bytes: a commit of the hub does, and so does a release of a package."""
     return isinstance(address, PackageAddress) or (
         isinstance(address, HubAddress) and _COMMIT.fullmatch(address.revision) is not None
     )

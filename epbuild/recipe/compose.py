@@ -46,7 +46,7 @@ class Composition:
 def compose(path: Path) -> Composition:
     """The recipe in the file at `path`, with everything that it extends and includes.
 
-    Raises RecipeError when a file of it cannot be read: what else would be said of the rest would be noise.
+    Raises RecipeError when a file of it cannot be read: any problem reported of the rest would be noise.
     """
     composer = _Composer()
     composer.names[path] = None
@@ -112,7 +112,7 @@ class _Composer:
             raise _refused(TOO_LARGE, message, where)
         if place not in self._known:
             if not part.is_file():
-                what = "This is no file" if part.exists() else "There is no such file"
+                what = "This is not a file" if part.exists() else "There is no such file"
                 hint = "Paths are relative to the file that they stand in."
                 raise _refused(CANNOT_READ, f"{what}: {quoted(name)}.", where, hint)
             self._known[place] = self.tree(part, _content(part), above)
@@ -152,7 +152,7 @@ def _content(path: Path) -> bytes:
 
 
 def _check_version(root: MappingNode) -> None:
-    """Stop at a recipe for another epbuild: what else is said of it would be noise."""
+    """Stop at a recipe for another epbuild: any other problem reported of it would be noise."""
     entry = root.entries.get("epbuild")
     if entry is None or not isinstance(entry.node, ScalarNode):
         return

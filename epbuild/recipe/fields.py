@@ -98,7 +98,7 @@ class Fields:
         if value == "any":
             return "any"
         self.problems.append(
-            Problem(WRONG_VALUE, f"{quoted(value)} is no number of nodes: write a whole number, or 'any'.", node.where)
+            Problem(WRONG_VALUE, f"{quoted(value)} is not a number of nodes: write a whole number, or 'any'.", node.where)
         )
         return None
 
@@ -113,7 +113,7 @@ class Fields:
         try:
             size = bytes_of(value)
         except ValueError as error:
-            self.problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is no size.", entry.node.where, str(error)))
+            self.problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is not a size.", entry.node.where, str(error)))
             return None
         if size < 1:
             self.problems.append(Problem(WRONG_VALUE, "This must be at least 1.", entry.node.where))

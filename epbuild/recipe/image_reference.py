@@ -58,7 +58,7 @@ def parse_image_reference(text: str) -> ImageReference:
     if "://" in text:
         raise BadImageReference("The reference of an image has no '://': it is no address.")
     if "@" in host:
-        raise BadImageReference("The reference of an image cannot hold a user or a password: it is told in the build's log.")
+        raise BadImageReference("The reference of an image cannot hold a user or a password: it is shown in the build's log.")
     if len(text) > _LONGEST + 1 + _LONGEST_TAG:
         raise BadImageReference(f"{quoted(text)} is too long for the reference of an image.", "Shorten it.")
     if not slash or not ("." in host or ":" in host or host in LOOPBACK):

@@ -92,7 +92,7 @@ def _uncollected() -> Iterator[None]:
 class _Assembler:
     """Makes a recipe of its nodes, and finds what is wrong with it.
 
-    What the schema has something against is left out, and nothing is said of it again; the rest of its definition is read on. A recipe
+    What violates the schema is left out, and not reported again; the rest of its definition is read on. A recipe
     that `is_valid` is known to satisfy the schema.
     """
 

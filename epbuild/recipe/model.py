@@ -62,7 +62,7 @@ class InputShape:
 class ToolchainSpec:
     """A Python environment: one to make of `packages` (pip requirements) for a `python`, or that of an existing `interpreter`.
 
-    Beside an `interpreter`, `packages` say what its environment must hold; each is a plain requirement.
+    Beside an `interpreter`, `packages` are what its environment must hold; each is a plain requirement.
     """
 
     name: str
@@ -95,7 +95,7 @@ class MadeInputs:
 
 @dataclass(frozen=True)
 class VerifyChoice:
-    """Whether the numbers of what is compiled are checked, and how; what is None, is said elsewhere or nowhere."""
+    """Whether the numbers of what is compiled are checked, and how; what is None, is set elsewhere or nowhere."""
 
     where: Position
     wanted: bool = True
@@ -154,7 +154,7 @@ class ModelSpec:
     external_data: Reference | None = None
     """The folder that the locations of its external data are relative to, as a path relative to the recipe; None: that of the graph."""
     verify: VerifyChoice | None = None
-    """Whether its numbers are checked wherever it is compiled; its groups may say otherwise."""
+    """Whether its numbers are checked wherever it is compiled; its groups may set it otherwise."""
     prepare: tuple[PrepareStep, ...] = ()
     """What is done to it before it is compiled, in order."""
 
@@ -214,7 +214,7 @@ class Target:
 class CompileSettings:
     """How an EPContext model is to be written.
 
-    `initializers` says where those of nodes outside the EP go: into the model, into `external_file` (a template that may hold `${model}`)
+    `initializers` is where those of nodes outside the EP go: the model, `external_file` (a template that may hold `${model}`)
     when they have at least `external_threshold` bytes, or where the source keeps them.
     """
 
@@ -239,7 +239,7 @@ class Expectation:
 
     ep_context_nodes: int | None = None
     fallback_nodes: int | Literal["any"] | None = None
-    """None: the recipe does not say; then only a target that ends with the CPU EP may leave nodes to it."""
+    """None: the recipe does not set it; then only a target that ends with the CPU EP may leave nodes to it."""
     min_shared_ratio: float | None = None
     """The least part that sharing must save of the bytes that the group's members come to when each is compiled alone."""
     where: Position | None = None
@@ -268,7 +268,7 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class Merge:
-    """How a group's compiled models become one. What it says of the members is text still: the planner looks them up."""
+    """How a group's compiled models become one. Its references to members are text still: the planner looks them up."""
 
     name: str
     where: Position

@@ -18,7 +18,7 @@ LATER = dict.fromkeys(("path", "model", "context_binary", "base", "component", "
 
 _DEFAULT_MODEL = "${model}_ctx.onnx"
 _DEFAULT_CONTEXT_BINARY = "${first_model}_${ep.short}.bin"
-# The most that a level may be, and what it is by default. Beyond 19 zstd wants far more memory, also of whoever unpacks.
+# The most that a level may be, and what it is by default. Beyond 19 zstd wants far more memory, also of the user who unpacks.
 _LEVELS: Mapping[CompressionMethod, tuple[int, int]] = {"zstd": (19, 3), "deflate": (9, 6)}
 
 Match = Callable[[str, Position, str], tuple[str, ...] | None]
@@ -72,7 +72,7 @@ def _compression(fields: Fields, pack: Pack | None) -> Compression | None:
     else:
         level, level_where = fields.whole("compression"), where
         if not form.always:
-            message = f"A level alone does not say by which method 'pack: {pack}' is compressed."
+            message = f"A level alone does not state by which method 'pack: {pack}' is compressed."
             fields.problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {example}."))
             return None
     if asked != method:

@@ -30,7 +30,7 @@ class Requirement:
     version: str | None
     """The version that it pins with `==`; None where it pins none that can be read."""
     is_plain: bool
-    """Whether the two say all that the text does, so that an environment can be held against it."""
+    """Whether the two mean all that the text does, so that an environment can be held against it."""
 
     def is_met_by(self, version: str | None) -> bool:
         """Whether an environment that holds `version` of the distribution (None: holds none) is what a plain requirement asks for."""

@@ -1,6 +1,6 @@
 """The check of a recipe against its JSON Schema.
 
-Where the schema's own keywords say too little, a subschema has the words itself, in the keywords that editors know too: `errorMessage`
+Where the schema's own keywords are not enough, a subschema has the message, in keywords that editors know too: `errorMessage`
 for the whole subschema, `patternErrorMessage` for its pattern; `synonyms` has what others call the values of an enumeration.
 """
 
@@ -90,7 +90,7 @@ def _has_template(error: ValidationError) -> bool:
 
 
 def _is_for_templates(error: ValidationError, root: Node) -> bool:
-    """Whether a pattern that lets templates through meets what one became: whoever reads the value finds what is wrong with it."""
+    """Whether a pattern that lets templates through meets what one became: reading the value finds what is wrong with it."""
     if error.validator != "pattern" or "\\$\\{" not in str(error.validator_value):
         return False
     node = locate(root, tuple(error.absolute_path))
@@ -104,7 +104,7 @@ def _translated(error: ValidationError, root: Node, above: KeyPath) -> Iterator[
     if isinstance(error.instance, str) and isinstance(node, MappingNode):
         # Only `propertyNames` takes a key for the instance, and leaves the path at its mapping.
         name_where = node.entries[error.instance].name_where
-        message = _says(error, "patternErrorMessage") or error.message
+        message = _own_message(error, "patternErrorMessage") or error.message
         yield Violation((*path, error.instance), Problem(BAD_NAME, message, name_where))
     elif error.validator == "additionalProperties" and isinstance(node, MappingNode):
         yield from _unknown_keys(error, path, node)
@@ -129,8 +129,8 @@ def _unknown_keys(error: ValidationError, path: KeyPath, node: MappingNode) -> I
             yield Violation((*path, key), problem)
 
 
-def _says(error: ValidationError, keyword: str) -> str | None:
-    """What the violated subschema has to say itself, if anything."""
+def _own_message(error: ValidationError, keyword: str) -> str | None:
+    """The violated subschema's own message under a keyword, if it has one."""
     subschema: Any = error.schema
     message: str | None = subschema.get(keyword)
     return message
@@ -152,7 +152,7 @@ def _dotted(path: KeyPath) -> str:
 def _wrong(error: ValidationError, node: Node, path: KeyPath) -> Problem:
     """The problem of a value that is of the wrong type, or of the right type and still not allowed."""
     limit: Any = error.validator_value
-    if message := _says(error, "errorMessage"):
+    if message := _own_message(error, "errorMessage"):
         return Problem(WRONG_VALUE, message, node.where)
     match error.validator:
         case "type":
@@ -166,7 +166,7 @@ def _wrong(error: ValidationError, node: Node, path: KeyPath) -> Problem:
             return Problem(WRONG_TYPE, f"{actual(node)}; write one of: {one_of(limit)}.", node.where)
         case "pattern":
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
-            return Problem(code, _says(error, "patternErrorMessage") or error.message, node.where)
+            return Problem(code, _own_message(error, "patternErrorMessage") or error.message, node.where)
         case "minItems" | "minProperties" | "minLength":
             return Problem(WRONG_VALUE, "This must not be empty.", node.where)
         case "minimum":

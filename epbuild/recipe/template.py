@@ -1,6 +1,6 @@
 """Templates in texts: `${name}`, and `$${` for a literal `${`.
 
-The names are a closed set, and nothing computes. A variable of the environment may say what it is when it is unset or empty:
+The names are a closed set, and nothing computes. A variable of the environment may have a default for when it is unset or empty:
 `${env.NAME:-default}`.
 """
 
@@ -39,7 +39,7 @@ class TemplateError(ValueError):
 class TemplateNames(Mapping[str, Scalar]):
     """The names that a recipe's texts may use: those that it defines, and `env.<NAME>` for the variables of an environment.
 
-    A value of the environment is always a text. Iterating tells what the recipe defines, and `env.<NAME>` once, for all of them.
+    A value of the environment is always a text. Iterating gives what the recipe defines, and `env.<NAME>` once, for all of them.
     """
 
     def __init__(self, environment: Mapping[str, str], *values: Mapping[str, Scalar]) -> None:

@@ -38,8 +38,8 @@ def test_a_pipe_is_no_recipe(piped: Project, command: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("name: quick", "name: quick\nextends: pipe", "epbuild.yaml:3:10: error: This is no file: 'pipe'."),
-        ("name: quick", "name: quick\ninclude: [pipe]", "epbuild.yaml:3:11: error: This is no file: 'pipe'."),
+        ("name: quick", "name: quick\nextends: pipe", "epbuild.yaml:3:10: error: This is not a file: 'pipe'."),
+        ("name: quick", "name: quick\ninclude: [pipe]", "epbuild.yaml:3:11: error: This is not a file: 'pipe'."),
         ("name: quick", "name: quick\ncatalogs: [pipe]", "error: the catalog file 'pipe' cannot be used: "),
         ("left: left.onnx", "left: pipe", "error: the model 'left' is not a file: pipe. "),
         ("backend_type: htp", "backend_type: htp\n      qnn_ir_backend_path: ./pipe", "names a file that does not exist: ./pipe"),
