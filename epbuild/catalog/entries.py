@@ -27,7 +27,7 @@ from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.catalog.options import Option, read_options
 from epbuild.catalog.rows import read_row
 
-_UNSAID = "the catalog does not say that this EP can share weights"
+_NO_REASON = "the catalog does not state that this EP can share weights"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +51,12 @@ class EpEntry:
     target_pattern: str | None = None
     """A regular expression whose first group is the target's name inside a context binary."""
     target_option: str | None = None
-    """The option that says which target was asked for."""
+    """The option that names the target that was asked for."""
     description: str = ""
     distributions: tuple[str, ...] = ()
     """Every distribution that carries this packaging."""
     default: bool = True
-    """Whether this packaging is meant when nothing says which of several."""
+    """Whether this packaging is meant when nothing names one of several."""
     tables: Mapping[str, tuple[Known, ...]] = field(default_factory=dict)
     """For an option that takes names: all that are known."""
     refusals: tuple[Refusal, ...] = ()
@@ -66,7 +66,7 @@ class EpEntry:
     virtual_devices: tuple[str, ...] = ()
     """The types of the virtual devices that the EP offers."""
     metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
-    """Device metadata that tells an EP's devices apart, and the values that are known."""
+    """Device metadata that distinguishes an EP's devices, and the values that are known."""
     compatibility_pattern: str | None = None
     """A regular expression for the EP's `ep_compatibility_info`, with a named group for each field."""
     compatibility_versions: tuple[str, ...] = ()
@@ -83,9 +83,9 @@ class EpEntry:
     """Whether it leaves no node to the EPs that come after it."""
     numbers: Numbers = field(default_factory=Numbers)
     graph_optimization_level: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
-    """How far ONNX Runtime optimises a graph before this EP is given it, where the recipe does not say."""
+    """How far ONNX Runtime optimises a graph before this EP is given it, where the recipe does not set it."""
     node_log: NodeLogRules | None = None
-    """None: the EP says nothing of single nodes, or nobody knows how."""
+    """None: the EP logs nothing about single nodes, or nobody knows how."""
     static_shapes: StaticShapes | None = None
     """None: it takes open dimensions, or nobody has tried."""
     context_changes: ContextChanges = field(default_factory=ContextChanges)
@@ -116,7 +116,7 @@ class EpEntry:
         return tuple(row for row in self.reproducible.exceptions if row.matches(options)) if self.reproducible else ()
 
     def binary_target(self, options: Mapping[str, str]) -> str | None:
-        """What a context binary compiled with these canonical options says that it is for; None where nobody knows."""
+        """The target that a context binary compiled with these canonical options names; None where nobody knows."""
         asked = options.get(self.target_option or "", "")
         rows = self.tables.get(self.target_option or "", ())
         known = {row.canonical: row.facts.get("binary", row.name) for row in rows}
@@ -209,7 +209,7 @@ def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
 
 
 def _sharing(section: Mapping[str, Any]) -> Sharing:
-    reason = section.get("reason", "" if section.get("possible") else _UNSAID)
+    reason = section.get("reason", "" if section.get("possible") else _NO_REASON)
     refusals = tuple(read_row(SharingRefusal, row) for row in section.get("refused_values", ()))
     return read_row(Sharing, section, reason=reason, refusals=refusals)
 
@@ -248,7 +248,7 @@ def _spellings(rows: Iterable[Known]) -> dict[str, str]:
 
 
 def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[Known, ...]]) -> Iterable[Refusal]:
-    """A refusal for each known name and each option that must agree with what its table says of it, such as a SoC and its architecture."""
+    """A refusal for each known name and each option that must agree with its table, such as a SoC and its architecture."""
     for option, table in tables.items():
         for other, rule in table.get("implies", {}).items():
             for row in known[option]:

@@ -110,7 +110,7 @@ class NodeNames:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """What a first recipe for an EP holds: an environment that is known to work, and what tells its targets apart."""
+    """What a first recipe for an EP holds: an environment that is known to work, and what distinguishes its targets."""
 
     name: str
     """What `epbuild init` calls it."""
@@ -178,13 +178,13 @@ class Limitation:
         concerned = self.device in (None, device)
         return here and concerned and all(name in options and re.search(rule, options[name]) for name, rule in self.when.items())
 
-    def shows(self, said: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
-        """Whether this is why an act failed on this platform, by what was said, the type of device asked for and the canonical options."""
+    def shows(self, reported: str, act: Literal["compile", "load"], device: str | None, options: Mapping[str, str]) -> bool:
+        """Whether this is why an act failed here, by what was `reported`, the type of device and the canonical options."""
         return (
             self.symptom is not None
             and self.during in (None, act)
             and self.holds(sys.platform, self.device if device is None else device, options)
-            and re.search(self.symptom, said) is not None
+            and re.search(self.symptom, reported) is not None
         )
 
 
@@ -202,7 +202,7 @@ class ContextChanges:
 
 @dataclass(frozen=True)
 class NodeLogRules:
-    """How an EP says of each node whether it takes it, as regular expressions for the lines of a log that holds all that it can say."""
+    """How an EP logs of each node whether it takes it, as regular expressions for the lines of its most verbose log."""
 
     refused: str
     """Finds an entry about nodes that it does not take, which goes on for some lines."""

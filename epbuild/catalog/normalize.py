@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 class BadValue(ValueError):
-    """An option's value is none that the EP understands; the text says which are, and `hint` which is nearest."""
+    """An option's value is none that the EP understands; the text lists those that are, and `hint` which is nearest."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(f"{message}. {hint}" if hint else message)
@@ -36,7 +36,7 @@ class BadValue(ValueError):
 
 
 class UnknownName(ValueError):
-    """An option or session key that is not known, or not the recipe's to set; `hint` says what to write instead."""
+    """An option or session key that is not known, or not the recipe's to set; `hint` is what to write instead."""
 
     def __init__(self, message: str, hint: str | None = None, *, reserved: bool = False) -> None:
         super().__init__(f"{message}. {hint}" if hint else message)
@@ -149,9 +149,9 @@ def _text(option: Option, text: str) -> str:
 
 def _path(option: Option, text: str) -> str:
     if not text:
-        raise BadValue(f"'' is no path of a {option.type}")
+        raise BadValue(f"'' is not a path of a {option.type}")
     if "\0" in text or "\n" in text:
-        raise BadValue(f"{_quote(text)} is no path of a {option.type}")
+        raise BadValue(f"{_quote(text)} is not a path of a {option.type}")
     return text
 
 

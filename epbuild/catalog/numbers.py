@@ -34,7 +34,7 @@ _QUANTISED = Thresholds(cosine=0.99, snr_db=15)
 
 @dataclass(frozen=True)
 class Numbers:
-    """What is known of an EP's numbers; what an entry does not say is as here."""
+    """What is known of an EP's numbers; what an entry does not state is as here."""
 
     floats: Thresholds = _FLOATS
     """For models that compute with floats."""

@@ -78,7 +78,7 @@ class Option:
         return re.sub(self.files_pattern, renamed, value)
 
     def known_in(self, version: str) -> bool:
-        """Whether a release knows this option, as far as the catalog can tell; True for a version that cannot be read."""
+        """Whether a release knows this option, as far as the catalog knows; True for a version that cannot be read."""
         asked, first, last = _release(version), _release(self.since or ""), _release(self.until or "")
         if not asked:
             return True

@@ -144,7 +144,7 @@ def _choice_faults(kind: PreparationEntry, given: Mapping[str, Any]) -> Iterable
     for name in given:
         needed = kind.options[name].requires if name in kind.options else None
         if needed is not None and given.get(needed) is not True:
-            message = f"'{name}' says something of '{needed}' only, which is not asked for."
+            message = f"'{name}' concerns '{needed}' only, which is not asked for."
             yield OptionFault((name,), message, f"Add '{needed}: true', or leave it out.", of_name=True)
 
 

@@ -44,7 +44,7 @@ def load_catalog(path: Path) -> EpEntry:
 
 
 def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a catalog document, as key paths and sentences: first by its schema, then what a schema cannot say."""
+    """What is wrong with a catalog document, as key paths and sentences: first by its schema, then beyond that."""
     from epbuild.core.schemas import import_jsonschema, schema
 
     jsonschema = import_jsonschema()
@@ -115,7 +115,7 @@ def _contradictions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             )
     sharing = document.get("sharing", {"possible": True})
     if not sharing["possible"] and not sharing.get("reason"):
-        yield "sharing", "'reason' is missing: say why weights cannot be shared"
+        yield "sharing", "'reason' is missing: state why weights cannot be shared"
     if not any(True for _ in _bad_expressions(document)) and all(name in options for _, name in _named_options(document)):
         yield from _bad_defaults(document)
 
