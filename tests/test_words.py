@@ -25,7 +25,6 @@ INSTEAD_OF = {
     r"whoever|somebody|of one mind": "users, other processes, consistent",
 }
 ROOMS_LEFT: set[str] = {
-    "commands",
     "compile",
     "runtime",
     "survey",

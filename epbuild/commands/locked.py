@@ -65,7 +65,7 @@ class HeldLock:
             if name in self.environments and name in environments:
                 reasons = deviations(environments[name], str(self.platform), self.environments[name])
                 if reasons:
-                    message = f"the toolchain '{name}' is not what {self.path.name} says: {', '.join(reasons)}"
+                    message = f"the toolchain '{name}' does not match {self.path.name}: {', '.join(reasons)}"
                     remedy = (
                         "Put that right in its environment" if toolchain.interpreter else f"Remove {_folder(environments[name])}"
                     )
@@ -86,7 +86,7 @@ class HeldLock:
         other = [what for what in sorted(there.keys() | wanted.keys()) if there.get(what) != wanted.get(what)]
         if not other:
             return []
-        message = f"the remote model '{model.name}' is not what {self.path.name} says: its {', '.join(other)}"
+        message = f"the remote model '{model.name}' differs from {self.path.name} in its {', '.join(other)}"
         return [Problem("EPB247", message, model.path_where, "If it was meant to change, run `epbuild lock`.")]
 
     def _raised(self, kind: type[EpbuildError], problems: list[Problem]) -> list[Problem]:
@@ -155,7 +155,7 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
     path = lock_path(recipe.file)
     if lock is None:
         if strict:
-            message = f"there is no {path.name} beside the recipe, and --locked builds only what it says"
+            message = f"there is no {path.name} beside the recipe, and --locked builds only what it pins"
             raise PlanError(Problem("EPB241", message, Position(str(recipe.file), 1, 1), "Write it with `epbuild lock`."))
         return []
     from epbuild.commands.lock_fit import misfits

@@ -309,7 +309,7 @@ def test_locked_without_a_lock_is_one_sentence_and_exit_code_2(checkout: Checkou
     done = checkout.epbuild(*command, "--locked")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert "there is no epbuild.lock beside the recipe, and --locked builds only what it says." in done.stderr
+    assert "there is no epbuild.lock beside the recipe, and --locked builds only what it pins." in done.stderr
     assert "[EPB241]" in done.stderr
     assert not (checkout.folder / ".epbuild").exists()
 
@@ -353,7 +353,7 @@ def test_a_model_of_a_wheel_is_locked_with_its_bytes_and_other_bytes_are_refused
     assert "EPB247" in checkout.epbuild("plan").stderr
     refused = checkout.epbuild("plan", "--locked")
     assert refused.returncode == 2
-    assert "epbuild.lock says: its graph" in refused.stderr
+    assert "differs from epbuild.lock in its graph" in refused.stderr
 
 
 def test_the_wheel_of_a_model_is_locked_and_another_one_is_refused_with_and_without_locked(checkout: Checkout) -> None:

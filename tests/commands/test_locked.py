@@ -157,7 +157,7 @@ def test_without_a_lock_a_locked_build_is_refused(workshop: LockedWorkshop) -> N
     (problem,) = error.problems
     assert (problem.code, error.exit_code) == ("EPB241", 2)
     assert problem.text == (
-        "there is no epbuild.lock beside the recipe, and --locked builds only what it says. Write it with `epbuild lock`."
+        "there is no epbuild.lock beside the recipe, and --locked builds only what it pins. Write it with `epbuild lock`."
     )
 
 
@@ -373,7 +373,7 @@ def test_a_model_that_arrives_with_other_bytes_is_refused_and_otherwise_told(wor
     with pytest.raises(PlanError) as caught:
         run(replace(workshop.request, locked=True), NoProgress())
     (problem,) = caught.value.problems
-    assert (problem.code, problem.message) == ("EPB247", "the remote model 'decode' is not what epbuild.lock says: its graph")
+    assert (problem.code, problem.message) == ("EPB247", "the remote model 'decode' differs from epbuild.lock in its graph")
     assert workshop.compiled == []
     assert workshop.build().exit_code == 0
     assert [warning.code for warning in workshop.warnings] == ["EPB247"]
@@ -385,7 +385,7 @@ def test_an_environment_that_is_not_the_locked_one_is_refused_and_otherwise_told
     assert isinstance(error, ToolchainError)
     (problem,) = error.problems
     assert (problem.code, error.exit_code) == ("EPB308", 3)
-    assert problem.message == "the toolchain 'qnn' is not what epbuild.lock says: it has numpy 2.0, which is not locked"
+    assert problem.message == "the toolchain 'qnn' does not match epbuild.lock: it has numpy 2.0, which is not locked"
     assert workshop.build().exit_code == 0
     assert [warning.code for warning in workshop.warnings] == ["EPB308"]
 
@@ -398,7 +398,7 @@ def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop
     assert run(replace(workshop.request, locked=True), NoProgress()) == 0
     workshop.packages["onnxruntime"] = "1.32.0"
     (problem,) = workshop.refusal().problems
-    assert problem.message == "the toolchain 'qnn' is not what epbuild.lock says: its onnxruntime is 1.32.0 instead of 1.31.1"
+    assert problem.message == "the toolchain 'qnn' does not match epbuild.lock: its onnxruntime is 1.32.0 instead of 1.31.1"
     assert problem.hint == "Put that right in its environment, or run `epbuild lock`."
 
 
