@@ -98,11 +98,11 @@ class Kind(ABC, Generic[A, R]):
         return False
 
     def size(self, action: A) -> int:
-        """The bytes that it works on, which say how long it is likely to take as long as nobody has measured it."""
+        """The bytes that it works on, from which its time is estimated as long as nobody has measured it."""
         return sum(path.stat().st_size for path in action.files)
 
     def memory(self, action: A, measured: int | None) -> int:
-        """The bytes of memory that it takes: as the recipe says, else as `measured` last time, else by its size."""
+        """The bytes of memory that it takes: as the recipe states, else as `measured` last time, else by its size."""
         return measured or estimated_memory(self.size(action))
 
     def ends(self, action: A, result: R) -> Iterator[StepEnd]:

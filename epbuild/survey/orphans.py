@@ -56,7 +56,7 @@ class Outputs:
         self._memory.record_output(OutputRecord(place, record.step, record.action_key, results, files), record)
 
     def adopt(self, records: Iterable[StepRecord]) -> None:
-        """Remember that what these emissions would have written is in its place, whoever wrote it. Raises StoreError."""
+        """Remember that what these emissions would write is in place, even if another process wrote it. Raises StoreError."""
         mine = self._memory.configuration
         owned = {output.place: output.action_key for output in self._workspace.outputs() if mine in output.owners}
         recorded = self._memory.keys()
@@ -115,7 +115,7 @@ class Outputs:
 
     @contextmanager
     def held_if_free(self, directory: Path) -> Iterator[bool]:
-        """Hold that lease if nobody does; the block is told whether it is held. Raises StoreError."""
+        """Hold that lease if nobody does; the block gets whether it is held. Raises StoreError."""
         with lease_if_free(self._workspace.directory, lease_name(self.place(directory))) as free:
             yield free
 

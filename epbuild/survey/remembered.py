@@ -24,8 +24,8 @@ _FORMAT = 1
 _OF_THE_KEY = frozenset(
     {"EPB401", "EPB417", "EPB418", "EPB440", "EPB455", "EPB457", *(f"EPB{number}" for number in range(600, 620))}
 )
-"""What an EP or a preparation's program said, and what is wrong with what it made; crashes and limits of time have other codes (EPB402,
-EPB403, EPB453, EPB458)."""
+"""What an EP or a preparation's program reported, and what is wrong with what it made; crashes and limits of time have other
+codes (EPB402, EPB403, EPB453, EPB458)."""
 _ERRORS: Mapping[str, type[EpbuildError]] = {error.__name__: error for error in (BuildError, VerifyError)}
 
 
@@ -38,7 +38,7 @@ class Failure:
     time: float
 
     def again(self) -> EpbuildError:
-        """The error once more, which says that nothing was tried."""
+        """The error once more, with a hint that nothing was tried."""
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.time))
         why = f"It failed so on {when}, and nothing that it depends on has changed: it was not tried. `epbuild run --retry` does."
         first, *others = self.problems
@@ -70,7 +70,7 @@ class Failures:
         """Take note of how an action failed, where that follows from its key. Raises StoreError."""
         if type(error) not in _ERRORS.values() or any(problem.code not in _OF_THE_KEY for problem in error.problems):
             return
-        # Where it is told is the step that it is told of next time; a place in a file may be another by then.
+        # The step where it is reported is the one it is reported for next time; a place in a file may be another by then.
         problems = [replace(problem, where=problem.where if _is_step(problem) else StepId(action)) for problem in error.problems]
         document = {
             "format": _FORMAT,

@@ -5,11 +5,11 @@ Nothing is imported before that is recognised.
 A run that found nothing to do leaves a snapshot in its workspace: what it was asked, which epbuild and Python answered, the variables of
 the environment that it read, and the size, times and inode of every file that its answer came from, its outputs among them. Files are
 looked at by the very names that the system was asked for, and every link on the way to them has to lead where it led. As long as all of
-that is so, the answer still holds. Whatever else is the case, a snapshot says nothing, and the whole of epbuild looks for itself.
+that is so, the answer still holds. Whatever else is the case, a snapshot has no answer, and all of epbuild looks for itself.
 
-It never trusts a file that was touched when the run that took it had begun, or so shortly before that file systems may not tell: such a
-file may have been changed after it was looked at. No snapshot is taken then; the next run that finds nothing to do will take it. What
-time it is when a run begins is asked of the workspace's file system, as a server's clock may differ from this machine's.
+It never trusts a file that was touched when the run that took it had begun, or too shortly before for file systems to show: such
+a file may have changed after it was looked at. No snapshot is taken then; the next run that finds nothing to do will take it.
+What time it is when a run begins is asked of the workspace's file system, as a server's clock may differ from this machine's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COARSE_STEP_NS = 2_000_000_000
 _FINE_STEP_NS = 100_000_000
 _FINE_UNIT_NS = 10_000_000
 
-_LENGTH = 8  # bytes of the number that says how long the head of a snapshot is
+_LENGTH = 8  # bytes of the number that holds the length of a snapshot's head
 _PART = 4000  # files; read and compared at once
 
 _SEPARATORS = "/\\"
@@ -82,7 +82,7 @@ def answer(
 ) -> str | None:
     """The line to print for a command line that is done with that, since its snapshot still holds; None if there is any doubt.
 
-    `seconds` tells how long it has taken, `warn` gets the warnings of the run that took the snapshot, which a run gives again.
+    `seconds` gives how long it has taken, `warn` gets the warnings of the run that took the snapshot, which a run gives again.
     """
     asked = _read_run(arguments)
     if asked is None:
@@ -174,8 +174,8 @@ def take(
     read = {name: _digest(value) for name, value in inputs.environment.items()} | {name: os.environ.get(name) for name in _PLACES}
     parts = [marshal.dumps(entries[start : start + _PART]) for start in range(0, len(entries), _PART)]
     sizes = [len(part) for part in parts]
-    told = (_view(str(recipe)), tuple(warnings)) if warnings else None
-    facts = (_identity(place), request, tuple(sorted(read.items())), steps, gone, links, locked, told, sizes)
+    warned = (_view(str(recipe)), tuple(warnings)) if warnings else None
+    facts = (_identity(place), request, tuple(sorted(read.items())), steps, gone, links, locked, warned, sizes)
     head = marshal.dumps(facts)
     try:
         # For its owner alone: the digest of a short secret reveals it to all who can try every one.
@@ -214,8 +214,8 @@ def _confirm(
         data = memoryview(file.read())
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
     facts = marshal.loads(data[_LENGTH:begin])  # noqa: S302 - as trusted as the program
-    identity, asked, environment, steps, gone, links, is_locked, told, sizes = facts
-    view, warnings = told or (None, ())
+    identity, asked, environment, steps, gone, links, is_locked, warned, sizes = facts
+    view, warnings = warned or (None, ())
     if identity != _identity(place) or asked != request:
         return None
     if warnings and view != _view(recipe):

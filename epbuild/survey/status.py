@@ -241,7 +241,7 @@ class Surveyor:
         output = self.output(emission, made)
         try:
             document, key = output.document, output.key
-        except BuildError as error:  # which a build tells whole
+        except BuildError as error:  # which a build reports in full
             return ActionStatus("out of date" if before else "new", tuple(problem.message for problem in error.problems))
         place, there = self.outputs.place(emission.path), self.outputs.last(emission.path)
         if there is not None and there.action_key == key:
@@ -259,13 +259,13 @@ class Surveyor:
         return ActionStatus("restorable", reasons or (elsewhere,), key, document)
 
     def _with_kept(self, emission: Emission, status: ActionStatus) -> ActionStatus:
-        """The status of an emission that says what a build will keep, since it was changed after epbuild wrote it."""
+        """The status of an emission that names what a build will keep, since it was changed after epbuild wrote it."""
         if status.state == "current":
             return status
         changed = self.written(emission).changed(emission.path)
-        told = {f"{name} was changed" for name in changed}
+        reported = {f"{name} was changed" for name in changed}
         kept = (f"{name} was changed after epbuild wrote it, and will be kept" for name in changed)
-        return replace(status, reasons=(*(reason for reason in status.reasons if reason not in told), *kept))
+        return replace(status, reasons=(*(reason for reason in status.reasons if reason not in reported), *kept))
 
     def written(self, emission: Emission) -> Written:
         """What epbuild wrote to the place of an emission: the last time, by whichever step of whichever recipe, and as announced."""
@@ -320,7 +320,7 @@ def _size(path: Path) -> int | None:
     """The size of a file in bytes; None where there is none, or a link to one."""
     try:
         found = path.lstat()
-    except OSError:  # whoever writes it again says why it cannot
+    except OSError:  # the step that writes it again reports why it cannot
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 

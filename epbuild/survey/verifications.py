@@ -70,7 +70,7 @@ def _with_reference(action: Verification, checked: CheckedMember) -> CheckedMemb
         return checked
     try:
         header = read_header(member.original.graph)
-    except (OSError, MalformedModel):  # which the check itself tells
+    except (OSError, MalformedModel):  # which the check itself reports
         return checked
     alike = not other_values(header, action.compiled_of(checked).signatures[checked.name])
     return checked if alike else replace(checked, reference="prepared")
