@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from epbuild.catalog.entries import EpEntry
-from epbuild.toolchain.log_lines import tidy
+from epbuild.toolchain.log_lines import without_boilerplate
 from epbuild.toolchain.process import Ending
 
 Cause = Literal["timed out", "out of memory", "ended", "crashed", "unfit", "custom operators", "cannot write", "raised"]
@@ -41,7 +41,7 @@ class Diagnosis:
     @property
     def raised(self) -> str | None:
         """The message of the exception, on one line; None where it reported none."""
-        return (tidy(str(self.report["message"])) or str(self.report["type"])) if self.report else None
+        return (without_boilerplate(str(self.report["message"])) or str(self.report["type"])) if self.report else None
 
     @property
     def from_outside(self) -> bool:

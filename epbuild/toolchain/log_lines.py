@@ -9,7 +9,7 @@ _QUOTED = 3
 _LONGEST_REASON = 400
 _LONGEST_QUOTE = 300
 _LEFT_OUT = " [...] "
-_ERROR, _WARNING, _OTHER = range(3)  # the ranks of what is said
+_ERROR, _WARNING, _OTHER = range(3)  # the ranks of log lines
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ \[([VIWEF]):[^\]]*\]\s*")
 _SEVERITY_PREFIX = re.compile(r"^\s*\d+(?:\.\d+)?(?:ms)?\s*\[\s*(ERROR|WARN|WARNING)\s*\]\s*", re.IGNORECASE)
 _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\(\):", re.IGNORECASE)
@@ -19,7 +19,7 @@ _BOILERPLATE = re.compile(
     r"|(?:Exception during initialization: )?\S*/onnxruntime/\S+\.(?:cc|h):\d+ .*? was false\. (?=\S)"
 )
 _PROGRESS = re.compile(r"\d ?%|(?<![\w/.-])\d+ ?(?:/|of) ?\d+(?![\w/.-])")
-# Said on every Linux host, about nothing that went wrong.
+# Logged on every Linux host, about nothing that went wrong.
 _NOISE = re.compile(
     r"File mapped weights feature|EPContext encryption config unavailable|LIBNATIVE"
     r"|Unable to get producer node for OrtValueInfo|Removing initializer '.*'\. It is not used by any node"
@@ -27,9 +27,9 @@ _NOISE = re.compile(
 
 
 def told_once(raised: str | None, lines: Sequence[str]) -> tuple[str | None, str]:
-    """What ONNX Runtime raised, shortened, and what the EP said beside it as a sentence to add, which is empty if that is the same.
+    """What ONNX Runtime raised, shortened, and what the EP logged beside it as a sentence to add, or empty if that is the same.
 
-    ONNX Runtime logs and raises what an EP tells it, each time with other words around it: each reason is told once.
+    ONNX Runtime logs and raises what an EP reports to it, each time with other words around it: each reason is given once.
     """
     quotes = _said(lines)
     if raised is not None:
@@ -43,7 +43,7 @@ def told_once(raised: str | None, lines: Sequence[str]) -> tuple[str | None, str
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """What an EP said last that bears on a failure: errors if there are any, else warnings, else anything; a few lines as one text."""
+    """What an EP logged last that bears on a failure: errors if any, else warnings, else anything; a few lines as one text."""
     return _joined(_said(lines))
 
 
@@ -58,11 +58,11 @@ def _said(lines: Sequence[str]) -> list[str]:
             continue
         text, rank = _severity(line)
         if text:
-            ranks[rank].append(tidy(text))
+            ranks[rank].append(without_boilerplate(text))
     chosen = next((found for found in ranks.values() if found), [])
     distinct: list[str] = []
     for text in dict.fromkeys(chosen):
-        # What has only more words around it was said before, or is said now in fewer.
+        # What has only more words around it was logged before, or is logged now in fewer.
         if not any(_core(other) in _core(text) for other in distinct):
             distinct = [other for other in distinct if _core(text) not in _core(other)] + [text]
     return distinct[-_QUOTED:]
@@ -81,13 +81,13 @@ def shortened(text: str, most: int) -> str:
 
 
 def readable(line: str) -> str:
-    """A line of a worker's log as a person wants it: without time stamps and source places, and nothing of what is always said."""
+    """A line of a worker's log as a person wants it: without time stamps, source places and what is always logged."""
     match = _LOG_PREFIX.match(line) or _SEVERITY_PREFIX.match(line)
     return "" if _NOISE.search(line) else line[match.end() :] if match else line
 
 
 def tells_progress(line: str) -> bool:
-    """Whether a line of a worker's log says how far the EP is: most of what EPs write is about something else, such as each weight."""
+    """Whether a line of a worker's log shows how far the EP is: most of what EPs write is on other matters, such as weights."""
     return _severity(line)[1] == _OTHER and _PROGRESS.search(readable(line)) is not None
 
 
@@ -103,6 +103,6 @@ def _severity(line: str) -> tuple[str, int]:
     return line, _ERROR if _ERROR_WORDS.search(line) else _OTHER
 
 
-def tidy(message: str) -> str:
+def without_boilerplate(message: str) -> str:
     """An ORT message on one line, without its boilerplate and without a full stop at the end."""
     return _BOILERPLATE.sub("", " ".join(message.split())).rstrip(". ")

@@ -60,7 +60,7 @@ class Ending:
     reports: tuple[Mapping[str, Any], ...]
     tail: tuple[str, ...]
     out_of_memory: bool = False
-    """Whether the kernel ended a process of this machine for lack of memory in the meantime; only Linux tells."""
+    """Whether the kernel ended a process of this machine for lack of memory in the meantime; known on Linux only."""
 
 
 class WorkerListener:
@@ -191,7 +191,7 @@ class _Tree:
         if self.job is not None:
             self.job.end()
         elif not WINDOWS:
-            # PermissionError is what macOS says of a group of which only zombies are left.
+            # macOS raises PermissionError for a group of which only zombies are left.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -232,7 +232,7 @@ def _wait(
 
 
 def _killed_for_memory() -> int:
-    """How many processes the kernel has ended for lack of memory, in any control group, since it was started; 0 where it does not say."""
+    """How many processes the kernel has ended for lack of memory, in any control group, since it started; 0 if unknown."""
     # https://docs.kernel.org/filesystems/proc.html; the counter is there since Linux 4.13.
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
