@@ -70,7 +70,7 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     begin = time.monotonic()
     compiled = _make(group, execution)
     models, shared = compiled.models, compiled.shared
-    # What the sources take and give: whoever has only the artifacts can then tell that it is still so.
+    # What the sources take and give: a user who has only the artifacts can then check that it is still so.
     outputs = {model.member: model.outputs for model in models}
     signatures = {
         member.name: source_signature(header, outputs[member.name])
@@ -107,7 +107,7 @@ def _artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
 
 
 class _Compiled(NamedTuple):
-    """What a worker compiled, checked; the initializers that the sources share, how the worker ended, and what its log says of nodes."""
+    """What a worker compiled, checked; the initializers that the sources share, how the worker ended, and reasons in its log."""
 
     models: tuple[CompiledModel, ...]
     shared: SharedInitializers | None
@@ -325,8 +325,8 @@ def _verify(group: SessionGroup, folder: Path, ending: Ending) -> tuple[Compiled
         words = last_words(ending.tail)
         if not words:
             raise
-        said = Problem("EPB610", f"while it compiled, the EP logged: {words}", StepId(group.id))
-        raise VerifyError(*error.problems, said) from error
+        logged = Problem("EPB610", f"while it compiled, the EP logged: {words}", StepId(group.id))
+        raise VerifyError(*error.problems, logged) from error
 
 
 def node_log_of(group: SessionGroup) -> NodeLog:

@@ -95,22 +95,22 @@ def _about_custom_ops(raised: str) -> str:
 
 
 def _limitations(group: SessionGroup, ending: Ending, refused: Sequence[LeftNode]) -> list[tuple[str, Limitation]]:
-    """The limitations that the catalog knows, and that show in what was said; with whose they are.
+    """The limitations that the catalog knows, and that show in what was logged and reported; with whose they are.
 
-    What was said of single nodes counts where none was taken. Then it is known why, so that a guess is left out.
+    The reasons logged for single nodes count where none was taken. Then it is known why, so that a guess is left out.
     """
-    said = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
-    found = list(group.target.limitations(said, "compile"))
-    if _NOTHING not in said:
+    reported = "\n".join((*ending.tail, *(str(report.get("message", "")) for report in ending.reports)))
+    found = list(group.target.limitations(reported, "compile"))
+    if _NOTHING not in reported:
         return found
     of_nodes = most_concerned(group.target, Outside("", len(refused), tuple(refused)))
     return [item for item in found if item[1].of != "model"] + of_nodes if of_nodes else found
 
 
 def _why_nothing(refused: Sequence[LeftNode]) -> str:
-    """Why an EP took no node at all, as sentences with a space before them; empty where it did not say."""
+    """Why an EP took no node at all, as sentences with a space before them; empty where it logged no reason."""
     outside = Outside("", len(refused), tuple(refused))
-    return f" It took none of {counted(outside.count, 'node')}, and said: {outside.why}." if outside.reasons else ""
+    return f" It took none of {counted(outside.count, 'node')}, and logged: {outside.why}." if outside.reasons else ""
 
 
 def _step_at_fault(group: SessionGroup, reports: Sequence[Mapping[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """Reasons for nodes outside the EPs, from the log of a compile.
 
-Some EPs say of each node whether they take it, and why not, at the most talkative level of the log alone, among thousands of lines about
+Some EPs log whether they take each node, and why not, at the most verbose level of the log alone, among thousands of lines about
 every tensor. The catalog has the expressions that find it. Nothing of those lines is shown; of them, the log keeps the refusals.
 """
 
@@ -15,7 +15,7 @@ from epbuild.plan.result import LeftNode
 from epbuild.toolchain.process import Worth
 
 VERBOSE = 0
-"""The severity of a session's log at which everything is said."""
+"""The severity of a session's log at which everything is logged."""
 MARK = "epbuild: compiling "
 """Begins the line that the worker writes into the log before each model, with the model's name."""
 _MOST = 50_000
@@ -35,11 +35,11 @@ class NodeLog:
 
     @property
     def asked(self) -> bool:
-        """Whether there is anything to read, so that the EPs are to say all they can."""
+        """Whether there is anything to read, so that the EPs are to log all they can."""
         return bool(self._rules)
 
     def read(self, line: str) -> Worth:
-        """Read a line, without colours and without space around it; says what it is worth."""
+        """Read a line, without colours and without space around it; returns what it is worth."""
         if not self._rules:
             return "shown"
         if line.startswith(MARK):
@@ -58,7 +58,7 @@ class NodeLog:
         return tuple(LeftNode(*node, self._reasons.get(key)) for node, key in zip(nodes, keys, strict=True))
 
     def refused(self) -> tuple[LeftNode, ...]:
-        """The nodes of the last model that was begun which an EP said it would not take."""
+        """The nodes of the last model that was begun which an EP logged as not taken."""
         found = ((key, reason) for key, reason in self._reasons.items() if key[0] == self._member and reason is not None)
         return tuple(LeftNode(node, operator, reason) for (_, node, operator), reason in found)
 
@@ -75,7 +75,7 @@ class NodeLog:
             if node := re.search(rules.node, line):
                 self._nodes.append((self._member, node["node"], node["operator"]))
                 if node["node"]:
-                    self._reasons.pop(self._nodes[-1], None)  # what is said last holds
+                    self._reasons.pop(self._nodes[-1], None)  # the last entry holds
                 return True
             if reason := re.search(rules.reason, line):
                 self._note(reason["reason"].strip().rstrip(".")[:_LONGEST])
@@ -86,7 +86,7 @@ class NodeLog:
 
     def _note(self, reason: str) -> None:
         for key in self._nodes:
-            # Of nodes without a name nobody can tell which of them a reason is for, unless it is that of all.
+            # Of nodes without a name it is unknown which of them a reason is for, unless it is that of all.
             same = self._reasons.get(key, reason) == reason
             if key in self._reasons or len(self._reasons) < _MOST:
                 self._reasons[key] = reason if same else None

@@ -53,7 +53,7 @@ def _names(group: SessionGroup, member: Member, header: ModelHeader, prefix: str
         rule, name = ep.entry.node_names, prefix + node.name
         if rule is None:
             raise _refused(
-                group, member, f"{ep.entry.ep} takes no notice of it, and the catalog does not say how its nodes can be renamed"
+                group, member, f"{ep.entry.ep} takes no notice of it, and the catalog has no rule for renaming its nodes"
             )
         if rule.found_by == "partition_name":
             yield place, name

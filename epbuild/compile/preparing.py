@@ -215,17 +215,17 @@ def _program_error(preparation: Preparation, ending: Ending, log: str) -> Epbuil
 
 
 def _is_crash(status: int) -> bool:
-    """Whether a program did not end by itself: a signal did it, or a shell says so of what it ran, or Windows did."""
+    """Whether a program did not end by itself: a signal did it, or a shell reports it of what it ran, or Windows did."""
     return status < 0 or status in _OF_A_SHELL or status >= _OF_WINDOWS
 
 
 def _printed(lines: Sequence[str]) -> str:
     """What a program printed last, as a sentence to add: of a Python traceback its last line, which has the reason."""
-    told = [line for line in lines if line.strip()]
-    if not told:
+    printed = [line for line in lines if line.strip()]
+    if not printed:
         return ""
-    is_traceback = any(_TRACEBACK in line for line in told)
-    words = told[-1] if is_traceback else last_words(told) if last_words(told) else " | ".join(told[-_QUOTED:])
+    is_traceback = any(_TRACEBACK in line for line in printed)
+    words = printed[-1] if is_traceback else last_words(printed) if last_words(printed) else " | ".join(printed[-_QUOTED:])
     return f" It printed: {shortened(' '.join(words.split()), _LONGEST_QUOTE)}"
 
 

@@ -1,7 +1,7 @@
 """A member of a sharing group compiled alone, to measure what sharing saves.
 
-Nothing but such a compile says what a member comes to alone: it is done where the recipe's `expect` asks for it, and the bytes are kept
-with the result.
+Only such a compile shows what a member comes to alone: it is done where the recipe's `expect` asks for it, and the bytes are
+kept with the result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from epbuild.toolchain.execution import Execution
 def measure_alone(group: SessionGroup, member: Member, execution: Execution) -> int:
     """The bytes of the context binaries and data that a member of a sharing group makes when it is compiled alone, un-shared.
 
-    It is compiled like any session group, in a fresh process; progress and problems are told of the share step. Raises what `execute` does.
+    Compiled like any session group, in a fresh process; progress and problems are the share step's. Raises what `execute` does.
     """
     share, name = group.steps[-1], member.name
 

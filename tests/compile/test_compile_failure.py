@@ -336,7 +336,7 @@ def test_where_no_node_was_taken_the_reasons_for_single_nodes_are_told_in_place_
             f"which folds what computes shapes. The whole log: {LOG}."
         ),
     )
-    assert "It took none of 3 nodes, and said: Cannot get shape (3 nodes)." in problem.message
+    assert "It took none of 3 nodes, and logged: Cannot get shape (3 nodes)." in problem.message
 
 
 def test_a_model_that_onnxruntime_itself_refuses_is_told_so_in_its_own_words_without_the_place_in_its_source() -> None:

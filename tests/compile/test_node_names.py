@@ -85,7 +85,7 @@ def test_an_ep_that_did_as_it_was_told_finds_its_model_untouched(tmp_path: Path)
     [
         (QNN, ("a", "b"), ("m",), "the model became 2 nodes, and QNN finds each graph of a context by the name of its node"),
         (QNN, ("a",), ("m", "n"), "the models share a context, and QNN finds each graph of a context by the name of its node"),
-        (TENSORRT, ("a",), ("m",), f"{TENSORRT} takes no notice of it, and the catalog does not say"),
+        (TENSORRT, ("a",), ("m",), f"{TENSORRT} takes no notice of it, and the catalog has no rule"),
     ],
 )
 def test_what_the_ep_would_not_find_again_is_refused(

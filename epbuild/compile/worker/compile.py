@@ -89,7 +89,7 @@ def shortened(text: str) -> str:
 
 
 def peak_memory() -> int | None:
-    """The most bytes that were resident at once, or None where the platform does not say."""
+    """The most bytes that were resident at once, or None where the platform does not report it."""
     if ON_WINDOWS:
         found: int | None = ON_WINDOWS["peak_memory"]()
         return found
@@ -100,7 +100,7 @@ def peak_memory() -> int | None:
 
 
 def address_space() -> dict[str, int]:
-    """The most bytes that were mapped at once, and those that may be; nothing where there is no limit, or where that is not told."""
+    """The most bytes that were mapped at once, and those that may be; nothing where there is no limit, or where it is unknown."""
     if sys.platform == "win32":
         return {}
     try:
@@ -135,9 +135,7 @@ def operators_of(ops: dict[str, Any]) -> str:
     try:
         library = str(os.path.abspath(package.get_library_path()))  # noqa: PTH100
     except Exception as error:
-        raise NotRegistered(
-            f"the package '{ops['module']}' does not say where its library of custom operators is: {error}"
-        ) from error
+        raise NotRegistered(f"the package '{ops['module']}' does not name its library of custom operators: {error}") from error
     # What lies elsewhere is in no fingerprint: it could change, and nobody would compile again.
     folders = [os.path.join(os.path.abspath(folder), "") for folder in getattr(package, "__path__", ())]  # noqa: PTH100, PTH118
     if not any(os.path.normcase(library).startswith(os.path.normcase(folder)) for folder in folders):
@@ -158,14 +156,14 @@ def register_custom_ops(options: Any, custom_ops: list[dict[str, Any]]) -> None:
 
 
 def kind_of(error: Exception) -> str:
-    """What an exception says is at fault: the machine or the toolchain, a library of custom operators, or else the model or the EP."""
+    """What an exception blames: the machine or the toolchain, a library of custom operators, or else the model or the EP."""
     if isinstance(error, NotRegistered):
         return "custom_ops"
     return "unfit" if isinstance(error, (Unfit, ImportError, MemoryError)) else "error"
 
 
 def describe(device: Any) -> dict[str, Any]:
-    """What ONNX Runtime tells of an OrtEpDevice, as plain data."""
+    """What ONNX Runtime reports of an OrtEpDevice, as plain data."""
     return {
         "ep": device.ep_name,
         "type": device.device.type.name.lower(),
@@ -221,7 +219,7 @@ def session_options(onnxruntime: Any, request: dict[str, Any], member: dict[str,
     """Fresh SessionOptions for one member; the last of a sharing group stops the sharing and so writes the binary."""
     options = onnxruntime.SessionOptions()
     if request["node_log"]:
-        # Only the session's: at this level the default logger makes the EP's own libraries say everything as well, five times as much.
+        # Only the session's: at this level the default logger makes the EP's libraries log everything too, five times as much.
         options.log_severity_level = request["node_log"]["severity"]
     register_custom_ops(options, request["custom_ops"])
     for ep, device in zip(request["eps"], devices):  # noqa: B905 - older interpreters
@@ -258,8 +256,8 @@ def providers_by_name(onnxruntime: Any, request: dict[str, Any]) -> list[tuple[s
 def new_session(onnxruntime: Any, source: Any, options: Any, providers: list[Any]) -> Any:
     """A session on the EPs that it is given. Raises what ORT raises.
 
-    ORT would try again with the CPU EP where an EP fails, and then tell of another failure or of none. Its argument against that is one
-    that older releases ignore, but for what it sets.
+    ORT would try again with the CPU EP where an EP fails, and then report another failure or none. Its argument against that is
+    one that older releases ignore, but for what it sets.
     """
     kept = property(lambda session: False, lambda session, value: None)
     session = type("Session", (onnxruntime.InferenceSession,), {"_enable_fallback": kept})
@@ -335,7 +333,7 @@ def check_release(onnxruntime: Any, request: dict[str, Any]) -> None:
 
 
 def compile_group(request: dict[str, Any], channel: Channel) -> None:
-    """Compile the members in order, telling of each; the first failure ends the group."""
+    """Compile the members in order, reporting each; the first failure ends the group."""
     import onnxruntime
 
     channel.send("started", onnxruntime=onnxruntime.__version__)
@@ -345,7 +343,7 @@ def compile_group(request: dict[str, Any], channel: Channel) -> None:
     for member in request["members"]:
         channel.send("member_started", member=member["name"])
         if request["node_log"]:
-            # Into the log itself: nobody could tell how far a report, on another pipe, is ahead of it.
+            # Into the log itself: it cannot be known how far a report, on another pipe, is ahead of it.
             sys.stderr.write(f"{request['node_log']['mark']}{member['name']}\n")
             sys.stderr.flush()
         begin = time.monotonic()

@@ -2,8 +2,8 @@
 
 A scratch directory is its current directory.
 
-Their sessions are opened first to last, run where the request has inputs for them, and closed last to first; each thing is told before it
-is tried, so that a crash leaves behind what it came from. Pipes, lifeline, registration and devices are those of `compile.py`.
+Sessions are opened first to last, run where the request has inputs for them, and closed last to first; each step is reported
+before it is tried, so that a crash shows its origin. Pipes, lifeline, registration and devices are those of `compile.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ compiling = beside("compile")
 
 
 def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], channel: Any) -> None:
-    """Whether the EP's device takes a model, by what the EP itself wrote into the model; told as ORT's answer or its refusal to answer."""
+    """Send whether the EP's device takes a model, by what the EP itself wrote into it: ORT's answer or its refusal to answer."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     written = model["compatibility"].get(ep["name"])
@@ -53,7 +53,7 @@ def open_session(onnxruntime: Any, request: dict[str, Any], model: dict[str, Any
     """A session for a model, on the EPs of the request; on the CPU EP where it names none. Raises whatever ORT raises."""
     options = compiling.session_options(onnxruntime, request, model, devices)
     providers = compiling.providers_by_name(onnxruntime, request) if request["eps"] else [compiling.CPU]
-    # With ORT's fallback, an EP that fails is told as one that the session does not have.
+    # With ORT's fallback, an EP that fails is reported as one that the session does not have.
     return compiling.new_session(onnxruntime, model["file"], options, providers)
 
 
@@ -75,11 +75,11 @@ def run(session: Any, inputs: dict[str, Any], outputs: str) -> list[str]:
 
 
 def load_models(request: dict[str, Any], channel: Any) -> None:
-    """Open, run and close, telling of each; the first failure ends it."""
+    """Open, run and close, reporting each; the first failure ends it."""
     import onnxruntime
 
     if request["verbose"]:
-        onnxruntime.set_default_logger_severity(_VERBOSE)  # the logger that EPs use for what their backends say
+        onnxruntime.set_default_logger_severity(_VERBOSE)  # the logger that EPs use for what their backends log
     channel.send("started", onnxruntime=onnxruntime.__version__)
     models = request["models"]
     devices = [compiling.open_ep(onnxruntime, ep, channel) for ep in request["eps"]]

@@ -24,7 +24,7 @@ COMPILE: dict[str, Any] = runpy.run_path(os.path.join(os.path.dirname(os.path.ab
 
 
 def peak_memory() -> int | None:
-    """The most bytes that were resident at once in the program, or in this process; None where the platform does not say."""
+    """The most bytes that were resident at once in the program, or in this process; None where that is unknown."""
     own: int | None = COMPILE["peak_memory"]()
     if sys.platform == "win32" or own is None:
         return own

@@ -43,7 +43,7 @@ def wait_for_parent() -> bool:
 
 
 def peak_memory() -> int | None:
-    """The most bytes of this process that were in memory at once, or None where that is not told."""
+    """The most bytes of this process that were in memory at once, or None where it is not known."""
     kernel = ctypes.CDLL("kernel32")
     kernel.GetCurrentProcess.restype = ctypes.c_void_p
     kernel.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)

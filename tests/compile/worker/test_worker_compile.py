@@ -186,7 +186,7 @@ def test_a_package_whose_library_lies_elsewhere_is_refused_as_nobody_would_see_i
     ("text", "kind", "words"),
     [
         ("raise ImportError('libmissing.so')", "unfit", "no Python package 'acme_ops': libmissing.so"),
-        ("", "custom_ops", "'acme_ops' does not say where its library of custom operators is"),
+        ("", "custom_ops", "'acme_ops' does not name its library of custom operators"),
         (
             "def get_library_path():\n    return __file__ + '.nosuch'",
             "custom_ops",

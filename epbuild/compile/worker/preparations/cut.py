@@ -11,7 +11,7 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def cut(request: dict[str, Any]) -> None:
-    """Write what leads from `inputs` to `outputs`; those that are not given are the model's. Raises Refused where that is no model."""
+    """Write what leads from `inputs` to `outputs`, the model's if not given. Raises Refused where that is not a model."""
     import onnx
 
     options = request["options"]
@@ -34,7 +34,7 @@ def cut(request: dict[str, Any]) -> None:
         raise step.Refused("the outputs need no input of the model: they are constants", "Name other outputs.")
     result = onnx.utils.Extractor(model).extract_model(inputs, outputs)
     step.check(step.fill(result, request))
-    step.say(f"{step.node_count(model)} became {step.node_count(result)}")
+    step.log(f"{step.node_count(model)} became {step.node_count(result)}")
     step.save(result, request)
 
 

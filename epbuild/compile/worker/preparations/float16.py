@@ -29,7 +29,7 @@ def float16(request: dict[str, Any]) -> None:
     before = floats(model)
     result = convert_float_to_float16(model, disable_shape_infer=True, **options)
     after = floats(result)
-    step.say(f"{before[FLOAT]} weights in float32 became {after[FLOAT]}, {before[FLOAT16]} in float16 became {after[FLOAT16]}")
+    step.log(f"{before[FLOAT]} weights in float32 became {after[FLOAT]}, {before[FLOAT16]} in float16 became {after[FLOAT16]}")
     values = (*result.graph.input, *result.graph.output, *result.graph.value_info)
     if after == before and not any(value.type.tensor_type.elem_type == FLOAT16 for value in values):
         raise step.Refused("nothing of the model became float16", "Check 'op_block_list' and 'node_block_list'.")

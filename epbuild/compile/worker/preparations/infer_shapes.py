@@ -28,7 +28,7 @@ def infer_shapes(request: dict[str, Any]) -> None:
         model = infer_symbolically(model, of_symbolic)
     model = onnx.shape_inference.infer_shapes(model, **options)
     of = sum(len(node.output) for node in model.graph.node)
-    step.say(f"of {of} values, {before} had all sizes known, and {known(model)} have now")
+    step.log(f"of {of} values, {before} had all sizes known, and {known(model)} have now")
     step.save(step.fill(model, request), request)
 
 

@@ -25,7 +25,7 @@ def convert(request: dict[str, Any]) -> None:
         raise step.Refused("ONNX's converter takes a model as one message, which this one is too large for", hint)
     before = version(source)
     result = source if before == target else converted(source, target)
-    step.say(f"operator set {before} became {version(result)}")
+    step.log(f"operator set {before} became {version(result)}")
     step.save(result, request)
 
 

@@ -81,7 +81,7 @@ class Files(Samples):
         self._inputs = {value.name: value for value in step.required_inputs(model)}
         for index in range(len(paths)):  # all of them, before minutes of work with the first ones
             self.sample(index)
-        step.say(f"calibrating with {len(paths)} files")
+        step.log(f"calibrating with {len(paths)} files")
 
     def sample(self, index: int) -> dict[str, Any]:
         """The arrays of one file. Raises Refused where they are not what the model takes."""
@@ -129,7 +129,7 @@ def check_array(file: str, array: Any, wanted: Any) -> None:
 
 
 class Generated(Samples):
-    """Samples that are drawn evenly from ranges. They say little of what a model meets; the ranges are the recipe's, never guessed."""
+    """Samples drawn evenly from ranges. They show little of what a model meets; the ranges are the recipe's, never guessed."""
 
     def __init__(self, model: Any, made: dict[str, Any]) -> None:
         super().__init__(made["samples"])
@@ -146,7 +146,7 @@ class Generated(Samples):
                 hint = f"Add '{value.name}: [LOW, HIGH]' to 'ranges', as the model's real inputs are."
                 raise step.Refused(f"there is no range for the input '{value.name}'", hint)
             self._sizes_of(value)
-        step.say(f"calibrating with {len(self)} made samples, seed {self._seed}")
+        step.log(f"calibrating with {len(self)} made samples, seed {self._seed}")
 
     def sample(self, index: int) -> dict[str, Any]:
         """Sample `index`, the same whenever it is asked for."""
@@ -310,7 +310,7 @@ def check_scales(quantized: dict[str, Any], request: dict[str, Any]) -> None:
     for node in quantizing:
         if node.input[1] in values and not numpy.isfinite(onnx.numpy_helper.to_array(values[node.input[1]])).all():
             raise step.Refused(f"with these samples, the value '{node.input[0]}' is not finite", UNFIT)
-    step.say(
+    step.log(
         f"{step.node_count(step.load_header(request))} became {step.node_count(model)}, {len(quantizing)} of them QuantizeLinear"
     )
     step.save(model, request)

@@ -22,7 +22,7 @@ def simplify(request: dict[str, Any]) -> None:
             "with made inputs, the simplified model gives other outputs than its source",
             "Name what to leave out in 'skip_optimizations' or 'skip_fusion_patterns'.",
         )
-    step.say(f"{before} became {step.node_count(result)}")
+    step.log(f"{before} became {step.node_count(result)}")
     step.save(result, request)
 
 

@@ -57,7 +57,7 @@ def nearest(name: str, known: Any) -> str:
     return f"There is: {shown or 'none'}."
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """A line for the step's log, which is shown while it runs."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
