@@ -24,7 +24,7 @@ _DEVICE_TYPES = ("NPU", "GPU", "CPU")
 """What a model runs on where there is a choice."""
 
 _OPTIMAL, _RECOMPILE, _UNKNOWN, _UNSUPPORTED = range(4)
-"""What ONNX Runtime says of a compiled model and a device, the best first."""
+"""ONNX Runtime's verdicts on a compiled model and a device, the best first."""
 _VERDICTS = {"EP_SUPPORTED_OPTIMAL": _OPTIMAL, "EP_SUPPORTED_PREFER_RECOMPILATION": _RECOMPILE, "EP_UNSUPPORTED": _UNSUPPORTED}
 
 _registered: set[str] = set()
@@ -66,13 +66,13 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
     best = min(fits, key=lambda fit: fit.rank)  # of equal ones the first, in the order of their paths
     equal = [fit.variant.target for fit in fits if fit.rank == best.rank]
     if best.verdict == _UNKNOWN and len(equal) > 1:
-        text = f"ONNX Runtime cannot tell which variant fits this machine: {', '.join(equal)}; name one (target=), or open its folder"
-        raise OpenError("EPB633", text)
+        text = f"ONNX Runtime does not know which variant fits this machine: {', '.join(equal)}"
+        raise OpenError("EPB633", f"{text}; name one (target=), or open its folder")
     return best
 
 
 def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
-    """How well a variant fits, and on which devices: by what ONNX Runtime says, then by the type of the device. Raises _Unfit."""
+    """How well a variant fits, and on which devices: by ONNX Runtime's verdict, then by the type of the device. Raises _Unfit."""
     for file in (*variant.models.values(), *variant.files):
         if not _is_file(file):
             raise _Unfit(f"lacks its file {file}")
@@ -82,9 +82,9 @@ def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevic
         raise _Unfit(str(reason)) from reason
     found = [_device(onnxruntime, variant, ep, devices) for ep in variant.eps]
     verdicts, kinds, chosen = zip(*found, strict=True)
-    # An EP that wrote nothing to be judged by, as the CPU EP, has no say.
-    heard = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
-    return Fit(max(heard, default=_UNKNOWN), kinds[0], variant, chosen, operators)
+    # An EP that wrote nothing to be judged by, as the CPU EP, does not count.
+    counted = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
+    return Fit(max(counted, default=_UNKNOWN), kinds[0], variant, chosen, operators)
 
 
 def _is_file(path: Path) -> bool:
@@ -119,7 +119,7 @@ def _device(
     best = min(judged or ranked, key=lambda item: item[:2])
     if best[0] == _UNSUPPORTED:
         refusing, texts = ", ".join(_described(item[2]) for item in judged), ", ".join(variant.compatibility[ep.name])
-        raise _Unfit(f"was compiled for other devices, as {ep.name} says of: {refusing} ({texts})")
+        raise _Unfit(f"was compiled for other devices, as {ep.name} reports for: {refusing} ({texts})")
     return best
 
 
@@ -145,7 +145,7 @@ def _offered(onnxruntime: ModuleType, ep: Ep, devices: Sequence[OrtEpDevice] | N
 
 
 def _verdict(onnxruntime: ModuleType, variant: Variant, ep: Ep, device: OrtEpDevice) -> int:
-    """What ONNX Runtime says of the models on a device; the worst of them where they differ."""
+    """ONNX Runtime's verdict on the models on a device; the worst of them where they differ."""
     texts = variant.compatibility.get(ep.name, ())
     ask = _compatibility_function(onnxruntime)
     if ask is None or not texts or (ep.name in JUDGE_NPUS_ONLY and _type(device) != "NPU"):

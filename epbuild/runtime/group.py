@@ -50,7 +50,7 @@ class Group(Mapping[str, "InferenceSession"]):
         self.close()
 
     def close(self) -> None:
-        """Close the sessions, the last one first; a session that somebody still holds stays open, with a ResourceWarning."""
+        """Close the sessions, the last one first; a session that the caller still holds stays open, with a ResourceWarning."""
         self._closed = True
         with process_wide:
             for model in _close(self._sessions):
@@ -73,11 +73,11 @@ def open_group(
 
     `group` and `target` name what is meant where a folder holds several. `devices` are those to choose from, of
     `onnxruntime.get_ep_devices()`; by default all that there are, after the plugin EPs of the variants have been registered.
-    `configure` is called with each model's name and session options before its session is created, for what is the application's to say:
-    threads, logging, profiling. `custom_ops` says where the libraries of custom operators are that the manifest names: paths by these
+    `configure` is called with each model's name and session options before its session is created, to set the application's own:
+    threads, logging, profiling. `custom_ops` has the paths of the libraries of custom operators that the manifest names, by these
     names; those that a Python package ships are found without it.
 
-    Raises OpenError when nothing there fits this machine, when it cannot be told what does, when a session cannot be created, or for an
+    Raises OpenError when nothing there fits this machine, when it is unknown what does, when a session cannot be made, or for an
     argument that is none; and whatever `configure` raises.
     """
     _check_arguments(path, group, target, devices, configure)
@@ -162,7 +162,7 @@ def _session(
 
 
 def _close(sessions: dict[str, InferenceSession]) -> list[str]:
-    """Let go of the sessions, the last one first; the names of those that somebody else still holds."""
+    """Let go of the sessions, the last one first; the names of those that the caller still holds."""
     held = []
     while sessions:
         model, session = sessions.popitem()

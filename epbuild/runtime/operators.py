@@ -46,7 +46,7 @@ def _library(ops: CustomOps, places: Places) -> str:
         return os.path.abspath(path)  # noqa: PTH100 - a name alone would be looked for in the system's folders
     if ops.module is None:
         example = f"custom_ops={{{json.dumps(ops.name)}: <path>}}"
-        raise NoLibrary(f"needs the custom operators of {ops.name}: say where that library is on this machine, with {example}")
+        raise NoLibrary(f"needs the custom operators of {ops.name}: name its path on this machine, with {example}")
     try:
         return str(importlib.import_module(ops.module).get_library_path())
     except Exception as error:  # whatever the module does while it is imported

@@ -56,7 +56,7 @@ class CustomOps:
 
 @dataclass(frozen=True)
 class Variant:
-    """A group compiled for one target, as its manifest says."""
+    """A group compiled for one target, as its manifest describes it."""
 
     manifest: Path
     group: str
@@ -108,7 +108,7 @@ def _manifests(folder: Path) -> Iterator[Path]:
 
 
 def _document(path: Path, *, or_none: bool = False) -> dict[str, Any] | None:
-    """What a manifest says; None, or else OpenError, when the file is somebody else's."""
+    """What a manifest holds; None, or else OpenError, when the file is not one of epbuild's."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -46,7 +46,7 @@ def test_an_emulator_that_runs_any_socs_context_is_not_used_to_guess_one(quickst
     quickstart.build("epbuild.yaml", "emit:classifier/*")
     done = classify(quickstart.folder / "dist/quickstart/classifier")
     assert done.returncode == 1
-    assert "cannot tell which variant fits this machine: snapdragon-SC8380XP, snapdragon-SM8750; name one" in done.stderr
+    assert "does not know which variant fits this machine: snapdragon-SC8380XP, snapdragon-SM8750; name one" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -147,10 +147,7 @@ def test_a_library_of_custom_operators_is_named_relative_to_the_folder_that_one_
 def test_custom_operators_that_are_not_here_are_named_with_what_to_do(snapdragon: Machine, tmp_path: Path) -> None:
     folder = emit(tmp_path / "out", custom_ops=[LIBRARY_OPS])
     text = refused(folder, code="EPB634")
-    assert (
-        'phone needs the custom operators of libmine.so: say where that library is on this machine, with custom_ops={"libm'
-        in text
-    )
+    assert 'phone needs the custom operators of libmine.so: name its path on this machine, with custom_ops={"libm' in text
     text = refused(folder, code="EPB634", custom_ops={"libmine.so": tmp_path / "nosuch.so"})
     assert f"phone needs the custom operators of libmine.so, and custom_ops= leads to no file: {tmp_path / 'nosuch.so'}" in text
     distributions = {"onnxruntime": "1.31.1", "no-such-ops": "1.0"}
@@ -189,7 +186,7 @@ def test_the_variant_that_onnxruntime_finds_best_is_opened(snapdragon: Machine, 
             assert group.variant.target == target
         (tmp_path / name / "manifest.json").unlink()
     text = refused(tmp_path, code="EPB634")
-    assert "was compiled for other devices, as QNNExecutionProvider says of: NPU from Qualcomm (other)" in text
+    assert "was compiled for other devices, as QNNExecutionProvider reports for: NPU from Qualcomm (other)" in text
     assert {kind for kind, _ in snapdragon.asked} == {"NPU"}  # QNN crashes when it is asked of anything else
 
 
@@ -217,7 +214,7 @@ def test_where_nobody_can_tell_which_variant_fits_none_is_guessed(machine: Machi
     for soc in ("SC8380XP", "SM8750"):
         emit(tmp_path / soc, soc, compatibility=f"v2:{soc}")
     text = refused(tmp_path, code="EPB633")
-    assert text.startswith("ONNX Runtime cannot tell which variant fits this machine: SC8380XP, SM8750; name one (target=)")
+    assert text.startswith("ONNX Runtime does not know which variant fits this machine: SC8380XP, SM8750; name one (target=)")
     with runtime.open(tmp_path, target="SM8750") as group:
         assert group.variant.manifest == tmp_path / "SM8750/manifest.json"
     with runtime.open(tmp_path / "SC8380XP") as group:
