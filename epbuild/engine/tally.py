@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from epbuild.engine.action import Cost
 from epbuild.engine.events import Completion
 
+_SHORTEST = 1e-6  # seconds: less was never measured, and what is divided by it may be infinite
+
 
 @dataclass
 class _Kind:
@@ -93,8 +95,8 @@ class Tally:
             self._took += self._clock() - begun
 
     def _left(self) -> float | None:
-        scales = {True: 1.0, False: self._took / self._guessed if self._guessed else 1.0}
-        if self._kinds[False].number and not self._guessed:
+        scales = {True: 1.0, False: self._took / self._guessed if self._guessed > _SHORTEST else 1.0}
+        if self._kinds[False].number and self._guessed <= _SHORTEST:
             return None
         now = self._clock()
         total = sum(kind.seconds * scales[measured] for measured, kind in self._kinds.items())

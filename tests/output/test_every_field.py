@@ -486,7 +486,7 @@ class Checkout(Workshop):
         prints = Fingerprint(f"cpython-{version}", "linux-x86_64", {"onnxruntime": "1.31.1", **packages}, {}, "a CPU")
         return Environment(toolchain.name, Path(os.devnull), prints, self.folder / "fingerprint.json")
 
-    def runner(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
+    def runner(self, command: object, folder: Path, log: Path, listener: object, **options: Any) -> Ending:
         """An EP that gives what it is given, less a thousandth; the CPU EP, all of it."""
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         reports = []

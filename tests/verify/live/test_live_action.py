@@ -46,7 +46,7 @@ class Bench(Workshop):
     def asks(self, verify: str, after: str = MODELS) -> None:
         self.write_recipe((after, f"{after}    verify: {verify}\n"))
 
-    def runner(self, command: object, folder: Path, log: Path, **options: Any) -> Ending:
+    def runner(self, command: object, folder: Path, log: Path, listener: object, **options: Any) -> Ending:
         request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
         on = "EP" if request["eps"] else "CPU"
         names = [model["name"] for model in request["models"]]
@@ -218,7 +218,7 @@ def test_one_model_of_a_group_can_be_left_out_and_a_models_own_inputs_are_those_
 def test_a_build_that_is_stopped_stops_the_check(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[threading.Event] = []
 
-    def stopped(command: object, folder: Path, log: Path, **options: Any) -> Ending:
+    def stopped(command: object, folder: Path, log: Path, listener: object, **options: Any) -> Ending:
         seen.append(options["cancelled"])
         options["cancelled"].set()
         return Ending("cancelled", -9, (), ())
