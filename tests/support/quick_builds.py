@@ -104,7 +104,9 @@ def workers(project: Project) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if str((process / "cwd").readlink()).startswith(staging):
+            inside = str((process / "cwd").readlink()).startswith(staging)
+            # Between fork and exec, a child is still a copy of the build, with all that the build holds.
+            if inside and b"\0epbuild\0" not in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
         except OSError:  # it has ended, or is somebody else's; a zombie has no directory
             continue
