@@ -14,12 +14,12 @@ from typing import Any, Literal
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
 from epbuild.diff.sizes import FileSizes, model_files
-from epbuild.onnxfile.epcontext import SCHEMA_TYPES, EPContextNode, resolve
+from epbuild.onnxfile.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility, resolve
 from epbuild.onnxfile.model_header import Initializer, ModelHeader
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import read_target
 from epbuild.verify.facts import Model
-from epbuild.verify.makers import COMPATIBILITY, entry_of
+from epbuild.verify.makers import entry_of
 from epbuild.verify.manifest import Manifest, sources_of
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
@@ -176,13 +176,10 @@ def _header_facts(header: ModelHeader) -> Facts:
         for kind, items in signature(header).items()
     }
     metadata = {name: value for name, value in header.metadata.items() if not name.startswith(COMPATIBILITY)}
-    judged = {
-        name.removeprefix(COMPATIBILITY): value for name, value in header.metadata.items() if name.startswith(COMPATIBILITY)
-    }
     others = {
         "::".join(filter(None, key)): count for key, count in header.operators.items() if key != ("com.microsoft", "EPContext")
     }
-    compatibility = {ep: _fields(ep, text) for ep, text in judged.items()}
+    judged = {ep: _fields(ep, text) for ep, text in compatibility(header.metadata).items()}
     opsets = {name or "ai.onnx": version for name, version in header.opsets.items()}
     return {
         "graph": {
@@ -195,10 +192,10 @@ def _header_facts(header: ModelHeader) -> Facts:
             "opsets": {name: version for name, version in opsets.items() if name in _DEFAULT_DOMAINS},
             "metadata": metadata,
         },
-        "target": {"compatibility": {ep: fields[0] for ep, fields in compatibility.items()}},
+        "target": {"compatibility": {ep: fields[0] for ep, fields in judged.items()}},
         "settings": {"initializers kept": {item.name: _initializer_place(item) for item in header.initializers}},
         "toolchain": {
-            "compatibility": {ep: fields[1] for ep, fields in compatibility.items()},
+            "compatibility": {ep: fields[1] for ep, fields in judged.items()},
             "producer": header.producer_name,
             "IR version": header.ir_version,
             "opsets": {name: version for name, version in opsets.items() if name not in _DEFAULT_DOMAINS},

@@ -31,7 +31,8 @@ _NODE_FIELDS = frozenset({_NODE_NAME, _NODE_ATTRIBUTE})
 _ATTRIBUTE_FIELDS = frozenset({_ATTRIBUTE_NAME, _ATTRIBUTE_I, _ATTRIBUTE_S, _ATTRIBUTE_TYPE})
 
 _CONTEXT = "ep_cache_context"
-_COMPATIBILITY = "ep_compatibility_info."
+COMPATIBILITY: Final = "ep_compatibility_info."
+"""What the metadata keys begin with under which ONNX Runtime keeps the EPs' compatibility strings."""
 _SCHEMA_INTEGERS = frozenset({"main_context", "embed_mode", "max_size"})
 _SCHEMA_TEXTS = frozenset({"ep_sdk_version", "onnx_model_filename", "hardware_architecture", "partition_name", "source", "notes"})
 _SCHEMA = _SCHEMA_INTEGERS | _SCHEMA_TEXTS | {_CONTEXT}
@@ -169,7 +170,7 @@ def node_document(node: EPContextNode) -> dict[str, Any]:
 
 def compatibility(metadata: Mapping[str, str]) -> dict[str, str]:
     """What each EP wrote into a model's metadata, to decide later whether the model fits a device, by the EP's name."""
-    return {name.removeprefix(_COMPATIBILITY): value for name, value in metadata.items() if name.startswith(_COMPATIBILITY)}
+    return {name.removeprefix(COMPATIBILITY): value for name, value in metadata.items() if name.startswith(COMPATIBILITY)}
 
 
 def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int | None, Field | None]:

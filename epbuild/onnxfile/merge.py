@@ -14,7 +14,7 @@ from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference
 from epbuild.onnxfile.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
 from epbuild.onnxfile.embed import PROTOBUF_LIMIT
-from epbuild.onnxfile.epcontext import resolve
+from epbuild.onnxfile.epcontext import COMPATIBILITY, resolve
 from epbuild.onnxfile.equal_values import equal_inputs
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ValueInfo
@@ -25,7 +25,6 @@ from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
 from epbuild.onnxfile.tolerance import Tolerances
 
-_COMPATIBILITY = "ep_compatibility_info."
 # More than longer names can add to the models' bytes.
 _NAMES = 1024 * 1024
 
@@ -229,7 +228,7 @@ def _metadata(opened: Sequence[ConnectedModel], notes: list[str]) -> dict[str, s
     merged: dict[str, str] = {}
     for key in dict.fromkeys(key for item in opened for key in item.header.metadata):
         holders = [item for item in opened if key in item.header.metadata]
-        ep = key.removeprefix(_COMPATIBILITY) if key.startswith(_COMPATIBILITY) else None
+        ep = key.removeprefix(COMPATIBILITY) if key.startswith(COMPATIBILITY) else None
         users = [item for item in holders if any(node.source == ep for node in item.header.ep_context_nodes)]
         values = {item.header.metadata[key]: item.label for item in reversed(users or holders)}
         if len(values) == 1:

@@ -31,11 +31,6 @@ def preparation_options(kind: str, node: Node | None, where: Position) -> tuple[
     return options, [_problem(fault, node, where) for fault in faults]
 
 
-def preparation_problems(kind: str, node: Node | None, where: Position) -> list[Problem]:
-    """What is wrong with the options of a built-in preparation, as `preparation_options` has it."""
-    return preparation_options(kind, node, where)[1]
-
-
 def package_problems(kind: str, options: Mapping[str, Any], toolchain: ToolchainSpec, where: Position) -> list[Problem]:
     """What a preparation needs of its toolchain that the toolchain's `packages` do not name; nothing where they cannot be read.
 

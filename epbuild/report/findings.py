@@ -19,7 +19,6 @@ _WIDTH = 80
 _OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 _COLOURS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
 _MOST_ALIKE = 3
-_MEASURED = frozenset({"load", "compatibility", "numbers"})
 
 
 def findings_document(path: Path, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.checks import check_one_binary, check_sources, check_target, ep_of, read_target
 from epbuild.verify.facts import Model, node_title
 from epbuild.verify.findings import Finding, failed, sentence
-from epbuild.verify.makers import Maker, compatibility, entry_of, maker_by, makers_in
+from epbuild.verify.makers import Maker, entry_of, maker_by, makers_in
 from epbuild.verify.payload import Payload
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -188,7 +188,7 @@ def _partition_finding(name: str, node: EPContextNode, graphs: Sequence[bytes]) 
 def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iterable[Maker]) -> Iterator[Finding]:
     """Whether a model's compatibility strings name the target too: they are what ONNX Runtime chooses a model by."""
     for maker in makers:
-        text = compatibility(model, maker.name)
+        text = model.compatibility.get(maker.name)
         option = maker.entry.target_option if maker.entry is not None else None
         if text is None or maker.entry is None or option is None or option not in maker.options:
             continue

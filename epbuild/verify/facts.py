@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.epcontext import EPContextNode, resolve
+from epbuild.onnxfile.epcontext import EPContextNode, compatibility, resolve
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.wire import MalformedModel
@@ -55,6 +55,11 @@ class Model:
             return f"is not a whole ONNX file: {error}"
         except OSError as error:
             return f"cannot be read: {error.strerror or error}"
+
+    @cached_property
+    def compatibility(self) -> dict[str, str]:
+        """What each EP wrote into it about where it runs, by the EP's name; nothing where it cannot be read."""
+        return {} if isinstance(self.header, str) else compatibility(self.header.metadata)
 
     @cached_property
     def size(self) -> int:

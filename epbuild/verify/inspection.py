@@ -10,13 +10,13 @@ from typing import Any
 
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.epcontext import EPContextNode, resolve
+from epbuild.onnxfile.epcontext import EPContextNode, compatibility, resolve
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader, operator_name
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.result import LeftNode
 from epbuild.verify.checks import read_target
-from epbuild.verify.makers import COMPATIBILITY, entry_of
+from epbuild.verify.makers import entry_of
 from epbuild.verify.manifest import NAME, BadManifest, read_manifest
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
@@ -131,9 +131,7 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> dict[str,
             "inline_bytes": sum(initializer.inline_bytes for initializer in header.initializers),
         },
         "external_data": list(header.external_data),
-        "compatibility": {
-            name.removeprefix(COMPATIBILITY): value for name, value in header.metadata.items() if name.startswith(COMPATIBILITY)
-        },
+        "compatibility": compatibility(header.metadata),
     }
 
 

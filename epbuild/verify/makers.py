@@ -14,9 +14,6 @@ from epbuild.verify.checks import ExpectedEp
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import Manifest
 
-COMPATIBILITY = "ep_compatibility_info."
-"""What the metadata keys begin with under which ONNX Runtime keeps the EPs' compatibility strings."""
-
 
 @dataclass(frozen=True)
 class Maker(ExpectedEp):
@@ -49,13 +46,8 @@ def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:
 def maker_by(model: Model, node: EPContextNode) -> Maker | None:
     """The EP of a node, for what the model's compatibility string names; None where it has none."""
     known = entry_of(node.source)
-    text = compatibility(model, known.ep) if known is not None else None
+    text = model.compatibility.get(known.ep) if known is not None else None
     return None if known is None or text is None else _maker(known, known.compatibility(text) or {})
-
-
-def compatibility(model: Model, ep: str) -> str | None:
-    """What an EP wrote into a model about where it runs."""
-    return None if isinstance(model.header, str) else model.header.metadata.get(f"{COMPATIBILITY}{ep}")
 
 
 def _maker(known: EpEntry, options: Mapping[str, str]) -> Maker:

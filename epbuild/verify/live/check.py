@@ -19,7 +19,6 @@ from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, run_models
 
-_COMPATIBILITY = "ep_compatibility_info."
 _VIRTUAL = ".virtual"
 # What ONNX Runtime answers, as OrtCompiledModelCompatibility has it.
 _ANSWERS: Mapping[str, tuple[Outcome, str]] = {
@@ -144,12 +143,7 @@ def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Ba
 
 def _compatibility(model: Model, session: Session) -> dict[str, str]:
     """What the EPs of a session wrote into a model about where it runs."""
-    metadata = {} if isinstance(model.header, str) else model.header.metadata
-    written = {
-        key.removeprefix(_COMPATIBILITY).removesuffix(_VIRTUAL): value
-        for key, value in metadata.items()
-        if key.startswith(_COMPATIBILITY)
-    }
+    written = {ep.removesuffix(_VIRTUAL): value for ep, value in model.compatibility.items()}
     return {ep.entry.ep: written[ep.entry.ep] for ep in session.eps if ep.entry.ep in written}
 
 
