@@ -12,7 +12,7 @@ from pathlib import Path
 from epbuild.archive.artifact import Artifact, Write
 from epbuild.archive.formats import write_archive
 from epbuild.cache.blobs import BlobStore
-from epbuild.publish.copying import copy_all
+from epbuild.publish.publisher import copy_all
 
 
 def main(root: Path, form: str, place: Path, digests: list[str]) -> None:

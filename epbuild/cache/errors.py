@@ -20,13 +20,8 @@ class MissingBlob(StoreError):
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
-        super().__init__(
-            Problem(
-                "EPB501",
-                f"The store {root} does not hold {digest}.",
-                hint="It was removed or never added: run the build again to make it anew.",
-            )
-        )
+        hint = "It was removed or never added: run the build again to make it anew."
+        super().__init__(Problem("EPB501", f"the store {root} does not hold {digest}", hint=hint))
 
 
 class DamagedBlob(StoreError):
@@ -34,26 +29,22 @@ class DamagedBlob(StoreError):
 
     def __init__(self, digest: str, root: Path) -> None:
         self.digest = digest
-        super().__init__(
-            Problem(
-                "EPB502",
-                f"The blob {digest} in the store {root} was changed after it was stored, and is not used.",
-                hint="Run the build again to make it anew; if this comes back, check the disk.",
-            )
-        )
+        message = f"the blob {digest} in the store {root} was changed after it was stored, and is not used"
+        hint = "Run the build again to make it anew; if this comes back, check the disk."
+        super().__init__(Problem("EPB502", message, hint=hint))
 
 
 class NewerRecord(StoreError):
     """A record that only a newer epbuild can read (EPB506)."""
 
     def __init__(self, place: Path, version: int) -> None:
-        message = f"{place} was written by a newer epbuild (its format is {version})."
+        message = f"{place} was written by a newer epbuild (its format is {version})"
         super().__init__(Problem("EPB506", message, hint="Use the newer epbuild to look after this store."))
 
 
 @contextmanager
 def explained(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHER_CACHE) -> Iterator[None]:
-    """Turn an OSError in the block into a StoreError "Cannot <task>", why, and what to do.
+    """Turn an OSError in the block into a StoreError "cannot <task>", why, and what to do.
 
     `elsewhere` is the way out that does not mend the place itself, or None where there is no such way.
     """
@@ -61,7 +52,7 @@ def explained(task: str, *, code: str = "EPB503", elsewhere: str | None = ANOTHE
         yield
     except OSError as error:
         way_out = f", or {elsewhere}" if elsewhere else ""
-        problem = Problem(code, f"Cannot {task}: {error.strerror or error}.", hint=f"{_cure(error)}{way_out}.")
+        problem = Problem(code, f"cannot {task}: {error.strerror or error}", hint=f"{_cure(error)}{way_out}.")
         raise StoreError(problem) from error
 
 

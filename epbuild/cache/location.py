@@ -67,9 +67,5 @@ def _home() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        problem = Problem(
-            "EPB503",
-            "There is no home directory to keep the store in.",
-            hint="Set EPBUILD_CACHE_DIR to a directory that this user may write to.",
-        )
-        raise StoreError(problem) from error
+        hint = "Set EPBUILD_CACHE_DIR to a directory that this user may write to."
+        raise StoreError(Problem("EPB503", "there is no home directory to keep the store in", hint=hint)) from error

@@ -15,7 +15,7 @@ from epbuild.cache.errors import DamagedBlob, MissingBlob
 from epbuild.cache.leases import Cancelled
 from epbuild.cache.memory import StepRecord
 from epbuild.commands.removal import remove_output
-from epbuild.core.directory import unfinished
+from epbuild.core.directory import mend, unfinished
 from epbuild.core.errors import StepId, StoreError
 from epbuild.engine.events import Progress, StepFinished, StepOutput, StepStarted, Warned, shown_path
 from epbuild.engine.leases import Leases
@@ -25,7 +25,7 @@ from epbuild.output.output import Output
 from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
-from epbuild.publish.action import clear_away, publish
+from epbuild.publish.publisher import publish
 from epbuild.publish.sizes import compared, last_files
 from epbuild.recipe.image_reference import ImageReference
 from epbuild.survey.orphans import PLACE, RESULTS, lease_name
@@ -83,7 +83,7 @@ class Publishing:
             if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
                 # Another build has done it since this one looked, or what was compiled again came out as before.
                 with suppress(OSError):
-                    clear_away(emission, self._surveyor.written(emission))
+                    mend(emission.path, self._surveyor.written(emission))
                 self._outputs.adopt([self._emitted(emission, output.document)])
                 self._ledger.end_all(emission.id, "current")
                 return
@@ -128,7 +128,7 @@ class Publishing:
             emission = current[directory]
             with suppress(OSError, StoreError), self._outputs.held_if_free(directory) as free:
                 if free:
-                    clear_away(emission, self._surveyor.written(emission))
+                    mend(emission.path, self._surveyor.written(emission))
 
     def _output(self, emission: Emission) -> Output:
         return self._surveyor.output(emission, [self._actions.made[ident] for ident in emission.needs])
@@ -152,7 +152,7 @@ class Publishing:
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
-                self._progress.report(StepOutput(emission.id, f"{error.problems[0].message} It is made again."))
+                self._progress.report(StepOutput(emission.id, f"{error.problems[0].message}; it is made again"))
                 for ident in emission.needs:
                     self._actions.remake(ident)
                 output = self._output(emission)

@@ -182,20 +182,20 @@ def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError |
     why = shortened(found.raised or "", _LONGEST_QUOTE)
     match found.cause:
         case "timed out":
-            message = f"{title} did not end within {preparation.timeout:g} s and was stopped.{printed}"
+            message = f"{title} did not end within {preparation.timeout:g} s and was stopped{printed}"
             return BuildError(Problem("EPB453", message, step, f"Give it more time with 'timeout'. {hint}"))
         case "out of memory":
-            message = f"{title} ran out of memory: {why}." if report else f"{title} ran out of memory.{printed}"
+            message = f"{title} ran out of memory" + (f": {why}" if report else printed)
             return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
         case "ended":
-            return EnvironmentFailure(Problem("EPB454", f"{title} {found.end}.{printed}", step, f"{MORE_MEMORY} {hint}"))
+            return EnvironmentFailure(Problem("EPB454", f"{title} {found.end}{printed}", step, f"{MORE_MEMORY} {hint}"))
         case "crashed":  # or something in it ended the process
-            return BuildError(Problem("EPB458", f"{title} {found.end}.{printed}", step, hint))
+            return BuildError(Problem("EPB458", f"{title} {found.end}{printed}", step, hint))
         case "unfit":
-            return EnvironmentFailure(Problem("EPB456", f"{found.raised}.", step, advice))
+            return EnvironmentFailure(Problem("EPB456", why, step, advice))
         case "cannot write":
-            return EnvironmentFailure(Problem("EPB459", f"{title} failed: {why}.", step, f"{FREE_SPACE} {hint}"))
-    return BuildError(Problem("EPB455", f"{title} failed: {why}.", step, advice))
+            return EnvironmentFailure(Problem("EPB459", f"{title} failed: {why}", step, f"{FREE_SPACE} {hint}"))
+    return BuildError(Problem("EPB455", f"{title} failed: {why}", step, advice))
 
 
 def _program_error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError:
@@ -206,9 +206,9 @@ def _program_error(preparation: Preparation, ending: Ending, log: str) -> Epbuil
     end = found.end if found is not None else ""
     if found is not None and found.cause in ("out of memory", "ended"):
         end = end if found.cause == "ended" else "ran out of memory"
-        message = f"'{preparation.title}' {end}.{printed}"
+        message = f"'{preparation.title}' {end}{printed}"
         return EnvironmentFailure(Problem("EPB454", message, step, f"{MORE_MEMORY} {hint}"))
-    message = f"'{preparation.title}' {end}.{printed}"
+    message = f"'{preparation.title}' {end}{printed}"
     if could_not_write(last):
         return EnvironmentFailure(Problem("EPB459", message, step, f"{FREE_SPACE} {hint}"))
     return BuildError(Problem("EPB458" if _is_crash(status) else "EPB455", message, step, hint))
@@ -220,13 +220,13 @@ def _is_crash(status: int) -> bool:
 
 
 def _printed(lines: Sequence[str]) -> str:
-    """What a program printed last, as a sentence to add: of a Python traceback its last line, which has the reason."""
+    """What a program printed last, to be added to a message: of a Python traceback its last line, which has the reason."""
     printed = [line for line in lines if line.strip()]
     if not printed:
         return ""
     is_traceback = any(_TRACEBACK in line for line in printed)
     words = printed[-1] if is_traceback else last_words(printed) if last_words(printed) else " | ".join(printed[-_QUOTED:])
-    return f" It printed: {shortened(' '.join(words.split()), _LONGEST_QUOTE)}"
+    return f". It printed: {shortened(' '.join(words.split()), _LONGEST_QUOTE)}"
 
 
 def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> ModelHeader:
@@ -235,7 +235,7 @@ def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> 
     printed, log = _printed(ending.tail), f"The whole log: {execution.shown_log}."
 
     def wrong(message: str, hint: str) -> BuildError:
-        return BuildError(Problem("EPB457", f"{message}.{printed}", StepId(preparation.id), f"{hint} {log}".strip()))
+        return BuildError(Problem("EPB457", f"{message}{printed}", StepId(preparation.id), f"{hint} {log}".strip()))
 
     if not path.is_file():
         others = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())

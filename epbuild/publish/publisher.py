@@ -14,13 +14,13 @@ from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file
 from epbuild.core.clone import Copier
 from epbuild.core.digest import Reading, digest_of, read
-from epbuild.core.directory import swap_in
+from epbuild.core.directory import prepare, swap_in
 from epbuild.core.entries import free_name
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
 from epbuild.output.existing import Written
+from epbuild.output.output import Output
 from epbuild.output.pack import Files, Sidecars, image_of
 from epbuild.plan.steps import Emission
-from epbuild.publish.copying import copy_all
 from epbuild.publish.workbench import Workbench
 from epbuild.recipe.image_reference import ImageReference
 
@@ -31,6 +31,29 @@ if TYPE_CHECKING:
 
 Push = Callable[["Image", ImageReference, Copy], object]
 """Brings an image into a registry."""
+
+_LARGE_BYTES = 8 << 20
+"""From this size on, another thread saves more than it costs to copy a file."""
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+def publish(
+    output: Output, store: BlobStore, written: Written, digests: Digests, report: Callable[[str], object], push: Push
+) -> Files:
+    """Put an output in its place; returns each file's digest and size by its path below the output's root.
+
+    `written` knows what epbuild wrote here before, and notes what of that is kept; `report` gets how models were merged, and what was left
+    out; `push` brings an image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as it
+    is asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and
+    what `push` raises.
+    """
+    emission, key = output.emission, output.key
+    with prepare(emission.path, written, emission.id) as draft:
+        bench = Workbench(draft / "made", store, report)
+        bench.folder.mkdir()
+        for sentence in output.notes():
+            report(sentence)
+        return output.publish_to(Publisher(emission, bench, draft, store, digests, written, push), bench.make, key)
 
 
 def recorded(artifacts: Iterable[Artifact]) -> Files:
@@ -67,7 +90,7 @@ class Publisher:
         tree.mkdir()
         copy_all(artifacts, lambda artifact: self._copy_to(artifact, tree / artifact.path, place / artifact.path))
         self._written.announce(recorded(artifacts))
-        with self._digests.relinking(_same(artifacts, tree, place)):
+        with self._digests.relinking([place / item.path for item in artifacts if _is_same(place / item.path, tree / item.path)]):
             self._written.kept.update(swap_in(tree, place, self._written, self._emission.id))
         return recorded(artifacts)
 
@@ -190,9 +213,26 @@ class Publisher:
             raise BuildError(Problem("EPB423", message, StepId(self._emission.id), "Move it away, or change the output's path."))
 
 
-def _same(artifacts: Sequence[Artifact], tree: Path, place: Path) -> list[Path]:
-    """The files of the output that are in the new tree as they are."""
-    return [there for artifact in artifacts if _is_same(there := place / artifact.path, tree / artifact.path)]
+def copy_all(artifacts: Iterable[Artifact], copy: Callable[[Artifact], None]) -> None:
+    """Have each artifact copied; copying and checking a large one takes a processor. Raises what `copy` does."""
+    large = []
+    for artifact in artifacts:
+        if artifact.size >= _LARGE_BYTES:
+            large.append(artifact)
+        else:
+            copy(artifact)
+    if len(large) < 2:
+        for artifact in large:
+            copy(artifact)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(min(_THREADS, len(large)), thread_name_prefix="copy")
+    try:
+        for _ in pool.map(copy, large):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _is_same(there: Path, path: Path) -> bool:

@@ -14,12 +14,8 @@ NAMES = {"Git", "Hugging", "Linux", "Python", "Windows"}
 FILES_LEFT: set[str] = {
     "cache/database.py",
     "cache/digests.py",
-    "cache/errors.py",
-    "cache/location.py",
-    "compile/preparing.py",
     "fetch/failures.py",
     "plan/preparation_options.py",
-    "publish/registry/client.py",
     "recipe/address.py",
     "recipe/compose.py",
     "recipe/custom_ops.py",

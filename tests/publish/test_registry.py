@@ -164,7 +164,7 @@ class TestWhatIsTold:
         code, text = pusher.fails(gone)
         assert code == "EPB426"
         assert text.startswith(
-            f"The registry 127.0.0.1:{gone.port} cannot be pushed to: nothing listens there. Check the reference"
+            f"the registry 127.0.0.1:{gone.port} cannot be pushed to: nothing listens there. Check the reference"
         )
 
     def test_no_such_host(self, registry: Registry, pusher: Pusher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -535,7 +535,7 @@ def test_a_state_that_is_locked_in_the_wrong_moment_publishes_nothing_that_is_no
 
     def locked(*arguments: Any) -> None:
         if linked:
-            raise StoreError(Problem("EPB507", "Cannot use the state: database is locked."))
+            raise StoreError(Problem("EPB507", "cannot use the state: database is locked"))
         put(*arguments)
 
     monkeypatch.setattr(os, "link", links)

@@ -151,7 +151,7 @@ class _Push:
         if done.status not in _CREATED:
             self._refused(f"take the manifest as {name}", done)
         if done.headers.get("Docker-Content-Digest", digest) != digest:
-            self._fail("EPB426", f"The registry {self._reference.host} keeps another manifest than it was sent", _ASK)
+            self._fail("EPB426", "keeps another manifest than it was sent", _ASK)
 
     def _persistently(self, action: Callable[[], _T]) -> _T:
         """Do `action` again, after a while, where what goes wrong may pass."""
@@ -162,8 +162,7 @@ class _Push:
             except Unreachable as failure:
                 pause = next(pauses, None) if failure.may_pass else None
                 if pause is None:
-                    message = f"The registry {self._reference.host} cannot be pushed to: {failure}"
-                    raise EnvironmentFailure(Problem("EPB426", message, self._step, failure.hint)) from failure
+                    self._fail("EPB426", f"cannot be pushed to: {failure}", failure.hint)
                 self._client.pause(max(pause, failure.pause))
 
     def _ask(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
@@ -188,7 +187,7 @@ class _Push:
         try:
             self._credentials = self._credentials or credentials_for(self._reference.host)
         except UnusableCredentials as error:
-            self._fail("EPB427", f"The registry {self._reference.host} asks who pushes, and {error.message}", error.hint)
+            self._fail("EPB427", f"asks who pushes, and {error.message}", error.hint)
         if "bearer" in offered:
             self._authorization = f"Bearer {self._token(answer, offered['bearer'])}"
         elif "basic" in offered and self._credentials is not None and not self._credentials.is_identity:
@@ -226,28 +225,27 @@ class _Push:
         if reply.status != 200:
             self._refused("hand out a token", reply)
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            self._fail("EPB426", f"The registry {self._reference.host} hands out what is no token", _ASK)
+            self._fail("EPB426", "hands out what is no token", _ASK)
         return token
 
     def _not_allowed(self, answer: Answer) -> NoReturn:
-        host, repository = self._reference.host, self._reference.repository
-        known = self._credentials
+        repository, known = self._reference.repository, self._credentials
         if known is not None:
-            message = f"The registry {host} does not let the user of {known.source} push to {repository} ({_summary(answer)})"
+            message = f"does not let the user of {known.source} push to {repository} ({_summary(answer)})"
             self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
-        message = f"The registry {host} lets nobody push to {repository} without a user and a password ({_summary(answer)})"
-        sign_in = f"Set {USER} and {PASSWORD}, or sign in with 'docker login'."
-        self._fail("EPB427", message, sign_in)
+        message = f"lets nobody push to {repository} without a user and a password ({_summary(answer)})"
+        self._fail("EPB427", message, f"Set {USER} and {PASSWORD}, or sign in with 'docker login'.")
 
     def _refused(self, what: str, answer: Answer) -> NoReturn:
         host, repository = self._reference.host, self._reference.repository
         hint = _ASK
         if answer.status == 404:
             hint = f"Check that {host} is a registry, and whether {repository} has to be made there first."
-        self._fail("EPB426", f"The registry {host} refuses to {what}: {_summary(answer)}", hint)
+        self._fail("EPB426", f"refuses to {what}: {_summary(answer)}", hint)
 
-    def _fail(self, code: str, message: str, hint: str) -> NoReturn:
-        raise EnvironmentFailure(Problem(code, message, self._step, hint))
+    def _fail(self, code: str, what: str, hint: str) -> NoReturn:
+        """Raise the error of a registry that does what is not expected of it."""
+        raise EnvironmentFailure(Problem(code, f"the registry {self._reference.host} {what}", self._step, hint))
 
 
 def _whole(answer: Answer) -> Answer:
