@@ -32,12 +32,7 @@ _NEAREST = 3
 
 
 def model_in_wheel(
-    address: PackageAddress,
-    root: Path,
-    digests: Sequence[str] = (),
-    *,
-    only_checked: bool = False,
-    cancelled: threading.Event,
+    address: PackageAddress, root: Path, digests: Sequence[str] = (), *, only_checked: bool = False, cancelled: threading.Event
 ) -> Path:
     """The file at `address`, in a folder of the store at `root` that holds its whole wheel: external data is beside it.
 

@@ -44,10 +44,7 @@ class Merged:
 
 
 def merge_models(
-    inputs: Sequence[tuple[Path, str]],
-    connections: Sequence[Connection] | None,
-    destination: Path,
-    tolerances: Tolerances,
+    inputs: Sequence[tuple[Path, str]], connections: Sequence[Connection] | None, destination: Path, tolerances: Tolerances
 ) -> Merged:
     """Writes the model `destination`, and beside it the files that it refers to, from compiled models and a prefix for each one's names.
 

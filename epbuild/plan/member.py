@@ -8,12 +8,7 @@ from pathlib import Path
 
 from epbuild.core.errors import Position
 from epbuild.onnxfile.model_header import Dimension
-from epbuild.recipe.model import (
-    CompileSettings,
-    Expectation,
-    InputShape,
-    ModelSpec,
-)
+from epbuild.recipe.model import CompileSettings, Expectation, InputShape, ModelSpec
 from epbuild.recipe.template import substitute
 
 

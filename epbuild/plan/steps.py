@@ -27,14 +27,7 @@ from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.forms import PACK_FORMS
 from epbuild.recipe.image_reference import ImageReference
-from epbuild.recipe.model import (
-    Compression,
-    GenaiRole,
-    Layout,
-    ModelSpec,
-    Pack,
-    ToolchainSpec,
-)
+from epbuild.recipe.model import Compression, GenaiRole, Layout, ModelSpec, Pack, ToolchainSpec
 
 StepKind = Literal["prepare", "compile", "share", "verify", "merge", "emit"]
 

@@ -11,11 +11,7 @@ from epbuild.catalog.catalog import session_keys
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.facts import KnownDifference, Limitation
 from epbuild.core.errors import Position
-from epbuild.recipe.model import (
-    DeviceChoice,
-    GraphOptimization,
-    ToolchainSpec,
-)
+from epbuild.recipe.model import DeviceChoice, GraphOptimization, ToolchainSpec
 
 _ACCEPTED = "the recipe accepts that the same compile gives other bytes"
 

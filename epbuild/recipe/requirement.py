@@ -45,10 +45,7 @@ def read_requirement(text: str) -> Requirement:
     name = whole or re.match(rf"\s*({_NAME})", text)
     distribution = re.sub(r"[-_.]+", "-", name[1]).lower() if name else ""
     return Requirement(
-        text=text,
-        distribution=distribution,
-        version=whole[3] if whole else None,
-        is_plain=whole is not None and whole[2] is None,
+        text=text, distribution=distribution, version=whole[3] if whole else None, is_plain=whole is not None and whole[2] is None
     )
 
 
