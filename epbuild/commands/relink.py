@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from epbuild.core.errors import Problem
+from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import real_path
 from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
-from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.output.owned import emitted_files
 from epbuild.plan.outputs import MANIFEST
 

@@ -28,9 +28,9 @@ from epbuild.core.safepath import real_path
 from epbuild.engine.events import StepOutput, StepStarted
 from epbuild.onnxfile.epcontext import compatibility, node_document
 from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
+from epbuild.onnxfile.initializers import share_initializers
 from epbuild.onnxfile.sizes import fix_sizes, sized_header
-from epbuild.onnxfile.weights import count_weights, read_weights
+from epbuild.onnxfile.weights import WeightBytes, count_weights, read_weights
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.request import HERE, CompileRequest, places
@@ -110,7 +110,7 @@ class _Compiled(NamedTuple):
     """What a worker compiled, checked; the initializers that the sources share, how the worker ended, and reasons in its log."""
 
     models: tuple[CompiledModel, ...]
-    shared: SharedInitializers | None
+    shared: WeightBytes | None
     ending: Ending
     node_log: NodeLog
 
@@ -165,7 +165,7 @@ def _staged(group: SessionGroup) -> Iterator[_Staged]:
         yield _Staged(file.path, file.staged)
 
 
-def _stage(group: SessionGroup, execution: Execution) -> SharedInitializers | None:
+def _stage(group: SessionGroup, execution: Execution) -> WeightBytes | None:
     """Lay the inputs out under their stable names: ORT refuses files reached through symlinks.
 
     They are hard links where the file system can, but for the data of subgraphs, which ORT reads in a way that refuses these as well.
@@ -207,7 +207,7 @@ def _sized(group: SessionGroup, member: Member) -> str:
     return member.source if group.weights_file is None else f"{_INPUT}/{member.name}.sized.onnx"
 
 
-def _share_initializers(group: SessionGroup, staging: Path) -> SharedInitializers | None:
+def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | None:
     """Write the sources with one weights file beside each of them, where the group asks for it."""
     if group.weights_file is None or group.initializer_threshold is None:
         return None
@@ -367,7 +367,7 @@ def _result(compiled: _Compiled, signatures: Mapping[str, Any], execution: Execu
     }
 
 
-def _with_shared(result: dict[str, Any], group: SessionGroup, shared: SharedInitializers) -> dict[str, Any]:
+def _with_shared(result: dict[str, Any], group: SessionGroup, shared: WeightBytes) -> dict[str, Any]:
     """The result of a group whose members were compiled with one weights file: what that saved, and its name with each source."""
     if shared.stored_bytes:
         models = [{**model, "source": {**model["source"], "weights_file": group.weights_file}} for model in result["models"]]

@@ -14,7 +14,7 @@ from epbuild.core.atomic import new_file
 from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.nodenames import rename_nodes
+from epbuild.onnxfile.rewrite import rename_nodes
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.steps import SessionGroup

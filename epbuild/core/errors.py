@@ -147,6 +147,12 @@ class VerifyError(EpbuildError):
     exit_code = 1
 
 
+class ChangeRefused(EpbuildError):
+    """A change of a compiled model cannot be made, or would give one that its EP does not load (EPB62x); nothing was written."""
+
+    exit_code = 2
+
+
 class NothingToVerify(VerifyError):
     """The path does not exist, cannot be read, or holds nothing that can be verified (EPB600): a mistake on the command line."""
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from epbuild.core.errors import Problem
+from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
-from epbuild.onnxfile.refusal import ChangeRefused
 
 
 class Connection(NamedTuple):

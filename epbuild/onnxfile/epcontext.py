@@ -9,26 +9,20 @@ from typing import Any, Final
 
 from epbuild.core.digest import digest_of
 from epbuild.core.safepath import BadReference, MissingReference, locate, shortened
+from epbuild.onnxfile import numbers
 from epbuild.onnxfile.wire import Field, WireReader, integer
 
 DOMAIN: Final = "com.microsoft"
 OP_TYPE: Final = "EPContext"
 
-_NODE_NAME = 3
-_NODE_ATTRIBUTE = 5
-_ATTRIBUTE_NAME = 1
-_ATTRIBUTE_I = 3
-_ATTRIBUTE_S = 4
-_ATTRIBUTE_TYPE = 20
-_TYPE_INT = 2
 # AttributeProto.AttributeType, by number.
 _TYPES = {
     0: "UNDEFINED", 1: "FLOAT", 2: "INT", 3: "STRING", 4: "TENSOR", 5: "GRAPH", 6: "FLOATS", 7: "INTS", 8: "STRINGS", 9: "TENSORS",
     10: "GRAPHS", 11: "SPARSE_TENSOR", 12: "SPARSE_TENSORS", 13: "TYPE_PROTO", 14: "TYPE_PROTOS",
 }  # fmt: skip
 
-_NODE_FIELDS = frozenset({_NODE_NAME, _NODE_ATTRIBUTE})
-_ATTRIBUTE_FIELDS = frozenset({_ATTRIBUTE_NAME, _ATTRIBUTE_I, _ATTRIBUTE_S, _ATTRIBUTE_TYPE})
+_NODE_FIELDS = frozenset({numbers.NODE_NAME, numbers.NODE_ATTRIBUTE})
+_ATTRIBUTE_FIELDS = frozenset({numbers.ATTRIBUTE_NAME, numbers.ATTRIBUTE_I, numbers.ATTRIBUTE_S, numbers.ATTRIBUTE_TYPE})
 
 _CONTEXT = "ep_cache_context"
 COMPATIBILITY: Final = "ep_compatibility_info."
@@ -52,8 +46,8 @@ class EPContextNode:
     `others` holds the integers and strings of attributes that are not in the schema, less strings over 64 KiB.
     `unread` has, for each attribute of another kind, its type, its bytes and the SHA-256 of up to 64 KiB of it.
     `depth` is how many subgraphs the node is in: 0 in the main graph.
-    `reference_path` is what an edit of the reference must change: the fields that enclose its text, from the model's graph
-    inward, and last the text itself; empty where there is no reference.
+    `path` are the fields that lead to the node, from the model's graph inward; `reference_path` and `payload_path` lead to the text of the
+    one or the other, and are empty where there is none.
     `written` has the name and the type of each attribute that the node really has, in file order, repeated ones too.
     """
 
@@ -72,15 +66,14 @@ class EPContextNode:
     others: Mapping[str, int | str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict, compare=False)
     depth: int = 0
+    path: tuple[Field, ...] = field(default=(), repr=False, compare=False)
     reference_path: tuple[Field, ...] = field(default=(), repr=False, compare=False)
+    payload_path: tuple[Field, ...] = field(default=(), repr=False, compare=False)
     written: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
 
 
 def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
-    """Reads the EPContext node that is the last field of `path`, the fields that enclose it from the model's graph inward.
-
-    Raises MalformedModel.
-    """
+    """Reads the EPContext node that is the last field of `path`, from the model's graph inward; raises MalformedModel."""
     name = ""
     integers: dict[str, int] = {}
     texts: dict[str, str] = {}
@@ -88,7 +81,7 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
     unread: dict[str, str] = {}
     context: tuple[Field, ...] = ()
     for part in wire.message(path[-1], _NODE_FIELDS):
-        if part.number == _NODE_NAME:
+        if part.number == numbers.NODE_NAME:
             name = wire.text(part)
             continue
         attribute, kind, number, text = _read_attribute(wire, part)
@@ -125,7 +118,9 @@ def read_node(wire: WireReader, path: tuple[Field, ...]) -> EPContextNode:
         unread=unread,
         # Each subgraph on the way adds itself, the attribute that holds it and the node that has that.
         depth=(len(path) - 2) // 3,
+        path=path,
         reference_path=context if refers else (),
+        payload_path=() if refers else context,
         written=tuple(written),
     )
 
@@ -180,15 +175,15 @@ def _read_attribute(wire: WireReader, attribute: Field) -> tuple[str, int, int |
     text: Field | None = None
     kind = 0
     for part in wire.message(attribute, _ATTRIBUTE_FIELDS):
-        if part.number == _ATTRIBUTE_NAME:
+        if part.number == numbers.ATTRIBUTE_NAME:
             name = wire.text(part)
-        elif part.number == _ATTRIBUTE_I:
+        elif part.number == numbers.ATTRIBUTE_I:
             number = integer(part)
-        elif part.number == _ATTRIBUTE_S:
+        elif part.number == numbers.ATTRIBUTE_S:
             text = part
         else:
             kind = integer(part)
-    if kind == _TYPE_INT and number is None:
+    if kind == numbers.TYPE_INT and number is None:
         # Writers that leave out zeros, as proto3 does, mean 0 here and not the schema's default.
         number = 0
     return name, kind, number, text

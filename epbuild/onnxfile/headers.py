@@ -12,59 +12,39 @@ from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from epbuild.onnxfile import numbers
 from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE, EPContextNode, read_node
 from epbuild.onnxfile.model_header import Dimension, ExternalData, Initializer, ModelHeader, NamedNode, ValueInfo, operator_name
 from epbuild.onnxfile.wire import Field, MalformedModel, WireReader, integer
 
-# Field numbers, as onnx.proto gives them.
-_MODEL_IR_VERSION = 1
-_MODEL_PRODUCER_NAME = 2
-_MODEL_GRAPH = 7
-_MODEL_OPSET_IMPORT = 8
-_MODEL_METADATA_PROPS = 14
-_MODEL_FUNCTIONS = 25
-_OPSET_DOMAIN = 1
-_FUNCTION_NODE = 7
-_GRAPH_NODE = 1
-_GRAPH_NAME = 2
-_GRAPH_INITIALIZER = 5
-_GRAPH_INPUT = 11
-_GRAPH_OUTPUT = 12
-_GRAPH_SPARSE_INITIALIZER = 15
-_NODE_NAME = 3
-_NODE_OP_TYPE = 4
-_NODE_ATTRIBUTE = 5
-_NODE_DOMAIN = 7
-_VALUE_NAME = 1
-_VALUE_TYPE = 2
-_TENSOR_DIMS = 1
-_TENSOR_DATA_TYPE = 2
-_TENSOR_NAME = 8
-_TENSOR_EXTERNAL_DATA = 13
-_TENSOR_DATA_LOCATION = 14
-
 _MODEL_FIELDS = frozenset(
-    {_MODEL_IR_VERSION, _MODEL_PRODUCER_NAME, _MODEL_GRAPH, _MODEL_OPSET_IMPORT, _MODEL_METADATA_PROPS, _MODEL_FUNCTIONS}
+    {
+        numbers.MODEL_IR_VERSION,
+        numbers.MODEL_PRODUCER_NAME,
+        numbers.MODEL_GRAPH,
+        numbers.MODEL_OPSET_IMPORT,
+        numbers.MODEL_METADATA_PROPS,
+        numbers.MODEL_FUNCTIONS,
+    }
 )
-_SUBGRAPH_FIELDS = frozenset({_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER})
-_GRAPH_FIELDS = _SUBGRAPH_FIELDS | {_GRAPH_NAME, _GRAPH_INPUT, _GRAPH_OUTPUT}
-_NODE_FIELDS = frozenset({_NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN})
-_FUNCTION_FIELDS = frozenset({_FUNCTION_NODE})
-_VALUE_FIELDS = frozenset({_VALUE_NAME, _VALUE_TYPE})
+_SUBGRAPH_FIELDS = frozenset({numbers.GRAPH_NODE, numbers.GRAPH_INITIALIZER, numbers.GRAPH_SPARSE_INITIALIZER})
+_GRAPH_FIELDS = _SUBGRAPH_FIELDS | {numbers.GRAPH_NAME, numbers.GRAPH_INPUT, numbers.GRAPH_OUTPUT}
+_NODE_FIELDS = frozenset({numbers.NODE_OP_TYPE, numbers.NODE_ATTRIBUTE, numbers.NODE_DOMAIN})
+_FUNCTION_FIELDS = frozenset({numbers.FUNCTION_NODE})
+_VALUE_FIELDS = frozenset({numbers.VALUE_NAME, numbers.VALUE_TYPE})
 _SHAPE_FIELDS = frozenset({1})
 _PAIR_FIELDS = frozenset({1, 2})
 _DIMENSION_FIELDS = frozenset({1, 2, 3})
-_ATTRIBUTE_TENSORS = frozenset({5, 10})
-_ATTRIBUTE_GRAPHS = frozenset({6, 11})
-_ATTRIBUTE_SPARSE_TENSORS = frozenset({22, 23})
-_ATTRIBUTE_FIELDS = _ATTRIBUTE_TENSORS | _ATTRIBUTE_GRAPHS | _ATTRIBUTE_SPARSE_TENSORS
-_SPARSE_TENSOR_VALUES = 1
-_SPARSE_TENSOR_PARTS = frozenset({_SPARSE_TENSOR_VALUES, 2})
+_ATTRIBUTE_FIELDS = numbers.ATTRIBUTE_TENSORS | numbers.ATTRIBUTE_GRAPHS | numbers.ATTRIBUTE_SPARSE_TENSORS
 _TYPES_WITH_SHAPE = frozenset({1, 8})
-_TENSOR_VALUES = frozenset({4, 5, 6, 7, 9, 10, 11})
-_TENSOR_FIELDS = _TENSOR_VALUES | {_TENSOR_DIMS, _TENSOR_DATA_TYPE, _TENSOR_NAME, _TENSOR_EXTERNAL_DATA, _TENSOR_DATA_LOCATION}
+_TENSOR_FIELDS = numbers.TENSOR_VALUES | {
+    numbers.TENSOR_DIMS,
+    numbers.TENSOR_DATA_TYPE,
+    numbers.TENSOR_NAME,
+    numbers.TENSOR_EXTERNAL_DATA,
+    numbers.TENSOR_DATA_LOCATION,
+}
 
-_EXTERNAL = 1
 # Before, every initializer had to be an input, and ONNX Runtime takes it for constant.
 _OVERRIDABLE = 4
 # Protobuf readers give up at 100 nested messages; what they refuse must not exhaust our stack.
@@ -96,19 +76,17 @@ def parse_header(file: BinaryIO, *, name_nodes: bool = False) -> ModelHeader:
     metadata: dict[str, str] = {}
     has_graph = False
     for field in wire.fields(0, wire.size, _MODEL_FIELDS):
-        if field.number == _MODEL_GRAPH:
+        if field.number == numbers.MODEL_GRAPH:
             has_graph = True
             graph.read(field)
-        elif field.number == _MODEL_IR_VERSION:
+        elif field.number == numbers.MODEL_IR_VERSION:
             ir_version = integer(field)
-        elif field.number == _MODEL_PRODUCER_NAME:
+        elif field.number == numbers.MODEL_PRODUCER_NAME:
             producer_name = wire.text(field)
-        elif field.number == _MODEL_OPSET_IMPORT:
-            domain, version = _read_opset(wire, field)
-            opsets[domain] = version
-        elif field.number == _MODEL_METADATA_PROPS:
-            key, value = _read_pair(wire, field)
-            metadata[key] = value
+        elif field.number == numbers.MODEL_OPSET_IMPORT:
+            opsets.update([_read_opset(wire, field)])
+        elif field.number == numbers.MODEL_METADATA_PROPS:
+            metadata.update([_read_pair(wire, field)])
         else:
             functions = _Nodes(wire, data)
             for node in wire.message(field, _FUNCTION_FIELDS):
@@ -141,20 +119,19 @@ def read_tensor(wire: WireReader, tensor: Field) -> Initializer:
     dims: list[int] = []
     entries: dict[str, str] = {}
     for field in wire.message(tensor, _TENSOR_FIELDS):
-        if field.number in _TENSOR_VALUES:
+        if field.number in numbers.TENSOR_VALUES:
             inline_bytes += field.size
-        elif field.number == _TENSOR_DIMS:
+        elif field.number == numbers.TENSOR_DIMS:
             dims.extend(wire.integers(field))
-        elif field.number == _TENSOR_DATA_TYPE:
+        elif field.number == numbers.TENSOR_DATA_TYPE:
             elem_type = integer(field)
-        elif field.number == _TENSOR_NAME:
+        elif field.number == numbers.TENSOR_NAME:
             name = wire.text(field)
-        elif field.number == _TENSOR_DATA_LOCATION:
+        elif field.number == numbers.TENSOR_DATA_LOCATION:
             data_location = integer(field)
         else:
-            key, value = _read_pair(wire, field)
-            entries[key] = value
-    external = _external_data(name, entries, tensor) if data_location == _EXTERNAL else None
+            entries.update([_read_pair(wire, field)])
+    external = _external_data(name, entries, tensor) if data_location == numbers.EXTERNAL else None
     return Initializer(name, elem_type, tuple(dims), inline_bytes, external)
 
 
@@ -178,7 +155,7 @@ class _Nodes:
         self.wire = wire
         self.data = data
         self.name_nodes = name_nodes
-        self.node_fields = _NODE_FIELDS | {_NODE_NAME} if name_nodes else _NODE_FIELDS
+        self.node_fields = _NODE_FIELDS | {numbers.NODE_NAME} if name_nodes else _NODE_FIELDS
         self.named: list[NamedNode] = []
         self.depth = 0
         self.operators: Counter[tuple[str, str]] = Counter()
@@ -189,17 +166,17 @@ class _Nodes:
         wire = self.wire
         name = domain = op_type = ""
         for field in wire.message(node, self.node_fields):
-            if field.number == _NODE_OP_TYPE:
+            if field.number == numbers.NODE_OP_TYPE:
                 op_type = wire.text(field)
-            elif field.number == _NODE_NAME:
+            elif field.number == numbers.NODE_NAME:
                 name = wire.text(field)
-            elif field.number == _NODE_DOMAIN:
+            elif field.number == numbers.NODE_DOMAIN:
                 domain = wire.text(field)
             else:
                 for value in wire.message(field, _ATTRIBUTE_FIELDS):
-                    if value.number in _ATTRIBUTE_TENSORS:
+                    if value.number in numbers.ATTRIBUTE_TENSORS:
                         self.read_tensor(value)
-                    elif value.number in _ATTRIBUTE_GRAPHS:
+                    elif value.number in numbers.ATTRIBUTE_GRAPHS:
                         self._read_subgraph((*path, node, field, value))
                     else:
                         self.read_sparse_tensor(value)
@@ -222,9 +199,9 @@ class _Nodes:
     def read_sparse_tensor(self, tensor: Field) -> str:
         """Reads a SparseTensorProto without its values; gives its name, which is that of its values."""
         name = ""
-        for part in self.wire.message(tensor, _SPARSE_TENSOR_PARTS):
+        for part in self.wire.message(tensor, numbers.SPARSE_TENSOR_PARTS):
             read = self.read_tensor(part)
-            if part.number == _SPARSE_TENSOR_VALUES:
+            if part.number == numbers.SPARSE_TENSOR_VALUES:
                 name = read.name
         return name
 
@@ -233,9 +210,9 @@ class _Nodes:
             raise MalformedModel("subgraphs are nested deeper than protobuf allows", path[-1].tag_at)
         self.depth += 1
         for field in self.wire.message(path[-1], _SUBGRAPH_FIELDS):
-            if field.number == _GRAPH_NODE:
+            if field.number == numbers.GRAPH_NODE:
                 self.read_node(path, field)
-            elif field.number == _GRAPH_INITIALIZER:
+            elif field.number == numbers.GRAPH_INITIALIZER:
                 self.read_tensor(field)
             else:
                 self.read_sparse_tensor(field)
@@ -257,17 +234,17 @@ class _MainGraph(_Nodes):
         """Reads one piece of the graph."""
         wire = self.wire
         for field in wire.message(graph, _GRAPH_FIELDS):
-            if field.number == _GRAPH_NODE:
+            if field.number == numbers.GRAPH_NODE:
                 self.read_node((graph,), field)
-            elif field.number == _GRAPH_INITIALIZER:
+            elif field.number == numbers.GRAPH_INITIALIZER:
                 initializer = self.read_tensor(field)
                 self.initializers.append(initializer)
                 self.initialized.add(initializer.name)
-            elif field.number == _GRAPH_SPARSE_INITIALIZER:
+            elif field.number == numbers.GRAPH_SPARSE_INITIALIZER:
                 self.initialized.add(self.read_sparse_tensor(field))
-            elif field.number == _GRAPH_INPUT:
+            elif field.number == numbers.GRAPH_INPUT:
                 self.inputs.append(_read_value_info(wire, field))
-            elif field.number == _GRAPH_OUTPUT:
+            elif field.number == numbers.GRAPH_OUTPUT:
                 self.outputs.append(_read_value_info(wire, field))
             else:
                 self.name = wire.text(field)
@@ -294,7 +271,7 @@ def _read_value_info(wire: WireReader, value: Field) -> ValueInfo:
     shape: tuple[Dimension, ...] | None = None
     denotations: tuple[str, ...] = ()
     for field in wire.message(value, _VALUE_FIELDS):
-        if field.number == _VALUE_NAME:
+        if field.number == numbers.VALUE_NAME:
             name = wire.text(field)
             continue
         for kind in wire.message(field, _TYPES_WITH_SHAPE):
@@ -327,7 +304,7 @@ def _read_opset(wire: WireReader, opset: Field) -> tuple[str, int]:
     domain = ""
     version = 0
     for field in wire.message(opset, _PAIR_FIELDS):
-        if field.number == _OPSET_DOMAIN:
+        if field.number == numbers.OPSET_DOMAIN:
             domain = wire.text(field)
         else:
             version = integer(field)
@@ -343,7 +320,7 @@ def _external_data(name: str, entries: Mapping[str, str], tensor: Field) -> Exte
     location = entries.get("location")
     if not location:
         raise MalformedModel(f"the external tensor '{name}' names no file", tensor.tag_at)
-    numbers: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for key in ("offset", "length"):
         text = entries.get(key)
         if text is None:
@@ -351,5 +328,5 @@ def _external_data(name: str, entries: Mapping[str, str], tensor: Field) -> Exte
         # Stricter than int(), which reads '1_0' and ' 10 ', and gives up on very long numbers with another error.
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise MalformedModel(f"the {key} of the external tensor '{name}' is not a byte count: {text[:40]!r}", tensor.tag_at)
-        numbers[key] = int(text)
-    return ExternalData(location, numbers.get("offset", 0), numbers.get("length"))
+        counts[key] = int(text)
+    return ExternalData(location, counts.get("offset", 0), counts.get("length"))

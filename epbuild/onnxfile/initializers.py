@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import parse_header, read_header, read_tensor
 from epbuild.onnxfile.model_header import Initializer
 from epbuild.onnxfile.splice import Splice, copy_bytes, splice
 from epbuild.onnxfile.staging import stage
 from epbuild.onnxfile.tensors import digest, extent, tensors
-from epbuild.onnxfile.wire import LENGTH_DELIMITED, VARINT, Field, MalformedModel, WireReader, encode_varint
+from epbuild.onnxfile.weights import WeightBytes
+from epbuild.onnxfile.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer
 
 # A file can be mapped from a page's start, 4 KiB, and on Windows from a multiple of 64 KiB. ONNX Runtime's own writer (ModelSavingOptions)
 # takes the same pains for tensors from 1 MiB on: for smaller ones the gaps would weigh more than the tensors.
@@ -26,40 +28,22 @@ _GRANULARITY = 64 * 1024
 _LARGE = 1024 * 1024
 
 # Field numbers, as onnx.proto gives them.
-_TENSOR_RAW_DATA = 9
-_TENSOR_EXTERNAL_DATA = 13
-_TENSOR_DATA_LOCATION = 14
-_TENSOR_PLACE = frozenset({_TENSOR_RAW_DATA, _TENSOR_EXTERNAL_DATA, _TENSOR_DATA_LOCATION})
-_PAIR_KEY = 1
-_PAIR_VALUE = 2
-_EXTERNAL = 1
-
-
-@dataclass(frozen=True)
-class SharedInitializers:
-    """What sharing came to: `total_bytes` counts a content as often as the models have it, `stored_bytes` is the weights file's size.
-
-    The file's size includes the gaps that align what is in it; it is 0 where nothing was moved, and then no file is written.
-    """
-
-    total_bytes: int
-    stored_bytes: int
+_TENSOR_PLACE = frozenset({numbers.TENSOR_RAW_DATA, numbers.TENSOR_EXTERNAL_DATA, numbers.TENSOR_DATA_LOCATION})
 
 
 def share_initializers(
     models: Mapping[Path, Path], file: str, threshold: int = 1024, data: Mapping[Path, Mapping[str, Path]] | None = None
-) -> SharedInitializers:
+) -> WeightBytes:
     """Write copies of one or more models (each key is the copy of its value), whose weights all lie in one `file` beside them.
 
-    What goes there: every tensor that is external data already, and every initializer, in subgraphs too, that is written as raw bytes and
-    has at least `threshold` of them. All else stays as it is. Copies in several folders (which are made) each have the file. It is a hard
-    link in some where the file system can: ONNX Runtime reads such data, and the onnx package refuses to. A copy that refers to it from a
-    subgraph has a file of its own, as ONNX Runtime leaves the reading to the onnx package there. External data is read from the
-    location that a model gives, or from the files that `data` has for its locations, by the copy.
+    What goes there: every tensor that is external data already (at the location that a model gives, or in the files that `data`
+    has for its locations, by the copy), and every initializer, in subgraphs too, that is written as raw bytes and has at least
+    `threshold` of them; where nothing does, no file is written. Copies in several folders (which are made) each have the file. It
+    is a hard link in some where the file system can: ONNX Runtime reads such data, and the onnx package refuses to. A copy that
+    refers to it from a subgraph has a file of its own, as ONNX Runtime leaves the reading to the onnx package there.
 
     Raises FileExistsError where a copy or the file exists already; MalformedModel, whose text begins with the model's file name,
-    for what is not a whole model, or has less external data than it declares; OSError where something cannot be read or written.
-    Then nothing that was written is left.
+    for what is not a whole model, or has less external data than it declares; OSError. Then nothing that was written is left.
     """
     folders = list(dict.fromkeys(copy.parent for copy in models))
     places = [folder / file for folder in folders]
@@ -73,7 +57,7 @@ def share_initializers(
             weights = _Weights(opened)
             for copy, source in models.items():
                 try:
-                    splice(source, copy, _Mover(_Data(source.parent, (data or {}).get(copy, {})), file, threshold, weights))
+                    splice(source, copy, _Mover(source.parent, (data or {}).get(copy, {}), file, max(threshold, 1), weights))
                 except MalformedModel as error:
                     raise MalformedModel(f"{source.name}: {error}") from error
                 written.callback(copy.unlink)
@@ -90,7 +74,7 @@ def share_initializers(
         if not stored:
             places[0].unlink()
         written.pop_all()
-    return SharedInitializers(weights.total, stored)
+    return WeightBytes(weights.total, stored)
 
 
 class _Weights:
@@ -117,24 +101,15 @@ class _Weights:
 
 
 @dataclass(frozen=True)
-class _Data:
-    """The external data of one model: files by location, and the folder of those that have none there."""
-
-    folder: Path
-    files: Mapping[str, Path]
-
-    def file(self, location: str) -> Path:
-        return self.files.get(location, self.folder / location)
-
-
 class _Mover:
     """Finds what changes in one model whose weights move: to be called with the opened model, as `splice` does."""
 
-    def __init__(self, data: _Data, file: str, threshold: int, weights: _Weights) -> None:
-        self._data = data
-        self._file = file
-        self._least = max(threshold, 1)
-        self._weights = weights
+    folder: Path
+    data: Mapping[str, Path]
+    """The external data by location; what is not here lies in the folder."""
+    file: str
+    least: int
+    weights: _Weights
 
     def __call__(self, model: BinaryIO) -> list[Splice]:
         parse_header(model)  # refuses what is no whole model, or nested without end
@@ -143,15 +118,16 @@ class _Mover:
         for path, is_initializer in tensors(wire):
             tensor = path[-1]
             found = read_tensor(wire, tensor)
-            raw = list(wire.message(tensor, frozenset({_TENSOR_RAW_DATA})))
+            raw = list(wire.message(tensor, frozenset({numbers.TENSOR_RAW_DATA})))
             if found.external is not None:
                 # Closed at once: some exporters give each tensor a file of its own.
-                with self._data.file(found.external.location).open("rb") as data:
+                location = found.external.location
+                with self.data.get(location, self.folder / location).open("rb") as data:
                     start, size = extent(found, found.external, data, tensor)
-                    offset = self._weights.place(data, start, size)
-            elif is_initializer and _is_raw(found, raw) and raw[0].size >= self._least:
+                    offset = self.weights.place(data, start, size)
+            elif is_initializer and _is_raw(found, raw) and raw[0].size >= self.least:
                 size = raw[0].size
-                offset = self._weights.place(model, raw[0].start, size)
+                offset = self.weights.place(model, raw[0].start, size)
             else:
                 continue
             splices += [Splice(path, field.tag_at, field.end, b"") for field in wire.message(tensor, _TENSOR_PLACE)]
@@ -160,15 +136,13 @@ class _Mover:
 
     def _reference(self, offset: int, size: int) -> bytes:
         """A tensor's reference to its bytes; what it had for the old place, such as a checksum, does not hold for the new one."""
-        entries = {"location": self._file, "offset": str(offset), "length": str(size)}
-        pairs = (_text(_PAIR_KEY, key.encode()) + _text(_PAIR_VALUE, value.encode()) for key, value in entries.items())
-        location = encode_varint(_TENSOR_DATA_LOCATION << 3 | VARINT) + encode_varint(_EXTERNAL)
-        return b"".join(_text(_TENSOR_EXTERNAL_DATA, pair) for pair in pairs) + location
-
-
-def _text(number: int, content: bytes) -> bytes:
-    """A length-delimited field."""
-    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(content)) + content
+        entries = {"location": self.file, "offset": str(offset), "length": str(size)}
+        pairs = (
+            encode_bytes(numbers.PAIR_KEY, key.encode()) + encode_bytes(numbers.PAIR_VALUE, value.encode())
+            for key, value in entries.items()
+        )
+        location = encode_integer(numbers.TENSOR_DATA_LOCATION, numbers.EXTERNAL)
+        return b"".join(encode_bytes(numbers.TENSOR_EXTERNAL_DATA, pair) for pair in pairs) + location
 
 
 def _is_raw(found: Initializer, raw: list[Field]) -> bool:

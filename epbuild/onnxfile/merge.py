@@ -10,20 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from epbuild.core.errors import Problem, VerifyError
+from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference
 from epbuild.onnxfile.connection import ConnectedModel, Connection, check_connections, fits, same_names, shown
-from epbuild.onnxfile.embed import PROTOBUF_LIMIT
 from epbuild.onnxfile.epcontext import COMPATIBILITY, resolve
 from epbuild.onnxfile.equal_values import equal_inputs
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ValueInfo
-from epbuild.onnxfile.naming import GraphPart, connect, name_nodes, rename
+from epbuild.onnxfile.naming import GraphPart, Tolerances, connect, name_nodes, rename
 from epbuild.onnxfile.packaging import find_binary, find_data, other_users, read_compiled
 from epbuild.onnxfile.protos import is_context, nodes, text_of
-from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT
 from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
-from epbuild.onnxfile.tolerance import Tolerances
 
 # More than longer names can add to the models' bytes.
 _NAMES = 1024 * 1024

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
-from epbuild.core.errors import Problem
+from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.onnxfile.connection import Connection
 from epbuild.onnxfile.protos import graphs, is_context, nodes, text_of
-from epbuild.onnxfile.refusal import ChangeRefused
-from epbuild.onnxfile.tolerance import Tolerances
 
 _HINT = "Keep them apart with --prefix."
+
+
+class ContextTolerance(Protocol):
+    """What an EP still loads and computes right when its EPContext nodes are changed: the catalog has it, with what each means."""
+
+    @property
+    def contexts(self) -> int | None: ...
+
+    @property
+    def value_names(self) -> str | None: ...
+
+    @property
+    def lone_node_name(self) -> bool: ...
+
+
+Tolerances = Mapping[str, ContextTolerance]
+"""By what EPContext nodes have as `source`; of another source nothing may be changed, and any number of contexts be merged."""
 
 
 @dataclass

@@ -10,14 +10,12 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from epbuild.core.digest import part_digest
-from epbuild.core.errors import Problem, VerifyError
+from epbuild.core.errors import ChangeRefused, Problem, VerifyError
 from epbuild.core.safepath import BadReference, check_reference, locate, real_path
-from epbuild.onnxfile.embed import PROTOBUF_LIMIT, embed, extract
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
-from epbuild.onnxfile.refusal import ChangeRefused
-from epbuild.onnxfile.relink import relink
+from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT, embed, extract, relink
 from epbuild.onnxfile.staging import drafts, in_the_way, overwrite, publish, stage
 from epbuild.onnxfile.wire import MalformedModel
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from epbuild.onnxfile import numbers
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, Field, MalformedModel, WireReader
 
 # Field numbers and names, as onnx.proto gives them.
@@ -13,18 +14,9 @@ _MODEL = {
     1: "IR version", 2: "producer name", 3: "producer version", 4: "domain", 5: "model version", 6: "doc string", 8: "opset import",
     20: "training graph", 25: "function",
 }  # fmt: skip
-_MODEL_GRAPH = 7
-_METADATA = 14
 _GRAPH = {2: "graph name", 10: "graph's doc string", 14: "quantisation"}
-_GRAPH_NODE = 1
 _NAMED = {5: ("initializer", 8), 11: ("input", 1), 12: ("output", 1), 13: ("value", 1), 15: ("sparse initializer", 0)}
-_GRAPH_METADATA = 16
 _NODE = {1: "input", 2: "output", 4: "operator", 6: "doc string", 7: "domain", 8: "overload", 9: "metadata", 10: "devices"}
-_NODE_NAME = 3
-_NODE_ATTRIBUTE = 5
-_ATTRIBUTE_NAME = 1
-_ATTRIBUTE_TEXT = 4
-_KEY, _VALUE = 1, 2
 
 _MOST_PLACES = 200_000
 _LONGEST_NAME = 1 << 16
@@ -62,10 +54,10 @@ def model_places(path: Path) -> tuple[ModelPlace, ...]:
 
 def _model(wire: WireReader) -> Iterator[tuple[str, Field]]:
     for field in wire.fields(0, wire.size):
-        if field.number == _MODEL_GRAPH:
+        if field.number == numbers.MODEL_GRAPH:
             yield from _graph(wire, field)
-        elif field.number == _METADATA:
-            yield f"metadata '{_text(wire, field, _KEY)}'", _inside(wire, field, _VALUE)
+        elif field.number == numbers.MODEL_METADATA_PROPS:
+            yield f"metadata '{_text(wire, field, numbers.PAIR_KEY)}'", _inside(wire, field, numbers.PAIR_VALUE)
         else:
             yield _MODEL.get(field.number, f"field {field.number} of the model"), field
 
@@ -73,14 +65,14 @@ def _model(wire: WireReader) -> Iterator[tuple[str, Field]]:
 def _graph(wire: WireReader, graph: Field) -> Iterator[tuple[str, Field]]:
     node = 0
     for field in wire.message(graph):
-        if field.number == _GRAPH_NODE:
+        if field.number == numbers.GRAPH_NODE:
             node += 1
             yield from _node(wire, field, node)
         elif field.number in _NAMED:
             kind, name = _NAMED[field.number]
             yield f"{kind} '{_text(wire, field, name)}'" if name else kind, field
-        elif field.number == _GRAPH_METADATA:
-            yield f"graph's metadata '{_text(wire, field, _KEY)}'", _inside(wire, field, _VALUE)
+        elif field.number == numbers.GRAPH_METADATA_PROPS:
+            yield f"graph's metadata '{_text(wire, field, numbers.PAIR_KEY)}'", _inside(wire, field, numbers.PAIR_VALUE)
         else:
             yield _GRAPH.get(field.number, f"field {field.number} of the graph"), field
 
@@ -88,10 +80,13 @@ def _graph(wire: WireReader, graph: Field) -> Iterator[tuple[str, Field]]:
 def _node(wire: WireReader, node: Field, number: int) -> Iterator[tuple[str, Field]]:
     # By number: two nodes may have one name, and a name may be what differs.
     for field in wire.message(node):
-        if field.number == _NODE_ATTRIBUTE:
-            yield f"node {number}, attribute {_text(wire, field, _ATTRIBUTE_NAME)}", _inside(wire, field, _ATTRIBUTE_TEXT)
+        if field.number == numbers.NODE_ATTRIBUTE:
+            yield (
+                f"node {number}, attribute {_text(wire, field, numbers.ATTRIBUTE_NAME)}",
+                _inside(wire, field, numbers.ATTRIBUTE_S),
+            )
         else:
-            what = "name" if field.number == _NODE_NAME else _NODE.get(field.number, f"field {field.number}")
+            what = "name" if field.number == numbers.NODE_NAME else _NODE.get(field.number, f"field {field.number}")
             yield f"node {number}, {what}", field
 
 

@@ -11,27 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
+from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import parse_header, read_header
 from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
 from epbuild.onnxfile.splice import Splice, splice
-from epbuild.onnxfile.wire import LENGTH_DELIMITED, VARINT, Field, MalformedModel, WireReader, encode_varint, integer
+from epbuild.onnxfile.wire import Field, MalformedModel, WireReader, encode_bytes, encode_integer, integer
 
 Shape = tuple[Dimension, ...]
 
 # Field numbers, as onnx.proto gives them.
-_MODEL_GRAPH = 7
-_GRAPH_NODE = 1
-_GRAPH_INPUT = 11
-_GRAPH_OUTPUT = 12
-_GRAPH_VALUE_INFO = 13
-_GRAPH_FIELDS = frozenset({_GRAPH_NODE, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO})
-_NODE_OUTPUT = 2
-_NODE_ATTRIBUTE = 5
-_NODE_DOMAIN = 7
-_NODE_FIELDS = frozenset({_NODE_OUTPUT, _NODE_ATTRIBUTE, _NODE_DOMAIN})
-_ATTRIBUTE_GRAPHS = frozenset({6, 11})
-_VALUE_NAME = 1
-_VALUE_TYPE = 2
+_GRAPH_FIELDS = frozenset({numbers.GRAPH_NODE, numbers.GRAPH_INPUT, numbers.GRAPH_OUTPUT, numbers.GRAPH_VALUE_INFO})
+_NODE_FIELDS = frozenset({numbers.NODE_OUTPUT, numbers.NODE_ATTRIBUTE, numbers.NODE_DOMAIN})
 _TENSOR = 1
 _SPARSE_TENSOR = 8
 _NESTING = {4: 1, 5: 2, 9: 1}
@@ -91,12 +81,8 @@ def fit_sizes(header: ModelHeader, sizes: Mapping[str, Sequence[int]]) -> FixedS
             if isinstance(known, int) and known > 0 and known != size:
                 misfits.append(SizeConflict(name, "contradiction", f"the model has {known} there, and not {size}", index))
             elif other != size:
-                what = (
-                    f"'{declared}' is {size} here and {other} in '{by}'"
-                    if by != name
-                    else f"'{declared}' is both {other} and {size}"
-                )
-                misfits.append(SizeConflict(name, "contradiction", what, index))
+                what = f"is both {other} and {size}" if by == name else f"is {size} here and {other} in '{by}'"
+                misfits.append(SizeConflict(name, "contradiction", f"'{declared}' {what}", index))
         given[name] = tuple(wanted)
     bound = {shared: size for shared, (size, _) in symbols.items()}
     shapes = {}
@@ -136,16 +122,20 @@ def fix_sizes(source: Path, destination: Path, shapes: Mapping[str, Shape]) -> N
     Raises FileExistsError where `destination` exists, and leaves it; MalformedModel, also where the model is written so that its inputs do
     not come out as they should; OSError. No partial copy is left.
     """
-    splice(source, destination, lambda model: _changes(model, shapes))
+
+    def sized(model: BinaryIO) -> list[Splice]:
+        header = parse_header(model)  # refuses what is no whole model, or nested without end
+        return list(_Rewriting(WireReader(model), shapes, _symbols(header, shapes)).model())
+
+    splice(source, destination, sized)
     try:
-        _check_shapes(destination, shapes)
+        _check_shapes(read_header(destination), shapes)
     except BaseException:
         destination.unlink()
         raise
 
 
-def _check_shapes(model: Path, shapes: Mapping[str, Shape]) -> None:
-    header = read_header(model)
+def _check_shapes(header: ModelHeader, shapes: Mapping[str, Shape]) -> None:
     found = {value.name: value.shape for value in (*header.inputs, *header.initialized_inputs)}
     if any(found.get(name) != shape for name, shape in shapes.items()):
         raise MalformedModel("its inputs are declared in a way that no size can be given to")
@@ -174,11 +164,6 @@ def _with_symbols(shape: Shape | None, symbols: Mapping[str, int]) -> Shape | No
     return tuple(symbols.get(size, size) if isinstance(size, str) else size for size in shape)
 
 
-def _changes(model: BinaryIO, shapes: Mapping[str, Shape]) -> list[Splice]:
-    header = parse_header(model)  # refuses what is no whole model, or nested without end
-    return list(_Rewriting(WireReader(model), shapes, _symbols(header, shapes)).model())
-
-
 def _symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str, int]:
     """The symbols that have a size in `shapes`."""
     return {
@@ -189,29 +174,29 @@ def _symbols(header: ModelHeader, shapes: Mapping[str, Shape]) -> dict[str, int]
     }
 
 
+@dataclass(frozen=True)
 class _Rewriting:
     """The places of one model that change with the sizes of its inputs."""
 
-    def __init__(self, wire: WireReader, shapes: Mapping[str, Shape], symbols: Mapping[str, int]) -> None:
-        self._wire = wire
-        self._shapes = shapes
-        self._symbols = symbols
+    _wire: WireReader
+    _shapes: Mapping[str, Shape]
+    _symbols: Mapping[str, int]
 
     def model(self) -> Iterator[Splice]:
-        for graph in self._wire.fields(0, self._wire.size, frozenset({_MODEL_GRAPH})):
+        for graph in self._wire.fields(0, self._wire.size, frozenset({numbers.MODEL_GRAPH})):
             yield from self._graph((graph,), is_main=True)
 
     def _graph(self, path: tuple[Field, ...], *, is_main: bool) -> Iterator[Splice]:
         values: list[Field] = []
         uninferred: set[str] = set()
         for field in self._wire.message(path[-1], _GRAPH_FIELDS):
-            if field.number == _GRAPH_NODE:
+            if field.number == numbers.GRAPH_NODE:
                 yield from self._node((*path, field), uninferred)
             else:
                 values.append(field)
         for value in values:
             name = self._name(value)
-            if is_main and value.number == _GRAPH_INPUT:
+            if is_main and value.number == numbers.GRAPH_INPUT:
                 yield from self._value((*path, value), self._shapes.get(name), keep=True)
             else:
                 yield from self._value((*path, value), None, keep=name in uninferred)
@@ -220,24 +205,24 @@ class _Rewriting:
         domain = ""
         outputs = []
         for field in self._wire.message(path[-1], _NODE_FIELDS):
-            if field.number == _NODE_DOMAIN:
+            if field.number == numbers.NODE_DOMAIN:
                 domain = self._wire.text(field)
-            elif field.number == _NODE_OUTPUT:
+            elif field.number == numbers.NODE_OUTPUT:
                 outputs.append(field)
             else:
-                for graph in self._wire.message(field, _ATTRIBUTE_GRAPHS):
+                for graph in self._wire.message(field, numbers.ATTRIBUTE_GRAPHS):
                     yield from self._graph((*path, field, graph), is_main=False)
         if domain not in _INFERRED_DOMAINS:
             uninferred.update(self._wire.text(output) for output in outputs)
 
     def _name(self, value: Field) -> str:
         name = ""
-        for field in self._wire.message(value, frozenset({_VALUE_NAME})):
+        for field in self._wire.message(value, frozenset({numbers.VALUE_NAME})):
             name = self._wire.text(field)
         return name
 
     def _value(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
-        for field in self._wire.message(path[-1], frozenset({_VALUE_TYPE})):
+        for field in self._wire.message(path[-1], frozenset({numbers.VALUE_TYPE})):
             yield from self._type((*path, field), shape, keep=keep)
 
     def _type(self, path: tuple[Field, ...], shape: Shape | None, *, keep: bool) -> Iterator[Splice]:
@@ -248,8 +233,8 @@ class _Rewriting:
                 continue
             declared = list(self._wire.message(kind, frozenset({_TENSOR_SHAPE})))
             if shape is not None and not declared:
-                dims = b"".join(_delimited(_SHAPE_DIM, b"" if size is None else _encoded_size(size)) for size in shape)
-                yield Splice((*path, kind), kind.end, kind.end, _delimited(_TENSOR_SHAPE, dims))
+                dims = b"".join(encode_bytes(_SHAPE_DIM, b"" if size is None else _encoded_size(size)) for size in shape)
+                yield Splice((*path, kind), kind.end, kind.end, encode_bytes(_TENSOR_SHAPE, dims))
             for field in declared:
                 yield from self._shape((*path, kind, field), shape, keep=keep)
 
@@ -278,9 +263,5 @@ class _Rewriting:
 def _encoded_size(size: Dimension) -> bytes:
     """The one field of a dimension."""
     if isinstance(size, int):
-        return encode_varint(_DIM_VALUE << 3 | VARINT) + encode_varint(size)
-    return _delimited(_DIM_PARAM, (size or "").encode())
-
-
-def _delimited(number: int, content: bytes) -> bytes:
-    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(content)) + content
+        return encode_integer(_DIM_VALUE, size)
+    return encode_bytes(_DIM_PARAM, (size or "").encode())

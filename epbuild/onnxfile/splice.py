@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE
-from epbuild.onnxfile.wire import Field, MalformedModel, WireReader, encode_varint
+from epbuild.onnxfile.wire import Field, MalformedModel, encode_varint
 
 _CHUNK = 1024 * 1024
-_MODEL_GRAPH = 7
-_GRAPH_NODE = 1
-_NODE_OP_TYPE = 4
-_NODE_ATTRIBUTE = 5
-_NODE_DOMAIN = 7
-_ATTRIBUTE_GRAPHS = frozenset({6, 11})
-_NODE_FIELDS = frozenset({_NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN})
 
 
 class Splice(NamedTuple):
@@ -50,12 +42,6 @@ def splice(source: Path, destination: Path, splices: Callable[[BinaryIO], Sequen
             raise
 
 
-def context_paths(wire: WireReader) -> Iterator[tuple[Field, ...]]:
-    """Each EPContext node, as the fields that lead to it from the model's graph inward, in the order of a header's nodes."""
-    for graph in wire.fields(0, wire.size, frozenset({_MODEL_GRAPH})):
-        yield from _context_paths(wire, (graph,))
-
-
 def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
     """Copies the bytes of `model` between two offsets; raises MalformedModel where it ends before."""
     model.seek(start)
@@ -65,21 +51,6 @@ def copy_bytes(model: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
             raise MalformedModel("the file became shorter while it was read", start)
         copy.write(chunk)
         start += len(chunk)
-
-
-def _context_paths(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[Field, ...]]:
-    for node in wire.message(path[-1], frozenset({_GRAPH_NODE})):
-        domain = op_type = ""
-        for part in wire.message(node, _NODE_FIELDS):
-            if part.number == _NODE_OP_TYPE:
-                op_type = wire.text(part)
-            elif part.number == _NODE_DOMAIN:
-                domain = wire.text(part)
-            else:
-                for graph in wire.message(part, _ATTRIBUTE_GRAPHS):
-                    yield from _context_paths(wire, (*path, node, part, graph))
-        if (domain, op_type) == (DOMAIN, OP_TYPE):
-            yield (*path, node)
 
 
 def _content_size(content: bytes | Path) -> int:

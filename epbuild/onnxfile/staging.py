@@ -11,9 +11,8 @@ from uuid import uuid4
 
 from epbuild.core.atomic import rename, sync_file
 from epbuild.core.clone import copy_file
-from epbuild.core.errors import Problem
+from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import real_path
-from epbuild.onnxfile.refusal import ChangeRefused
 
 
 @contextlib.contextmanager

@@ -8,23 +8,11 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from epbuild.core.digest import part_digest
+from epbuild.onnxfile import numbers
 from epbuild.onnxfile.model_header import ExternalData, Initializer
 from epbuild.onnxfile.wire import Field, MalformedModel, WireReader
 
 _CHUNK = 1024 * 1024
-
-# Field numbers, as onnx.proto gives them.
-_MODEL_GRAPH = 7
-_MODEL_FUNCTIONS = 25
-_FUNCTION_NODE = 7
-_GRAPH_NODE = 1
-_GRAPH_INITIALIZER = 5
-_GRAPH_SPARSE_INITIALIZER = 15
-_NODE_ATTRIBUTE = 5
-_ATTRIBUTE_TENSORS = frozenset({5, 10})
-_ATTRIBUTE_GRAPHS = frozenset({6, 11})
-_ATTRIBUTE_SPARSE_TENSORS = frozenset({22, 23})
-_SPARSE_TENSOR_PARTS = frozenset({1, 2})
 
 # Bits of one element, by TensorProto.DataType; a string has no fixed size.
 _BITS = {
@@ -40,31 +28,35 @@ _BITS = {
 
 def tensors(wire: WireReader) -> Iterator[tuple[tuple[Field, ...], bool]]:
     """Each tensor of a model, as the fields that lead to it from the outermost inward, and whether it is an initializer."""
-    for field in wire.fields(0, wire.size, frozenset({_MODEL_GRAPH, _MODEL_FUNCTIONS})):
-        if field.number == _MODEL_GRAPH:
+    for field in wire.fields(0, wire.size, frozenset({numbers.MODEL_GRAPH, numbers.MODEL_FUNCTIONS})):
+        if field.number == numbers.MODEL_GRAPH:
             yield from _tensors_of_graph(wire, (field,))
         else:
-            for node in wire.message(field, frozenset({_FUNCTION_NODE})):
+            for node in wire.message(field, frozenset({numbers.FUNCTION_NODE})):
                 yield from _tensors_of_node(wire, (field, node))
 
 
 def _tensors_of_graph(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
-    for field in wire.message(path[-1], frozenset({_GRAPH_NODE, _GRAPH_INITIALIZER, _GRAPH_SPARSE_INITIALIZER})):
-        if field.number == _GRAPH_NODE:
+    for field in wire.message(
+        path[-1], frozenset({numbers.GRAPH_NODE, numbers.GRAPH_INITIALIZER, numbers.GRAPH_SPARSE_INITIALIZER})
+    ):
+        if field.number == numbers.GRAPH_NODE:
             yield from _tensors_of_node(wire, (*path, field))
-        elif field.number == _GRAPH_INITIALIZER:
+        elif field.number == numbers.GRAPH_INITIALIZER:
             yield (*path, field), True
         else:
             yield from _parts(wire, (*path, field))
 
 
 def _tensors_of_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
-    for attribute in wire.message(path[-1], frozenset({_NODE_ATTRIBUTE})):
-        for value in wire.message(attribute, _ATTRIBUTE_TENSORS | _ATTRIBUTE_GRAPHS | _ATTRIBUTE_SPARSE_TENSORS):
+    for attribute in wire.message(path[-1], frozenset({numbers.NODE_ATTRIBUTE})):
+        for value in wire.message(
+            attribute, numbers.ATTRIBUTE_TENSORS | numbers.ATTRIBUTE_GRAPHS | numbers.ATTRIBUTE_SPARSE_TENSORS
+        ):
             inner = (*path, attribute, value)
-            if value.number in _ATTRIBUTE_TENSORS:
+            if value.number in numbers.ATTRIBUTE_TENSORS:
                 yield inner, False
-            elif value.number in _ATTRIBUTE_GRAPHS:
+            elif value.number in numbers.ATTRIBUTE_GRAPHS:
                 yield from _tensors_of_graph(wire, inner)
             else:
                 yield from _parts(wire, inner)
@@ -72,7 +64,7 @@ def _tensors_of_node(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tupl
 
 def _parts(wire: WireReader, path: tuple[Field, ...]) -> Iterator[tuple[tuple[Field, ...], bool]]:
     """The values and the indices of a sparse tensor."""
-    for part in wire.message(path[-1], _SPARSE_TENSOR_PARTS):
+    for part in wire.message(path[-1], numbers.SPARSE_TENSOR_PARTS):
         yield (*path, part), False
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from epbuild.core.safepath import real_path
+from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import read_tensor
 from epbuild.onnxfile.tensors import digest, extent, tensors
 from epbuild.onnxfile.wire import LENGTH_DELIMITED, MalformedModel, WireReader
@@ -21,11 +22,9 @@ _SAMPLE = 4096
 
 # Field numbers, as onnx.proto gives them.
 _FLOAT_DATA = 4
-_RAW_DATA = 9
 _DOUBLE_DATA = 10
-_VALUES = frozenset({_FLOAT_DATA, 5, 6, 7, _RAW_DATA, _DOUBLE_DATA, 11})
 # Packed, these have the very bytes that raw data and external data have; integers in fields of their types are varints.
-_PLAIN = frozenset({_FLOAT_DATA, _RAW_DATA, _DOUBLE_DATA})
+_PLAIN = frozenset({_FLOAT_DATA, numbers.TENSOR_RAW_DATA, _DOUBLE_DATA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def _read_weights(file: BinaryIO, model: Path, data: Mapping[str, Path]) -> Iter
     for path, _ in tensors(wire):
         found = read_tensor(wire, path[-1])
         if found.external is None:
-            values = list(wire.message(path[-1], _VALUES))
+            values = list(wire.message(path[-1], numbers.TENSOR_VALUES))
             if values:
                 plain = len(values) == 1 and values[0].number in _PLAIN and values[0].wire_type == LENGTH_DELIMITED
                 yield Weight(model, values[0].start, values[-1].end - values[0].start, plain)
@@ -80,7 +79,7 @@ def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
     Reads what may be equal, in pieces. Raises MalformedModel where a file became shorter, OSError where one cannot be read.
     """
     weights = [frozenset(model) for model in models]
-    contents = _marks(_marks(dict.fromkeys(weight for model in weights for weight in model), _sample), _weight_digest)
+    contents = _marks(_marks(dict.fromkeys(weight for model in weights for weight in model), _sample), _digest)
     by_model = [{contents[weight]: weight.size for weight in model} for model in weights]
     stored = {content: size for model in by_model for content, size in model.items()}
     return WeightBytes(sum(sum(model.values()) for model in by_model), sum(stored.values()))
@@ -104,8 +103,7 @@ def most_in_common(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[in
     }
 
 
-def _weight_digest(file: BinaryIO, weight: Weight) -> str:
-    """The SHA-256 of a weight's content in its opened file."""
+def _digest(file: BinaryIO, weight: Weight) -> str:
     return digest(file, weight.start, weight.size)
 
 

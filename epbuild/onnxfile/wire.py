@@ -211,6 +211,16 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+def encode_bytes(number: int, content: bytes) -> bytes:
+    """A length-delimited field."""
+    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(content)) + content
+
+
+def encode_integer(number: int, value: int) -> bytes:
+    """A varint field."""
+    return encode_varint(number << 3 | VARINT) + encode_varint(value)
+
+
 def _decode_varint(data: bytes, at: int, base: int) -> tuple[int, int]:
     """The number at `data[at]`, and the index after it; `base` is the file offset of `data[0]`."""
     value = data[at]

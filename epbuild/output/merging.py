@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from epbuild.catalog.catalog import BUILT_IN
-from epbuild.core.errors import BuildError, Problem, StepId, VerifyError
+from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
 from epbuild.onnxfile.epcontext import compatibility, node_document
 from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.refusal import ChangeRefused
 from epbuild.output.files import OutputFile
 from epbuild.plan.key import action_key
 from epbuild.plan.steps import Merging, Part

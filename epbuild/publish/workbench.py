@@ -8,7 +8,7 @@ from pathlib import Path
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import digest_of, file_digest
-from epbuild.onnxfile.relink import relink
+from epbuild.onnxfile.rewrite import relink
 from epbuild.output.files import GeneratedFile, OutputFile, RelinkedModel, StoredFile, UserFile
 from epbuild.output.merging import MergedModels, merge
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from epbuild.onnxfile.embed import PROTOBUF_LIMIT
+from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT
 from epbuild.verify.facts import Model
 from epbuild.verify.findings import Flaw
 from epbuild.verify.payload import Payload

@@ -15,7 +15,7 @@ from epbuild.compile import node_names
 from epbuild.compile.node_names import prefix_nodes
 from epbuild.core.errors import BuildError, VerifyError
 from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.nodenames import rename_nodes
+from epbuild.onnxfile.rewrite import rename_nodes
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp
 from epbuild.recipe.model import DeviceChoice

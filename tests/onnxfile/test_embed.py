@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_models import all_nodes, context_node, if_node, model, parse, subgraph
 
-from epbuild.onnxfile.embed import embed, extract
 from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.rewrite import embed, extract
 from epbuild.onnxfile.wire import MalformedModel
 
 

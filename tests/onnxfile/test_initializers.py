@@ -18,7 +18,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx_models import external_tensor, if_node, model, subgraph
 
 from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.initializers import SharedInitializers, share_initializers
+from epbuild.onnxfile.initializers import share_initializers
+from epbuild.onnxfile.weights import WeightBytes
 from epbuild.onnxfile.wire import MalformedModel
 
 FILE = "group.weights.bin"
@@ -113,7 +114,7 @@ def test_every_tensor_keeps_its_bytes_and_each_content_is_stored_once(members: l
                     assert (length, stored[offset : offset + weight.size], offset % PAGE) == (weight.size, content, 0)
                     assert offsets.setdefault(content, offset) == offset
         assert len(set(offsets.values())) == len(offsets)
-        assert found == SharedInitializers(total, len(stored))
+        assert found == WeightBytes(total, len(stored))
         assert len(stored) <= sum(-(-len(content) // PAGE) * PAGE for content in offsets)
 
         again = {folder / "again" / copy.name: source for copy, source in models.items()}
@@ -141,7 +142,7 @@ def test_models_compute_the_same_to_the_bit(tmp_path: Path) -> None:
         source = tmp_path / f"{name}.onnx"
         source.write_bytes(proto.SerializeToString())
         models[tmp_path / "made" / source.name] = source
-    assert share_initializers(models, FILE, 64) == SharedInitializers(2 * 4096 + 128 + 64, 2 * 4096 + 64)
+    assert share_initializers(models, FILE, 64) == WeightBytes(2 * 4096 + 128 + 64, 2 * 4096 + 64)
     feeds = {"x": random.standard_normal((1, 32)).astype(numpy.float32)}
     for copy, source in models.items():
         assert outputs(copy, feeds) == outputs(source, feeds)
@@ -179,7 +180,7 @@ def test_sparse_initializers_and_functions_keep_no_other_file_either(tmp_path: P
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     (tmp_path / "old.bin").write_bytes(bytes(range(16)))
     copy = tmp_path / "made" / "m.onnx"
-    assert share_initializers({copy: tmp_path / "m.onnx"}, FILE) == SharedInitializers(32, 16)
+    assert share_initializers({copy: tmp_path / "m.onnx"}, FILE) == WeightBytes(32, 16)
     assert read_header(copy).external_data == {FILE: 16}
 
 
@@ -207,7 +208,7 @@ def test_every_folder_has_the_file_and_all_are_one_on_disk(tmp_path: Path) -> No
     for name in ("a", "b"):
         write_model(tmp_path / f"{name}.onnx", [Weight(1, 5000, "raw")])
         models[tmp_path / "in" / name / f"{name}.onnx"] = tmp_path / f"{name}.onnx"
-    assert share_initializers(models, FILE) == SharedInitializers(10_000, 5000)
+    assert share_initializers(models, FILE) == WeightBytes(10_000, 5000)
     first, second = (copy.parent / FILE for copy in models)
     assert first.samefile(second)
 
@@ -237,7 +238,7 @@ def test_a_model_whose_subgraph_has_weights_there_has_a_file_of_its_own(tmp_path
 def test_where_no_weight_is_large_enough_there_is_no_file(tmp_path: Path) -> None:
     write_model(tmp_path / "a.onnx", [Weight(1, 64, "raw")])
     copy = tmp_path / "made" / "a.onnx"
-    assert share_initializers({copy: tmp_path / "a.onnx"}, FILE) == SharedInitializers(0, 0)
+    assert share_initializers({copy: tmp_path / "a.onnx"}, FILE) == WeightBytes(0, 0)
     assert [path.name for path in copy.parent.iterdir()] == ["a.onnx"]
     assert copy.read_bytes() == (tmp_path / "a.onnx").read_bytes()
 

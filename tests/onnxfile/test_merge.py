@@ -14,12 +14,11 @@ from onnx import TensorProto, helper
 from onnx_models import external_tensor, if_node
 
 from epbuild.catalog.catalog import BUILT_IN
-from epbuild.core.errors import EpbuildError
+from epbuild.core.errors import ChangeRefused, EpbuildError
 from epbuild.onnxfile.connection import Connection, read_connection
-from epbuild.onnxfile.embed import embed
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.merge import Merged, members_of, merge_models
-from epbuild.onnxfile.refusal import ChangeRefused
+from epbuild.onnxfile.rewrite import embed
 
 
 def merged(folder: Path, *models: Path, prefixes: Sequence[str] = (), connect: Sequence[Connection] | None = None) -> Merged:

@@ -10,7 +10,7 @@ from onnx_models import all_nodes, context_node, model, parse, two_level_model
 
 from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.nodenames import rename_nodes
+from epbuild.onnxfile.rewrite import rename_nodes
 from epbuild.onnxfile.wire import MalformedModel
 
 

@@ -11,12 +11,10 @@ import pytest
 from context_models import OPENVINO, compiled, context, files, value, write
 from onnx_models import external_tensor
 
-from epbuild.core.errors import EpbuildError
-from epbuild.onnxfile.embed import embed
+from epbuild.core.errors import ChangeRefused, EpbuildError
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.packaging import Packaging, repackage
-from epbuild.onnxfile.refusal import ChangeRefused
-from epbuild.onnxfile.relink import relink
+from epbuild.onnxfile.rewrite import embed, relink
 
 
 def reference(model: Path) -> str | None:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from onnx_models import context_node, if_node, model, parse, reference_attributes, subgraph, two_level_model
 
 from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.relink import relink
+from epbuild.onnxfile.rewrite import relink
 from epbuild.onnxfile.wire import MalformedModel, encode_varint
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300)

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx_models import context_node, if_node, model, parse, subgraph, two_level_model
 
-from epbuild.onnxfile.headers import read_header
-from epbuild.onnxfile.splice import Splice, context_paths, splice
-from epbuild.onnxfile.wire import MalformedModel, WireReader, encode_varint
+from epbuild.onnxfile.headers import parse_header, read_header
+from epbuild.onnxfile.splice import Splice, splice
+from epbuild.onnxfile.wire import MalformedModel, encode_varint
 
 
 def doc_string(text: str) -> bytes:
@@ -29,7 +29,7 @@ def test_what_is_inserted_into_nodes_of_any_depth_is_read_as_part_of_them(texts:
     proto = two_level_model()
 
     def described(file: BinaryIO) -> list[Splice]:
-        nodes = list(context_paths(WireReader(file)))
+        nodes = [node.path for node in parse_header(file).ep_context_nodes]
         return [Splice(node, node[-1].end, node[-1].end, doc_string(text)) for node, text in zip(nodes, texts, strict=True)]
 
     with tempfile.TemporaryDirectory() as directory:
@@ -49,9 +49,9 @@ def test_nodes_are_found_in_the_order_of_the_header(tmp_path: Path) -> None:
     path.write_bytes(
         model([if_node(subgraph([inner, context_node("mid")]), subgraph([])), context_node("top")]).SerializeToString()
     )
-    with path.open("rb") as file:
-        ends = [node[-1].end for node in context_paths(WireReader(file))]
-    assert [node.name for node in read_header(path).ep_context_nodes] == ["other", "deep", "mid", "top"]
+    nodes = read_header(path).ep_context_nodes
+    ends = [node.path[-1].end for node in nodes]
+    assert [node.name for node in nodes] == ["other", "deep", "mid", "top"]
     assert len(ends) == 4
     assert ends == sorted(ends)
 
@@ -61,7 +61,7 @@ def test_a_file_that_is_not_there_or_a_failure_in_the_search_leaves_no_copy(tmp_
     source.write_bytes(two_level_model().SerializeToString())
 
     def from_nowhere(file: BinaryIO) -> list[Splice]:
-        node = next(context_paths(WireReader(file)))
+        node = parse_header(file).ep_context_nodes[0].path
         return [Splice(node, node[-1].end, node[-1].end, tmp_path / "gone.bin")]
 
     def failing(_: BinaryIO) -> list[Splice]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.core.errors import EpbuildError
-from epbuild.onnxfile.relink import relink
+from epbuild.onnxfile.rewrite import relink
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.verify.artifact import find_artifacts
 from epbuild.verify.inspection import inspect_files
