@@ -16,7 +16,17 @@ from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile, canonical_json
 from epbuild.output.manifest import ManifestModel
-from epbuild.output.materials import Built, Distribution, InputFile, Materials, SourceMaterial, ToolchainMaterial
+from epbuild.output.materials import (
+    Distribution,
+    InputFile,
+    Materials,
+    SourceMaterial,
+    ToolchainMaterial,
+    option_files,
+    preparations_of,
+    toolchain_of,
+)
+from epbuild.plan.made import Made
 
 if TYPE_CHECKING:
     from epbuild.output.parts import PartContents
@@ -50,13 +60,13 @@ class BomModel:
 
 
 def compiled_models(
-    models: Iterable[ManifestModel], built: Iterable[Built], data: Mapping[str, Sequence[str]], folder: str = ""
+    models: Iterable[ManifestModel], built: Iterable[Made], data: Mapping[str, Sequence[str]], folder: str = ""
 ) -> list[BomModel]:
     """The models of one group for one target, which lie below `folder`, as the manifest there lists them.
 
     `built` are the session groups that they come from; `data` has, by the source model, the external data that lies beside the model.
     """
-    actions = {item.key: item.action for item in built}
+    actions = {item.key: item.action.id for item in built}
     found = []
     for model in models:
         members = model.merged or [{"name": model.name, "action_key": model.action_key, "source": model.source}]
@@ -112,10 +122,9 @@ def bill_of(
 ) -> JsonFile:
     """The bill of an output with these parts; `base` are the models that were not compiled."""
     models = [*base]
-    built = {item.action: item for item in materials.built}
     for item in parts:
         data = {model["member"]: model["data"] for made in item.made for model in made.result["models"]}
-        models += compiled_models(item.models, [built[made.group.id] for made in item.made], data, item.part.folder)
+        models += compiled_models(item.models, item.made, data, item.part.folder)
     return bill(materials, models, artifacts, name=name)
 
 
@@ -164,11 +173,11 @@ def bill(materials: Materials, models: Iterable[BomModel], artifacts: Iterable[A
 
 
 def _emitted(model: BomModel, files: Mapping[str, Artifact], materials: Materials) -> dict[str, Any]:
-    built = [item for item in materials.built if item.action in model.actions]
+    built = [item for item in materials.built if item.action.id in model.actions]
     facts = {
-        *(("path", model.file),),
-        *(("group", item.group) for item in built),
-        *(("target", item.target) for item in built),
+        ("path", model.file),
+        *(("group", item.group.group) for item in built),
+        *(("target", item.group.target.name) for item in built),
         *(("action-key", item.key) for item in built),
         *(("ep", str(ep["name"])) for item in built for ep in item.document["eps"]),
         *((f"compatibility:{ep}", text) for ep, text in model.compatibility.items()),
@@ -218,17 +227,14 @@ def _tools(materials: Materials) -> Iterator[dict[str, Any]]:
 
 
 def _needs(model: BomModel, files: Mapping[str, Artifact], materials: Materials) -> list[str]:
-    actions = {built.action: built for built in materials.built}
+    actions = {item.action.id: item for item in materials.built}
     built = [actions[action] for action in model.actions]
+    toolchains = {toolchain_of(made) for item in built for made in (item, *preparations_of(item))}
     return [
         *(_emitted_ref(files[path].path) for path in model.refers),
         *(_model_ref(materials.models[source]) for source in model.sources),
-        *(_toolchain_ref(materials.toolchains[item.toolchain]) for item in built),
-        *(
-            _toolchain_ref(materials.toolchains[name])
-            for name in sorted({one.toolchain for item in built for one in item.preparations})
-        ),
-        *(_file_ref(file) for item in built for file in item.option_files),
+        *(_toolchain_ref(materials.toolchains[name]) for name in toolchains),
+        *(_file_ref(file) for item in built for file in option_files(item)),
     ]
 
 

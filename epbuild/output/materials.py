@@ -9,13 +9,12 @@ from __future__ import annotations
 import os.path
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from epbuild.plan.made import Made
-from epbuild.plan.preparing import Preparation
 from epbuild.plan.steps import Emission
 from epbuild.recipe.address import BadAddress, PackageAddress, parse_address
 from epbuild.recipe.model import Recipe
@@ -75,151 +74,73 @@ class RecipeFiles:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A preparation that made what was compiled, or what that was made of: its action key with the document behind it."""
-
-    action: str
-    key: str
-    document: Mapping[str, Any]
-    toolchain: str
-
-    @property
-    def source(self) -> Mapping[str, Any]:
-        """The digests of what it began with."""
-        [found] = self.document["source"].values()
-        return dict(found)
-
-    @property
-    def files(self) -> tuple[InputFile, ...]:
-        """The files that it read beside the model."""
-        return tuple(sorted(InputFile(name.partition("/")[2], digest) for name, digest in self.document["staged"].items()))
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """What it did, in the words of the recipe."""
-        document = self.document["prepare"]
-        return {
-            "step": self.action,
-            "toolchain": self.toolchain,
-            **{name: document[name] for name in sorted(document) if name != "option_files"},
-        }
-
-
-@dataclass(frozen=True)
-class Built:
-    """A session group that was built: its action key with the document behind it, and the names that the recipe has for its parts."""
-
-    action: str
-    key: str
-    document: Mapping[str, Any]
-    group: str
-    target: str
-    toolchain: str
-    models: Mapping[str, str]
-    """Where each member's source is, as the recipe has it: a path, `package:<package>/<file>`, or an address."""
-    data_folders: Mapping[str, str] = field(default_factory=dict)
-    """The folder of each member's external data, as the recipe has it, where that is not the folder of its source."""
-    reproducible: bool = True
-    """False where the recipe accepts that the same compile gives other bytes."""
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    """The model that a member is, where the group has it under another name."""
-
-    def model_of(self, member: str) -> str:
-        """The name in the recipe of the model that a member is."""
-        return self.renamed.get(member, member)
-
-    prepared: Mapping[str, tuple[Prepared, ...]] = field(default_factory=dict)
-    """What made each member's source of the model that the recipe has, in order."""
-
-    @property
-    def preparations(self) -> tuple[Prepared, ...]:
-        """Those of all its members, each once."""
-        return tuple({item.action: item for items in self.prepared.values() for item in items}.values())
-
-    @property
-    def option_files(self) -> tuple[InputFile, ...]:
-        """The files that options name, plugin libraries of the user's own, by the EP and the option; libraries of custom operators."""
-        named = {f"{ep['name']}/{option}": digest for ep in self.document["eps"] for option, digest in ep["files"].items()}
-        libraries = {f"{ep['name']}/library": ep["library"] for ep in self.document["eps"] if ep["library"]}
-        session = {f"session/{name}": digest for name, digest in self.document["session_files"].items()}
-        # What a package ships is among the libraries of its toolchain.
-        ops = {f"custom_ops/{ops['name']}": ops["library"] for ops in self.document.get("custom_ops", ()) if ops["library"]}
-        return tuple(sorted(InputFile(name, digest) for name, digest in {**named, **libraries, **session, **ops}.items()))
-
-
-@dataclass(frozen=True)
 class Materials:
     """All that went into an output."""
 
     recipe: RecipeFiles
-    built: tuple[Built, ...]
+    built: tuple[Made, ...]
+    """The session groups."""
     models: Mapping[str, SourceMaterial]
     toolchains: Mapping[str, ToolchainMaterial]
     assets: tuple[InputFile, ...]
     """The user's own files that are shipped, or read to make one that is, beside the models."""
 
     @property
-    def preparations(self) -> tuple[Prepared, ...]:
+    def preparations(self) -> tuple[Made, ...]:
         """Those of every session group, each once, by their steps."""
-        found = {item.action: item for built in self.built for item in built.preparations}
+        found = {item.action.id: item for built in self.built for item in preparations_of(built)}
         return tuple(item for _, item in sorted(found.items()))
 
     @property
     def option_files(self) -> tuple[InputFile, ...]:
         """Those of every session group, each once."""
-        return tuple(sorted({file for built in self.built for file in built.option_files}))
+        return tuple(sorted({file for built in self.built for file in option_files(built)}))
 
 
-def materials_of(emission: Emission, made: Sequence[Made], recipe: Recipe, digests: Mapping[Path, str]) -> Materials:
+def materials_of(emission: Emission, made: Iterable[Made], recipe: Recipe, digests: Mapping[Path, str]) -> Materials:
     """All that an output was made of; `digests` are those of the user's files."""
     # A bill of materials alone does not name the recipe's files.
     read = tuple(recipe_file(path, recipe.directory, digests[path]) for path in recipe.files if path in digests)
     assets = (InputFile(path.name, digests[path]) for path in emission.files)
-    return gather(RecipeFiles(recipe.name, read), (_built(item) for item in made), assets)
+    return gather(RecipeFiles(recipe.name, read), made, assets)
 
 
-def _built(item: Made) -> Built:
-    group = item.group
-    return Built(
-        action=group.id,
-        key=item.key,
-        document=item.document,
-        group=group.group,
-        target=group.target.name,
-        reproducible=group.reproducible,
-        toolchain=group.target.toolchain.name,
-        models={member.name: member.model.path for member in group.members},
-        data_folders={member.name: folder for member in group.members if (folder := member.data_folder) is not None},
-        prepared={
-            member.name: tuple(_prepared(made) for made in item.prepared(member.name))
-            for member in group.members
-            if member.prepared is not None
-        },
-        renamed={member.name: member.model.name for member in group.members if member.name != member.model.name},
-    )
+def preparations_of(built: Made) -> tuple[Made, ...]:
+    """What prepared the members of a session group, each once."""
+    found = {item.action.id: item for member in built.group.members for item in built.prepared(member.name)}
+    return tuple(found.values())
 
 
-def _prepared(item: Made) -> Prepared:
-    action = item.action
-    if not isinstance(action, Preparation):
-        raise TypeError(action.id)
-    return Prepared(action.id, item.key, item.document, action.toolchain.name)
+def option_files(built: Made) -> tuple[InputFile, ...]:
+    """The files that options name, plugin libraries of the user's own, by the EP and the option; libraries of custom operators."""
+    eps, document = built.document["eps"], built.document
+    named = {f"{ep['name']}/{option}": digest for ep in eps for option, digest in ep["files"].items()}
+    libraries = {f"{ep['name']}/library": ep["library"] for ep in eps if ep["library"]}
+    session = {f"session/{name}": digest for name, digest in document["session_files"].items()}
+    # What a package ships is among the libraries of its toolchain.
+    ops = {f"custom_ops/{ops['name']}": ops["library"] for ops in document.get("custom_ops", ()) if ops["library"]}
+    return tuple(sorted(InputFile(name, digest) for name, digest in {**named, **libraries, **session, **ops}.items()))
 
 
-def gather(recipe: RecipeFiles, built: Iterable[Built], assets: Iterable[InputFile] = ()) -> Materials:
+def toolchain_of(item: Made) -> str:
+    """The name of the toolchain that it was made in."""
+    if item.action.runs_in is None:
+        raise TypeError(item.action.id)
+    return item.action.runs_in.toolchain.name
+
+
+def gather(recipe: RecipeFiles, built: Iterable[Made], assets: Iterable[InputFile] = ()) -> Materials:
     """The materials of an output that consists of the results of session groups, in whatever order these are given.
 
     Raises ValueError where two of them differ in what one name stands for: then they are not of one plan.
     """
-    ordered = tuple(sorted(built, key=lambda item: item.action))
+    ordered = tuple(sorted(built, key=lambda item: item.action.id))
     return Materials(
         recipe=recipe,
         built=ordered,
         models=_by_name(model for item in ordered for model in _models(item)),
         toolchains=_by_name(
-            _with_all_libraries(
-                [*map(_toolchain, ordered), *(_toolchain(item) for built in ordered for item in built.preparations)]
-            )
+            _with_all_libraries([_toolchain(item) for built in ordered for item in (built, *preparations_of(built))])
         ),
         assets=tuple(sorted(set(assets))),
     )
@@ -252,17 +173,16 @@ def _by_name(items: Iterable[_Named]) -> dict[str, _Named]:
     return dict(sorted(found.items()))
 
 
-def _models(built: Built) -> Iterator[SourceMaterial]:
-    for member in built.document["members"]:
-        name = member["name"]
+def _models(built: Made) -> Iterator[SourceMaterial]:
+    for member, listed in zip(built.group.members, built.document["members"], strict=True):
         # A model that was prepared is known by what the recipe has of it.
-        begins = built.prepared[name][0].source if built.prepared.get(name) else member
-        external = begins["external"]
-        folder = built.data_folders.get(name)
+        prepared = built.prepared(member.name)
+        begins = prepared[0].begins if prepared else listed
+        path, folder = member.model.path, member.data_folder
         # A file beside which the data would lie in that folder.
-        beside = built.models[name] if folder is None else posixpath.join(folder, "graph")
-        data = (_source(beside, location, digest) for location, digest in external.items())
-        yield SourceMaterial(built.model_of(name), _source(built.models[name], None, begins["graph"]), tuple(sorted(data)))
+        beside = path if folder is None else posixpath.join(folder, "graph")
+        data = (_source(beside, location, digest) for location, digest in begins["external"].items())
+        yield SourceMaterial(member.model.name, _source(path, None, begins["graph"]), tuple(sorted(data)))
 
 
 def _source(path: str, location: str | None, sha256: str) -> InputFile:
@@ -292,11 +212,11 @@ def _with_all_libraries(toolchains: Sequence[ToolchainMaterial]) -> Iterator[Too
         yield replace(toolchain, libraries=tuple(sorted(used)))
 
 
-def _toolchain(built: Built | Prepared) -> ToolchainMaterial:
+def _toolchain(item: Made) -> ToolchainMaterial:
     # What it has of the host beside that, such as the CPU, is in the action key.
-    document = built.document["toolchain"]
+    document = item.document["toolchain"]
     return ToolchainMaterial(
-        name=built.toolchain,
+        name=toolchain_of(item),
         python=document["python"],
         platform=document["platform"],
         packages=tuple(sorted(Distribution(name, version) for name, version in document["distributions"].items())),

@@ -15,7 +15,8 @@ from typing import Any
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
-from epbuild.output.materials import Built, Distribution, InputFile, Materials
+from epbuild.output.materials import Distribution, InputFile, Materials, toolchain_of
+from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -64,15 +65,12 @@ def statement(
                     {
                         "recipe": {"name": materials.recipe.name, "file": materials.recipe.files[0].name},
                         "output": output,
-                        "preparations": [item.asked for item in materials.preparations],
+                        "preparations": [_preparation(item) for item in materials.preparations],
                         "builds": [_build(built, materials) for built in materials.built],
                     }
                 ),
                 "internalParameters": {
-                    "actions": {
-                        **{item.action: item.key for item in materials.preparations},
-                        **{built.action: built.key for built in materials.built},
-                    },
+                    "actions": {item.action.id: item.key for item in (*materials.preparations, *materials.built)},
                     "toolchains": {
                         toolchain.name: {"python": toolchain.python, "platform": toolchain.platform}
                         for toolchain in materials.toolchains.values()
@@ -99,22 +97,29 @@ def is_statement_about(file: Path, name: str) -> bool:
         return False
 
 
-def _build(built: Built, materials: Materials) -> dict[str, Any]:
+def _preparation(item: Made) -> dict[str, Any]:
+    """What a preparation did, in the words of the recipe."""
+    asked = item.document["prepare"]
+    known = {name: asked[name] for name in sorted(asked) if name != "option_files"}
+    return {"step": item.action.id, "toolchain": toolchain_of(item), **known}
+
+
+def _build(built: Made, materials: Materials) -> dict[str, Any]:
     """A session group in the words of the recipe: what the document behind its key has, less what digests name better."""
-    document = built.document
+    group, document = built.group, built.document
     return _set(
         {
-            "step": built.action,
-            "group": built.group,
-            "target": built.target,
-            "toolchain": built.toolchain,
-            "reproducible": None if built.reproducible else "no",
+            "step": group.id,
+            "group": group.group,
+            "target": group.target.name,
+            "toolchain": toolchain_of(built),
+            "reproducible": None if group.reproducible else "no",
             "models": [
                 {
-                    **_member(member, built.model_of(member["name"]), materials),
-                    **_set({"prepared": [item.action for item in built.prepared.get(member["name"], ())]}),
+                    **_member(listed, member.model.name, materials),
+                    **_set({"prepared": [item.action.id for item in built.prepared(member.name)]}),
                 }
-                for member in document["members"]
+                for member, listed in zip(group.members, document["members"], strict=True)
             ],
             "eps": [_ep(ep) for ep in document["eps"]],
             **{name: document.get(name) for name in _GROUP},
@@ -145,7 +150,11 @@ def _dependencies(materials: Materials) -> Iterator[dict[str, Any]]:
         "recipe": materials.recipe.files,
         "model": (model.graph for model in models),
         "external-data": (data for model in models for data in model.data),
-        "preparation-file": (file for item in materials.preparations for file in item.files),
+        "preparation-file": (
+            InputFile(name.partition("/")[2], digest)
+            for item in materials.preparations
+            for name, digest in item.document["staged"].items()
+        ),
         "option-file": materials.option_files,
         "asset": materials.assets,
         "library": (library for toolchain in materials.toolchains.values() for library in toolchain.libraries),

@@ -40,6 +40,13 @@ class Made:
             made = made.needed[0] if made.needed else None
         return tuple(reversed(found))
 
+    @property
+    def begins(self) -> Mapping[str, Any]:
+        """Of a preparation: the digests of what it began with, and the sizes that this was given."""
+        begins: Mapping[str, Any]
+        [begins] = self.document["source"].values()
+        return begins
+
     def artifacts(self) -> Iterator[tuple[str, str, int]]:
         """The name, the digest and the size in bytes of each of its files."""
         for name, blob in self.result["artifacts"].items():
@@ -58,8 +65,7 @@ def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
     """What manifests record of preparations, in order: what they began with, and what each did, the same for the same work."""
     if not made:
         return {}
-    begins: Mapping[str, Any]
-    [begins] = made[0].document["source"].values()
+    begins = made[0].begins
     sizes = {"sizes": begins["inputs"]} if "inputs" in begins else {}
     return {
         "prepared": {

@@ -12,12 +12,13 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from hypothesis import given
 from hypothesis import strategies as st
-from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart
+from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, quickstart, with_source
 
 from epbuild.archive.artifact import Artifact
 from epbuild.output.bom import BomModel, base_models, bill, compiled_models
 from epbuild.output.manifest import ManifestModel
-from epbuild.output.materials import Built, gather
+from epbuild.output.materials import gather
+from epbuild.plan.made import Made
 
 OFFICIAL = JsonStrictValidator(SchemaVersion.V1_6)
 NAME = "quickstart.ortpackage"
@@ -35,7 +36,7 @@ def models() -> list[BomModel]:
 def made(
     emitted: Iterable[BomModel] | None = None,
     contents: Iterable[Artifact] | None = None,
-    built: Iterable[Built] | None = None,
+    built: Iterable[Made] | None = None,
 ) -> dict[str, Any]:
     output = quickstart()
     text = bill(
@@ -96,7 +97,7 @@ def test_each_model_tells_what_it_was_compiled_for() -> None:
     assert (found["epbuild:group"], found["epbuild:target"]) == ("decoder", "snapdragon-SM8750")
     assert found["epbuild:ep"] == "QNNExecutionProvider"
     assert found["epbuild:compatibility:QNNExecutionProvider"] == "v2:6:2.51.0"
-    assert found["epbuild:action-key"] == next(item.key for item in quickstart().built if item.action == DECODER)
+    assert found["epbuild:action-key"] == next(item.key for item in quickstart().built if item.action.id == DECODER)
 
 
 def test_dimensions_that_are_not_known_are_told_as_such() -> None:
@@ -133,17 +134,15 @@ def test_the_toolchain_leads_to_its_packages_and_libraries_none_of_which_is_ship
 
 def test_source_models_are_there_with_their_digests() -> None:
     found = components(made())["model:classifier"]
-    (member,) = next(item for item in quickstart().built if item.action == CLASSIFIER).document["members"]
+    (member,) = next(item for item in quickstart().built if item.action.id == CLASSIFIER).document["members"]
     assert found["type"] == "machine-learning-model"
     assert found["hashes"] == [{"alg": "SHA-256", "content": member["graph"]}]
     assert facts(found)["epbuild:path"] == "models/classifier/classifier.onnx"
 
 
 def test_a_remote_source_says_where_it_can_be_had() -> None:
-    built = [
-        replace(item, models={**item.models, "classifier": "https://models.example.com/net.onnx?token=secret"})
-        for item in quickstart().built
-    ]
+    address = "https://models.example.com/net.onnx?token=secret"
+    built = [with_source(item, address) if item.action.id == CLASSIFIER else item for item in quickstart().built]
     found = components(made(built=built))["model:classifier"]
     assert found["externalReferences"] == [{"type": "distribution", "url": "https://models.example.com/net.onnx"}]
 
@@ -199,7 +198,7 @@ def test_a_merged_model_is_made_of_all_its_members() -> None:
 def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> None:
     built = [
         replace(item, document={**item.document, "session_files": {"ep.config": "0c" * 32}})
-        if item.action == CLASSIFIER
+        if item.action.id == CLASSIFIER
         else item
         for item in quickstart().built
     ]
@@ -209,7 +208,7 @@ def test_the_files_of_options_are_needed_by_what_was_compiled_with_them() -> Non
 
 
 @given(st.permutations(quickstart().built), st.permutations(models()), st.permutations(quickstart().contents))
-def test_what_has_no_order_does_not_change_it(built: list[Built], emitted: list[BomModel], contents: list[Artifact]) -> None:
+def test_what_has_no_order_does_not_change_it(built: list[Made], emitted: list[BomModel], contents: list[Artifact]) -> None:
     output = quickstart()
     expected = bill(gather(output.recipe, output.built), models(), output.contents, name=NAME).data
     assert bill(gather(output.recipe, built), emitted, contents, name=NAME).data == expected

@@ -24,15 +24,16 @@ from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
 from in_toto_attestation.v1.statement import Statement
-from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, quickstart, sha256
+from outputs_of_quickstart import CLASSIFIER, CPU, DECODER, LIBRARY, RECIPE, quickstart, sha256, with_source
 from packageurl import PackageURL
 
 from epbuild import __version__
 from epbuild.commands.plan import Request, survey
 from epbuild.commands.run import run
 from epbuild.engine.events import NoProgress
-from epbuild.output.materials import Built, Distribution, InputFile, Materials, RecipeFiles, gather, recipe_file
+from epbuild.output.materials import Distribution, InputFile, Materials, RecipeFiles, gather, recipe_file
 from epbuild.output.provenance import Subject, statement
+from epbuild.plan.made import Made
 
 MODELS = RECIPE.parent / "models"
 SUBJECTS = (Subject("prefill_ctx.onnx", "01" * 32), Subject("prefill_qnn.bin", "03" * 32))
@@ -63,14 +64,14 @@ def dependencies(found: Materials | None = None) -> dict[tuple[str, str], dict[s
     return by_name
 
 
-def with_member(built: Built, index: int, **changes: Any) -> Built:
+def with_member(built: Made, index: int, **changes: Any) -> Made:
     members = copy.deepcopy(list(built.document["members"]))
     members[index].update(changes)
     return replace(built, document={**built.document, "members": members})
 
 
-def built(action: str) -> Built:
-    return next(item for item in quickstart().built if item.action == action)
+def built(action: str) -> Made:
+    return next(item for item in quickstart().built if item.action.id == action)
 
 
 def assert_official(text: bytes) -> None:
@@ -156,13 +157,13 @@ def test_a_device_that_the_recipe_asks_for_is_a_parameter() -> None:
 def test_it_leads_to_the_actions_and_to_the_builder() -> None:
     read = document()["predicate"]
     actions = read["buildDefinition"]["internalParameters"]["actions"]
-    assert actions == {item.action: item.key for item in quickstart().built}
+    assert actions == {item.action.id: item.key for item in quickstart().built}
     assert read["runDetails"]["metadata"] == {"invocationId": INVOCATION}
     assert read["runDetails"]["builder"]["id"] == f"pkg:pypi/epbuild@{__version__}"
 
 
 @given(st.permutations(quickstart().built), st.permutations(SUBJECTS), st.booleans())
-def test_what_has_no_order_does_not_change_it(built: list[Built], subjects: list[Subject], reverse: bool) -> None:
+def test_what_has_no_order_does_not_change_it(built: list[Made], subjects: list[Subject], reverse: bool) -> None:
     turned = [replace(item, document=_turned(item.document) if reverse else item.document) for item in built]
     found = gather(quickstart().recipe, turned)
     assert statement(found, subjects, invocation=INVOCATION).data == statement(materials(), SUBJECTS, invocation=INVOCATION).data
@@ -203,7 +204,7 @@ def test_the_cpu_of_the_host_is_not_told_though_a_key_may_depend_on_it() -> None
 
 @pytest.mark.parametrize("path", ["/home/someone/models/net.onnx", r"C:\Users\someone\models\net.onnx"])
 def test_where_a_folder_lies_on_one_machine_is_not_told(path: str) -> None:
-    item = replace(with_member(built(CLASSIFIER), 0, external={"net.bin": "0b" * 32}), models={"classifier": path})
+    item = with_source(with_member(built(CLASSIFIER), 0, external={"net.bin": "0b" * 32}), path)
     found = gather(quickstart().recipe, [item])
     assert {("model", "net.onnx"), ("external-data", "net.bin")} <= dependencies(found).keys()
     assert b"someone" not in statement(found, SUBJECTS, invocation=INVOCATION).data
@@ -223,7 +224,7 @@ def test_where_a_folder_lies_on_one_machine_is_not_told(path: str) -> None:
     ],
 )
 def test_a_remote_model_is_named_by_its_address_without_what_may_be_secret(path: str, graph: str, data: str) -> None:
-    item = replace(with_member(built(CLASSIFIER), 0, external={"parts/net.bin": "0b" * 32}), models={"classifier": path})
+    item = with_source(with_member(built(CLASSIFIER), 0, external={"parts/net.bin": "0b" * 32}), path)
     found = gather(quickstart().recipe, [item])
     assert dependencies(found)["model", "net.onnx"]["uri"] == graph
     assert dependencies(found)["external-data", "parts/net.bin"]["uri"] == data
@@ -232,14 +233,16 @@ def test_a_remote_model_is_named_by_its_address_without_what_may_be_secret(path:
 
 
 def test_a_model_of_a_package_keeps_its_name() -> None:
-    item = replace(built(CLASSIFIER), models={"classifier": "package:onnx/backend/light.onnx"})
+    item = with_source(built(CLASSIFIER), "package:onnx/backend/light.onnx")
     assert ("model", "package:onnx/backend/light.onnx") in dependencies(gather(quickstart().recipe, [item]))
 
 
 def test_toolchains_are_told_apart_and_what_they_have_in_common_is_named_once() -> None:
     other = built(CLASSIFIER)
     toolchain = {**other.document["toolchain"], "distributions": {"numpy": "2.4.6", "onnxruntime-openvino": "1.24.1"}}
-    other = replace(other, toolchain="openvino", document={**other.document, "toolchain": toolchain})
+    target = replace(other.group.target, toolchain=replace(other.group.target.toolchain, name="openvino"))
+    group = replace(other.group, target=target)
+    other = replace(other, action=group, document={**other.document, "toolchain": toolchain})
     found = gather(quickstart().recipe, [built(DECODER), other])
     assert definition(found)["internalParameters"]["toolchains"].keys() == {"openvino", "qnn"}
     packages = {item["uri"] for (kind, _), item in dependencies(found).items() if kind == "package"}
@@ -247,7 +250,8 @@ def test_toolchains_are_told_apart_and_what_they_have_in_common_is_named_once() 
 
 
 def test_session_groups_that_do_not_belong_together_are_refused() -> None:
-    other = replace(with_member(built(CLASSIFIER), 0, graph="ee" * 32), action="compile:classifier/other/classifier")
+    other = with_member(built(CLASSIFIER), 0, graph="ee" * 32)
+    other = replace(other, action=replace(other.group, steps=("compile:classifier/other/classifier",)))
     with pytest.raises(ValueError, match="different things by 'classifier'"):
         gather(quickstart().recipe, [built(CLASSIFIER), other])
 
@@ -295,19 +299,7 @@ def _built_in(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> byt
     request = Request(recipe, selection=("emit:classifier/snapdragon-SM8750/*",))
     assert run(request, NoProgress()) == 0
     made = [status.made for status in survey(request).actions.values() if status.made is not None]
-    built = [
-        Built(
-            action=item.group.id,
-            key=item.key,
-            document=item.document,
-            group=item.group.group,
-            target=item.group.target.name,
-            toolchain=item.group.target.toolchain.name,
-            models={member.name: member.model.path for member in item.group.members},
-        )
-        for item in made
-    ]
     (output,) = {path.parent for path in folder.rglob("dist/**/*") if path.is_file()}
     subjects = [Subject(path.name, sha256(path)) for path in output.iterdir()]
-    found = gather(RecipeFiles("quickstart", (recipe_file(recipe, folder, sha256(recipe)),)), built)
+    found = gather(RecipeFiles("quickstart", (recipe_file(recipe, folder, sha256(recipe)),)), made)
     return statement(found, subjects, invocation=made[0].key).data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 from epbuild.archive.artifact import Artifact
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.manifest import ManifestModel
-from epbuild.output.materials import Built, RecipeFiles, recipe_file
+from epbuild.output.materials import RecipeFiles, recipe_file
 from epbuild.plan.key import action_key
+from epbuild.plan.made import Made
 from epbuild.plan.planner import make_plan
 from epbuild.plan.request import CompileRequest
 from epbuild.plan.steps import SessionGroup
@@ -41,7 +42,7 @@ class Output:
     """What a package of the quickstart's decoder and classifier for one SoC would be told of."""
 
     recipe: RecipeFiles
-    built: tuple[Built, ...]
+    built: tuple[Made, ...]
     models: dict[str, tuple[ManifestModel, ...]]
     """By the action that made them."""
     contents: tuple[Artifact, ...]
@@ -79,18 +80,16 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _built(group: SessionGroup) -> Built:
+def _built(group: SessionGroup) -> Made:
     digests = {path: sha256(path) for path in group.files}
     document = CompileRequest.of(group, digests, FINGERPRINT.document(MODULES, host=True)).keyed
-    return Built(
-        action=group.id,
-        key=action_key(document),
-        document=document,
-        group=group.group,
-        target=group.target.name,
-        toolchain=group.target.toolchain.name,
-        models={member.name: member.model.path for member in group.members},
-    )
+    return Made(group, action_key(document), document, {})
+
+
+def with_source(built: Made, path: str) -> Made:
+    """A session group whose models the recipe has at `path`."""
+    members = tuple(replace(member, model=replace(member.model, path=path)) for member in built.group.members)
+    return replace(built, action=replace(built.group, members=members))
 
 
 def _listed(group: SessionGroup, name: str, key: str, binary: str) -> ManifestModel:
