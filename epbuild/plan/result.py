@@ -162,29 +162,42 @@ class PreparationResult(ActionResult):
 
 
 @dataclass(frozen=True)
-class FigureRow:
-    """The figures of one output of a member, and what they are from."""
+class Figures:
+    """What one output of a model comes to. None: not defined, or no finite number."""
 
-    member: str
     output: str
     kind: str
-    evidence: str
-    on: str
-    reference: str
-    at: str
+    """`float`; `steps`: integers of 8 and 16 bits, which are taken for quantised values; `exact`: what has to be equal."""
     bits: int
+    """Of an element."""
     samples: int
     elements: int
-    undefined: int
-    lost: int
     cosine: float | None
     snr_db: float | None
     max_abs: float | None
     max_rel: float | None
     top1: float | None
     largest: float
+    """The largest finite magnitude that is expected."""
     largest_got: float
+    """The largest finite magnitude that came out."""
     constant: bool
+    """Whether the same number is expected everywhere, of more than one."""
+    undefined: int
+    """How many of the expected elements are not a number, or infinite."""
+    lost: int
+    """How many of those that came out are, where a number is expected."""
+
+
+@dataclass(frozen=True)
+class FigureRow(Figures):
+    """The figures of one output of a member, and what they are from."""
+
+    member: str
+    evidence: str
+    on: str
+    reference: str
+    at: str
     quantised: bool
     unshared: bool
     worst: str | None
@@ -204,6 +217,10 @@ class VerificationResult(ActionResult):
 
     figures: tuple[FigureRow, ...]
     unjudged: tuple[UnjudgedMember, ...]
+
+    def unjudged_member(self, name: str) -> UnjudgedMember | None:
+        """A member by its name, if it could not be judged."""
+        return next((item for item in self.unjudged if item.member == name), None)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, StepFailed, StepFinished
 from epbuild.report.amounts import amount
+from epbuild.report.listener import Listener
 from epbuild.report.table import Table, code, written
 from epbuild.report.terminal import coloured, painted
 
@@ -171,17 +172,11 @@ def _accuracy(row: ModelCovered) -> str:
     return ", ".join(_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
 
 
-class CoverageProgress:
+class CoverageProgress(Listener):
     """Takes the events of a build of which the table alone goes to standard output: each step that ends is a line on standard error."""
 
     def __init__(self, found: CoverageList) -> None:
         self._found = found
-
-    def __enter__(self) -> CoverageProgress:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        sys.stderr.flush()
 
     def report(self, event: Event, /) -> None:
         self._found.report(event)

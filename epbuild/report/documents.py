@@ -15,6 +15,7 @@ from typing import Any
 
 from epbuild.core.errors import Argument, Location, Position, Problem
 from epbuild.engine.events import Event
+from epbuild.report.listener import Listener
 from epbuild.survey.status import Survey
 
 FORMAT = 1
@@ -67,23 +68,14 @@ def print_json(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
-class JsonLines:
+class JsonLines(Listener):
     """A listener that writes each event as one line of JSON on standard output."""
 
-    def __enter__(self) -> JsonLines:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        sys.stdout.flush()
-
     def report(self, event: Event, /) -> None:
-        document = {"event": _event_name(event), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+        document = {"event": name, "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
         sys.stdout.write(json.dumps(document) + "\n")
         sys.stdout.flush()
-
-
-def _event_name(event: Event) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
 
 
 def _plain(value: Any) -> Any:

@@ -8,8 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from epbuild.commands.events import (
     ComparisonFinished,
@@ -38,6 +37,7 @@ from epbuild.report.amounts import amount
 from epbuild.report.changes import ChangeReport
 from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
+from epbuild.report.listener import Listener
 from epbuild.report.problems import print_problems
 from epbuild.report.terminal import coloured, painted, print_line, under_github_actions
 from epbuild.survey.snapshot import nothing_to_do
@@ -67,114 +67,27 @@ _LABEL = re.compile(rf"(\[ *\d+/\d+\] )?({'|'.join(_COLOURS)})\b")
 _LABEL_WIDTH = max(map(len, _COLOURS))
 
 
-class PlainLines:
-    """One line for each step, model or toolchain that ended, and a sign of life for what takes long: for logs and pipes."""
+class _BuildLines(Listener):
+    """What is shown of each event, whatever displays it."""
 
     def __init__(self) -> None:
-        self._running: dict[str, tuple[float, str]] = {}
-        self._lock = threading.Lock()
-        self._over = threading.Event()
         self._ending = LastLines()
-        self._pulse = threading.Thread(target=self._beat, daemon=True)
-
-    def __enter__(self) -> PlainLines:
-        self._pulse.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._over.set()
-        self._pulse.join()
-
-    def report(self, event: Event, /) -> None:
-        with self._lock:
-            self._ending.report(event)
-            self._hear(event)
-
-    def _hear(self, event: Event) -> None:
-        match event:
-            case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
-                _print(f"{todo} of {steps} steps to do{_time_left(left)}")
-            case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
-                self._runs(name, text)
-            case Fetching(model):
-                self._runs(model, _arriving(event))
-            case (
-                ToolchainReady(name)
-                | ToolchainLocked(name)
-                | Fetched(name)
-                | StepFinished(name)
-                | StepFailed(name)
-                | OutputRemoved(name)
-            ):
-                self._running.pop(name, None)
-                _print_end(event)
-            case StepCompared(name):
-                self._running.pop(name, None)
-                _print_end(event)
-            case ComparisonStarted(groups, left):
-                _print(f"{groups} to make again and compare{_time_left(left)}")
-            case ComparisonFinished():
-                _print(comparison_summary(event))
-            case Warned(problem):
-                print_problems([problem], "warning")
-            case RunFinished():
-                for line in self._ending.lines(event):
-                    print_line(line)
-                sys.stdout.flush()
-
-    def _runs(self, name: str, text: str) -> None:
-        started = self._running.get(name, (time.monotonic(), ""))[0]
-        self._running[name] = (started, text)
-
-    def _beat(self) -> None:
-        # When the reader of our output has gone, the next event shows it where it can be dealt with.
-        with contextlib.suppress(OSError):
-            while not self._over.wait(HEARTBEAT_SECONDS):
-                self._print_running()
-
-    def _print_running(self) -> None:
-        with self._lock:
-            for step, (started, text) in self._running.items():
-                _print(f"{'...':<{_LABEL_WIDTH}}  {step}  {time.monotonic() - started:.0f} s: {text[:_LONGEST_WORDS]}")
-
-
-class LiveRows:
-    """How far the build is, and a row for each step at work with the time it takes; what ended scrolls away above them."""
-
-    def __init__(self) -> None:
-        self._rows: Rows | None = None
-        self._progress: Completion | None = None
-        self._noun = "step"
-        self._ending = LastLines()
-
-    def __enter__(self) -> LiveRows:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._close()
 
     def report(self, event: Event, /) -> None:
         self._ending.report(event)
         match event:
-            case RunStarted(todo=todo, seconds_left=left) if todo:
-                self._count(Completion(0, todo, left))
-            case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
-                self._row(name, text)
-            case Fetching(name):
-                self._row(name, _arriving(event))
-            case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name) | OutputRemoved(name):
-                self._drop(name)
-                self._print_end(event)
-            case StepFinished(name) | StepFailed(name):
-                self._drop(name)
-                self._print_end(event)
-                self._count(event.progress)
+            case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
+                self._begin(Completion(0, todo, left), "step", f"{todo} of {steps} steps to do{_time_left(left)}")
             case ComparisonStarted(groups, left):
-                self._noun = "comparison"
-                self._count(Completion(0, groups, left))
-            case StepCompared(name):
-                self._drop(name)
-                self._print_end(event)
+                self._begin(Completion(0, groups, left), "comparison", f"{groups} to make again and compare{_time_left(left)}")
+            case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
+                self._show(name, text)
+            case Fetching(name):
+                self._show(name, _arriving(event))
+            case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name) | OutputRemoved(name):
+                self._end(name, event)
+            case StepFinished(name) | StepFailed(name) | StepCompared(name):
+                self._end(name, event)
                 self._count(event.progress)
             case ComparisonFinished():
                 self._print(comparison_summary(event))
@@ -184,6 +97,100 @@ class LiveRows:
                 self._close()
                 for line in self._ending.lines(event):
                     print_line(line)
+                sys.stdout.flush()
+
+    def _end(self, name: str, event: Event) -> None:
+        self._drop(name)
+        for line in end_lines(event):
+            self._print(line)
+        print_end_problems(event)
+
+    def _begin(self, progress: Completion, noun: str, text: str) -> None:
+        """So many of something are to do."""
+
+    def _count(self, progress: Completion | None) -> None:
+        """How far that is."""
+
+    def _show(self, name: str, text: str) -> None:
+        """What is done for something at work."""
+
+    def _drop(self, name: str) -> None:
+        """Something is not at work any more."""
+
+    def _print(self, text: str) -> None:
+        """A line that stays."""
+
+    def _close(self) -> None:
+        """Nothing is at work any more."""
+
+
+class PlainLines(_BuildLines):
+    """One line for each step, model or toolchain that ended, and a sign of life for what takes long: for logs and pipes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: dict[str, tuple[float, str]] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._pulse.start()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._over.set()
+        self._pulse.join()
+
+    def report(self, event: Event, /) -> None:
+        with self._lock:
+            super().report(event)
+
+    def _begin(self, progress: Completion, noun: str, text: str) -> None:
+        self._print(text)
+
+    def _show(self, name: str, text: str) -> None:
+        started = self._running.get(name, (time.monotonic(), ""))[0]
+        self._running[name] = (started, text)
+
+    def _drop(self, name: str) -> None:
+        self._running.pop(name, None)
+
+    def _print(self, text: str) -> None:
+        print_line(_painted(text))
+        sys.stdout.flush()
+
+    def _beat(self) -> None:
+        # When the reader of our output has gone, the next event shows it where it can be dealt with.
+        with contextlib.suppress(OSError):
+            while not self._over.wait(HEARTBEAT_SECONDS):
+                with self._lock:
+                    for step, (started, text) in self._running.items():
+                        took = time.monotonic() - started
+                        self._print(f"{'...':<{_LABEL_WIDTH}}  {step}  {took:.0f} s: {text[:_LONGEST_WORDS]}")
+
+
+class LiveRows(_BuildLines):
+    """How far the build is, and a row for each step at work with the time it takes; what ended scrolls away above them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: Rows | None = None
+        self._progress: Completion | None = None
+        self._noun = "step"
+
+    def __exit__(self, *ended: object) -> None:
+        self._close()
+
+    def _begin(self, progress: Completion, noun: str, text: str) -> None:
+        self._noun = noun
+        self._count(progress)
+
+    def _count(self, progress: Completion | None) -> None:
+        if progress is not None:
+            self._progress = progress
+            if self._rows is not None:
+                self._rows.count(progress, self._noun)
 
     def _open(self) -> Rows:
         if self._rows is None:
@@ -194,23 +201,12 @@ class LiveRows:
             self._count(self._progress)
         return self._rows
 
-    def _count(self, progress: Completion | None) -> None:
-        if progress is not None:
-            self._progress = progress
-            if self._rows is not None:
-                self._rows.count(progress, self._noun)
-
-    def _row(self, name: str, words: str) -> None:
-        self._open().show(name, words)
+    def _show(self, name: str, text: str) -> None:
+        self._open().show(name, text)
 
     def _drop(self, name: str) -> None:
         if self._rows is not None:
             self._rows.drop(name)
-
-    def _print_end(self, event: Event) -> None:
-        for line in end_lines(event):
-            self._print(line)
-        print_end_problems(event)
 
     def _print(self, text: str) -> None:
         self._open().print(_painted(text))
@@ -351,14 +347,3 @@ def _painted(text: str) -> str:
 
 def _arriving(event: Fetching) -> str:
     return f"fetching {amount(event.done)}" + (f" of {amount(event.total)}" if event.total else "")
-
-
-def _print_end(event: Event) -> None:
-    for line in end_lines(event):
-        _print(line)
-    print_end_problems(event)
-
-
-def _print(text: str) -> None:
-    print_line(_painted(text))
-    sys.stdout.flush()

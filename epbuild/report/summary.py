@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from epbuild.commands.events import OutputRemoved, StepCompared
 from epbuild.core.errors import EpbuildError, Problem
@@ -16,11 +16,11 @@ from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, St
 from epbuild.publish.events import OutputCompared
 from epbuild.report.amounts import amount
 from epbuild.report.changes import Sizes
-from epbuild.report.coverage import CoverageList, CoverageProgress
-from epbuild.report.documents import JsonLines
+from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
+from epbuild.report.listener import Listener
 from epbuild.report.problems import print_problems
-from epbuild.report.progress import LiveRows, PlainLines, summary
+from epbuild.report.progress import summary
 from epbuild.report.table import Table, code, written
 
 _MOST_BYTES = 1 << 20
@@ -30,22 +30,23 @@ _LONGEST_REASON = 2000
 _MOST_STEPS = 20
 
 
-class WithStepSummary:
+class WithStepSummary(Listener):
     """A listener that hands every event to another one, and in the end appends tables to the summary of the workflow's step."""
 
-    def __init__(self, listener: JsonLines | LiveRows | PlainLines | CoverageProgress, path: Path) -> None:
+    def __init__(self, listener: Listener, path: Path) -> None:
         self._listener = listener
         self._path = path
         self._summary = StepSummary()
 
-    def __enter__(self) -> WithStepSummary:
+    def __enter__(self) -> Self:
         self._listener.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._listener.__exit__(kind, error, trace)
-        if isinstance(error, EpbuildError):
-            self._append(self._summary.ended_by(error))
+    def __exit__(self, *ended: object) -> None:
+        self._listener.__exit__(*ended)
+        for error in ended:
+            if isinstance(error, EpbuildError):
+                self._append(self._summary.ended_by(error))
 
     def report(self, event: Event, /) -> None:
         self._listener.report(event)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId, VerifyError
+from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, VerifyError
+from epbuild.core.typed_json import to_json
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.result import ArtifactBlob, FigureRow, Measurements, UnjudgedMember, VerificationResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember, Compiled, Verification
 from epbuild.toolchain.execution import Execution, Workplace
@@ -22,7 +24,7 @@ from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples
 from epbuild.verify.live.judging import not_judged_here
 from epbuild.verify.live.metrics import DifferentOutput
 from epbuild.verify.live.model import RunnableSource, other_values
-from epbuild.verify.live.runs import ReferenceRun, measure, run_reference
+from epbuild.verify.live.runs import ReferenceRun, measure, outputs_of, run_reference
 from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, run_models
 
 
@@ -43,25 +45,14 @@ class NumbersMaker:
         """Nothing can be known before it runs."""
 
     def make(self, action: Verification, execution: Execution) -> dict[str, Any]:
-        return _Check(action, execution, self._alone).result()
+        result: dict[str, Any] = to_json(_Check(action, execution, self._alone).result())
+        return result
 
     def finish(self, action: Verification, result: Mapping[str, Any], work: Workplace) -> Iterator[Mapping[str, Any]]:
         return iter(())
 
     def remake(self, action: Verification, execution: Execution) -> Mapping[str, Path]:
         return {}
-
-
-@dataclass(frozen=True)
-class _ComparedMember:
-    """A member that is run: what it is compared with, and the outputs of that."""
-
-    checked: CheckedMember
-    source: RunnableSource
-    kind: str
-    """`source` or `prepared`."""
-    quantised: bool
-    reference: ReferenceRun
 
 
 class _Check:
@@ -74,10 +65,10 @@ class _Check:
         self._session = session_of(action.target, execution.environment, action.custom_ops, action.timeout)
         self._logs: list[Path] = []
         self._peaks: list[int] = []
-        self._figures: list[dict[str, Any]] = []
-        self._unjudged: list[dict[str, str]] = []
+        self._figures: list[FigureRow] = []
+        self._unjudged: list[UnjudgedMember] = []
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> VerificationResult:
         """The figures, and what is kept beside them. Raises EpbuildError, and Cancelled."""
         begin = time.monotonic()
         try:
@@ -88,68 +79,57 @@ class _Check:
         self._execution.recheck()
         for item in self._unjudged:
             # What another machine can judge must not be in the store as something that nobody can.
-            if self._action.of(item["member"]).must_be_judged:
-                raise VerifyError(not_judged_here(self._action, item["member"], item["reason"]))
+            if self._action.of(item.member).must_be_judged:
+                raise VerifyError(not_judged_here(self._action, item))
         log = self._execution.store.add(self._execution.log)
-        return {
-            "artifacts": {},
-            "figures": self._figures,
-            "unjudged": self._unjudged,
-            "log": {"digest": log.digest, "size": log.size},
-            "measured": {
-                "seconds": round(time.monotonic() - begin, 3),
-                "members": {},
-                "peak_memory": max(self._peaks, default=None),
-            },
-        }
+        measured = Measurements(round(time.monotonic() - begin, 3), {}, max(self._peaks, default=None))
+        return VerificationResult({}, ArtifactBlob(log.digest, log.size), measured, tuple(self._figures), tuple(self._unjudged))
 
     def _run(self, built: Compiled, place: Path) -> None:
         """Find the figures of the members of one session group that are checked."""
         for name, digest in built.artifacts.items():
             self._execution.store.materialise(digest, place / "compiled" / name)
         files = {name: place / "compiled" / file for name, file in built.models.items()}
-        subjects = {
-            checked.name: self._subject(checked, built, files[checked.name], place / f"reference-{number}")
+        references = {
+            checked.name: self._reference(checked, built, files[checked.name], place / f"reference-{number}")
             for number, checked in enumerate(self._action.members)
             if checked.session == built.group.id
         }
-        loads = [
-            Load(name, file, feeds=subjects[name].reference.feeds if name in subjects else ()) for name, file in files.items()
-        ]
-        self._say(f"running {', '.join(subjects)} on {self._action.target.title}")
+        loads = [Load(name, file, feeds=references[name].feeds if name in references else ()) for name, file in files.items()]
+        self._say(f"running {', '.join(references)} on {self._action.target.title}")
         attempt = self._attempt(loads, self._session.sharing(share=True) if built.group.share else self._session, place / "run")
         if attempt.failure is None:
-            for name, subject in subjects.items():
-                self._compare(name, subject, attempt, unshared=False)
+            for name, reference in references.items():
+                self._compare(name, reference, attempt, unshared=False)
         elif not attempt.failure.cannot_load:
-            raise _failed(self._action, attempt.failure, self._execution)
+            raise self._failed(attempt.failure)
         elif built.group.share:
-            for number, (name, subject) in enumerate(subjects.items()):
-                self._run_alone(name, subject, built, place / f"alone-{number}")
+            for number, (name, reference) in enumerate(references.items()):
+                self._run_alone(name, reference, built, place / f"alone-{number}")
         else:
-            self._unjudged += [{"member": name, "reason": attempt.failure.message} for name in subjects]
+            self._unjudged += [UnjudgedMember(name, attempt.failure.message) for name in references]
 
-    def _run_alone(self, name: str, subject: _ComparedMember, built: Compiled, place: Path) -> None:
+    def _run_alone(self, name: str, reference: ReferenceRun, built: Compiled, place: Path) -> None:
         """The same of a member compiled un-shared, where what shares cannot be loaded."""
         self._say(f"compiling {name} un-shared, as what shares cannot be loaded here")
         place.mkdir(parents=True)
         own = self._execution.apart(place)
         self._logs.append(own.log)
+        member = _member(built, name)
         try:
-            self._compile_alone(built.group, _member(built, name), own)
+            self._compile_alone(built.group, member, own)
         except EpbuildError as error:
             raise type(error)(*(replace(problem, where=StepId(self._action.id)) for problem in error.problems)) from error
-        load = Load(name, place / _member(built, name).output, feeds=subject.reference.feeds)
-        attempt = self._attempt([load], self._session, place / "run")
+        attempt = self._attempt([Load(name, place / member.output, feeds=reference.feeds)], self._session, place / "run")
         if attempt.failure is None:
-            self._compare(name, subject, attempt, unshared=True)
+            self._compare(name, reference, attempt, unshared=True)
         elif attempt.failure.cannot_load:
-            self._unjudged.append({"member": name, "reason": attempt.failure.message})
+            self._unjudged.append(UnjudgedMember(name, attempt.failure.message))
         else:
-            raise _failed(self._action, attempt.failure, self._execution)
+            raise self._failed(attempt.failure)
 
-    def _subject(self, checked: CheckedMember, built: Compiled, compiled: Path, place: Path) -> _ComparedMember:
-        """A member with the outputs of what it is compared with."""
+    def _reference(self, checked: CheckedMember, built: Compiled, compiled: Path, place: Path) -> ReferenceRun:
+        """The outputs of what a member is compared with."""
         member = _member(built, checked.name)
         step = StepId(self._action.id)
         try:
@@ -169,26 +149,15 @@ class _Check:
                 f"the model '{checked.name}' cannot be compared with its source, which has other inputs or outputs: {others}"
             )
             raise VerifyError(Problem("EPB649", message, step, "Write `reference: prepared`, or leave `reference` out."))
-        self._say(
-            f"running {checked.name} on the CPU EP, for {len(samples)} sets of inputs"
-            if len(samples) > 1
-            else f"running {checked.name} on the CPU EP"
-        )
-        place.mkdir(parents=True)
+        several = f", for {len(samples)} sets of inputs" if len(samples) > 1 else ""
+        self._say(f"running {checked.name} on the CPU EP{several}")
         self._logs.append(place / "worker.log")
-        found = run_reference(
-            checked.name,
-            source.placed(place / "source"),
-            samples,
-            [value.name for value in inputs],
-            self._session,
-            place,
-            self._execution.cancelled,
-        )
+        names = [value.name for value in inputs]
+        found = run_reference(checked.name, source, samples, names, self._session, place, self._execution.cancelled)
         if isinstance(found, LoadFailure):
             message = f"there is nothing to compare '{checked.name}' with: the CPU EP cannot run its source: {found.message}"
             raise BuildError(Problem("EPB649", message, step, f"The whole log: {self._execution.shown_log}."))
-        return _ComparedMember(checked, source, checked.reference, source.is_quantised, found)
+        return found
 
     def _samples(self, checked: CheckedMember, source: RunnableSource, inputs: Sequence[Any]) -> list[Sample]:
         made = checked.made
@@ -197,28 +166,26 @@ class _Check:
         ranges = {name: bounds for name, bounds in made.ranges.items() if name in {value.name for value in inputs}}
         return made_samples(replace(made, ranges=ranges), inputs, source.sizes)
 
-    def _compare(self, name: str, subject: _ComparedMember, attempt: Attempt, *, unshared: bool) -> None:
-        outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == name]
+    def _compare(self, name: str, reference: ReferenceRun, attempt: Attempt, *, unshared: bool) -> None:
         try:
-            measured = measure(subject.reference, outputs)
+            measured = measure(reference, outputs_of(name, attempt))
         except DifferentOutput as error:
             message = f"the model '{name}' does not give what its source does: {error}"
             raise VerifyError(Problem("EPB646", message, StepId(self._action.id))) from error
-        samples = subject.reference.samples
-        for figures in measured.figures:
-            self._figures.append(
-                {
-                    "member": name,
-                    **figures.document,
-                    "evidence": "made" if subject.reference.made else "given",
-                    "on": f"for {samples[0].name}" if len(samples) == 1 else f"for {len(samples)} sets of inputs",
-                    "reference": subject.kind,
-                    "quantised": subject.quantised,
-                    "unshared": unshared,
-                    "worst": measured.worst.place if measured.worst is not None else None,
-                    "at": measured.at,
-                }
+        self._figures += [
+            FigureRow(
+                **asdict(figures),
+                member=name,
+                evidence=reference.evidence,
+                on=f"for {reference.on}",
+                reference=self._action.of(name).reference,
+                at=measured.at,
+                quantised=reference.source.is_quantised,
+                unshared=unshared,
+                worst=measured.worst.place if measured.worst is not None else None,
             )
+            for figures in measured.figures
+        ]
 
     def _attempt(self, loads: Sequence[Load], session: Session, scratch: Path) -> Attempt:
         scratch.mkdir(parents=True)
@@ -226,6 +193,13 @@ class _Check:
         attempt = run_models(loads, session, scratch, self._execution.cancelled)
         self._peaks += [report["peak_memory"] for report in attempt.of("finished") if report.get("peak_memory")]
         return attempt
+
+    def _failed(self, failure: LoadFailure) -> BuildError:
+        """That a compiled model could not be run, as a mistake of its own."""
+        subject = f"the model '{failure.model}' cannot be run" if failure.model is not None else "the models cannot be run"
+        message = f"{subject} on {self._action.target.title}: {failure.message}"
+        hint = f"The whole log: {self._execution.shown_log}."
+        return BuildError(Problem(failure.code, message, StepId(self._action.id), hint))
 
     def _say(self, text: str) -> None:
         self._execution.progress.report(StepOutput(self._action.id, text))
@@ -242,10 +216,3 @@ class _Check:
 
 def _member(built: Compiled, name: str) -> Member:
     return next(member for member in built.group.members if member.name == name)
-
-
-def _failed(action: Verification, failure: LoadFailure, execution: Execution) -> EnvironmentFailure | BuildError:
-    """That a compiled model could not be run, as a mistake of its own."""
-    subject = f"the model '{failure.model}' cannot be run" if failure.model is not None else "the models cannot be run"
-    message = f"{subject} on {action.target.title}: {failure.message}"
-    return BuildError(Problem(failure.code, message, StepId(action.id), f"The whole log: {execution.shown_log}."))

@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
-from epbuild.verify.findings import Finding, Outcome
-from epbuild.verify.live.comparison import Judged, OutputComparison
+from epbuild.verify.findings import Finding, Outcome, sentence
+from epbuild.verify.live.comparison import CompareModels, OutputComparison
 from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
 from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, run_models
@@ -90,7 +90,7 @@ def _findings(
     except CannotLoad as reason:
         for batch in batches:
             for _, model in batch.models:
-                yield Finding("load", artifact.shown(model.file), "skipped", _sentence(str(reason)))
+                yield Finding("load", artifact.shown(model.file), "skipped", sentence(str(reason)))
         return
     for batch in batches:
         with tempfile.TemporaryDirectory(prefix="epbuild-verify-", ignore_cleanup_errors=True) as folder:
@@ -119,10 +119,9 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
         return
     inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}
     document = artifact.manifest.document if artifact.manifest is not None else None
-    for judged in check.comparison.judge(
-        list(loads.values()), inputs, attempt.failure, session, check.sources, document, scratch
-    ):
-        yield _numbers_finding(judged, shown[judged.model])
+    comparing = CompareModels(check.comparison, session, check.sources, document, scratch)
+    for found in comparing.judge(list(loads.values()), inputs, attempt.failure):
+        yield replace(found, subject=shown[found.subject], message=sentence(found.message))
 
 
 def _batches(artifact: ArtifactFolder, names: Mapping[str, str]) -> Iterator[_Batch]:
@@ -166,8 +165,8 @@ def _load_findings(attempt: Attempt, shown: Mapping[str, str], session: Session,
 
 def _failed_load(failure: LoadFailure, subject: str, hint: str | None) -> Finding:
     if failure.cannot_load:
-        return Finding("load", subject, "skipped", _sentence(failure.message))
-    return Finding("load", subject, "failed", _sentence(failure.message), failure.code, hint)
+        return Finding("load", subject, "skipped", sentence(failure.message))
+    return Finding("load", subject, "failed", sentence(failure.message), failure.code, hint)
 
 
 def _versions(session: Session) -> str:
@@ -182,20 +181,9 @@ def _compatibility_findings(attempt: Attempt, shown: Mapping[str, str], loads: M
         subject, ep = shown[report["model"]], report["ep"]
         if report["answer"] is None:
             message = f"{ep} was asked whether it takes it on this machine, and did not answer: {report['reason']}"
-            yield Finding("compatibility", subject, "skipped", _sentence(message))
+            yield Finding("compatibility", subject, "skipped", sentence(message))
             continue
         outcome, words = _ANSWERS.get(report["answer"], ("skipped", f"{{ep}} answered with {report['answer']}, which is new."))
         message = words.format(ep=ep, device=attempt.devices or "this machine", written=loads[report["model"]].compatibility[ep])
         hint = "Take the variant for this device, or compile one." if outcome == "failed" else None
         yield Finding("compatibility", subject, outcome, message, "EPB645" if outcome == "failed" else None, hint)
-
-
-def _numbers_finding(judged: Judged, subject: str) -> Finding:
-    figures = tuple({"evidence": judged.evidence, **figures.document} for figures in judged.figures)
-    return Finding("numbers", subject, judged.outcome, _sentence(judged.message), judged.code, judged.hint, figures)
-
-
-def _sentence(text: str) -> str:
-    """A text with a capital letter, unless it begins with a name, and a full stop."""
-    begin = text[:1].upper() if text.partition(" ")[0].isalpha() else text[:1]
-    return f"{begin}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")

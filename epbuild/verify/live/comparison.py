@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
@@ -21,36 +21,21 @@ from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember
 from epbuild.recipe.model import MadeInputs
 from epbuild.toolchain.execution import Execution
-from epbuild.verify.findings import Outcome
+from epbuild.verify.findings import Finding, Outcome
 from epbuild.verify.live.action import Alone
 from epbuild.verify.live.inputs import BadInputs, NoInputs, Sample, made_samples, read_samples
-from epbuild.verify.live.metrics import DifferentOutput, Figures
+from epbuild.verify.live.metrics import DifferentOutput
 from epbuild.verify.live.model import RunnableSource
 from epbuild.verify.live.numbers import Tolerance, default_float, default_tolerance
-from epbuild.verify.live.runs import Measured, ReferenceRun, measure, run_reference
+from epbuild.verify.live.runs import Measured, ReferenceRun, measure, outputs_of, run_reference
 from epbuild.verify.live.source import NoSource, Sources
-from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, overall
+from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall
 from epbuild.verify.live.worker import Load, LoadFailure, Session, run_models
 
 if TYPE_CHECKING:
     import numpy as np
 
 _ELEMENTS = "Where that is what the target's precision comes to, allow it with --atol and --rtol, or judge by --metric."
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What became of the comparison of one model."""
-
-    model: str
-    outcome: Outcome
-    message: str
-    code: str | None = None
-    hint: str | None = None
-    figures: tuple[Figures, ...] = ()
-    """Of each output, where it was run."""
-    evidence: Literal["made", "given"] | None = None
-    """Whether it was run on inputs that were made up."""
 
 
 @dataclass(frozen=True)
@@ -69,73 +54,27 @@ class OutputComparison:
     alone: Alone | None = None
     """Compiles un-shared what cannot be loaded shared; None: that is skipped."""
 
-    def judge(
-        self,
-        loads: Sequence[Load],
-        inputs: Mapping[str, Sequence[ValueInfo]],
-        failed: LoadFailure | None,
-        session: Session,
-        sources: Sources,
-        document: Mapping[str, Any] | None,
-        scratch: Path,
-    ) -> Iterator[Judged]:
-        """Compare the models of one process; `failed` is how loading them failed. Each model is judged, whatever becomes of the others."""
-        group = sources.group(document, loads[0].name) if failed is not None and failed.cannot_load else None
-        alone = self.alone is not None and group is not None and group.share
-        if failed is not None and not alone:
-            yield from (self._unloaded(load, failed, group, sources) for load in loads)
-            return
-        references: dict[str, tuple[RunnableSource, ReferenceRun]] = {}
-        checked = {load.name: sources.checked(load.name, document) for load in loads}
-        asked = {} if self.asked != Thresholds() else {name: item.asked for name, item in checked.items() if item is not None}
-        for number, load in enumerate(loads):
-            # By number: a name comes from a manifest, and may be anything.
-            found = self._reference(load, inputs[load.name], session, sources, document, scratch / f"{number}")
-            if isinstance(found, Judged):
-                yield found
-            else:
-                references[load.name] = found
-        if failed is not None and group is not None:
-            yield from self._judge_alone(references, group, failed, session, document, scratch, asked)
-        elif references:
-            fed = [replace(load, feeds=references[load.name][1].feeds if load.name in references else ()) for load in loads]
-            yield from self._run(fed, references, session, scratch, asked)
+    @property
+    def by_element(self) -> bool:
+        """Whether it is asked what each element may be off by."""
+        return (self.atol, self.rtol) != (None, None)
 
-    def _unloaded(self, load: Load, failed: LoadFailure, group: SessionGroup | None, sources: Sources) -> Judged:
-        if not failed.cannot_load:
-            return Judged(load.name, "skipped", "it was not run, as it could not be loaded")
-        cure = "with --recipe, the same model is compiled un-shared and its numbers are compared"
-        help_ = f"; {cure}" if group is None and sources.recipe is None else ""
-        return Judged(load.name, "skipped", f"{failed.message.rstrip('.')}{help_}")
+    def bound(self, *, quantised: bool) -> float | None:
+        """What a float near zero may be off by, where it is asked what each element may."""
+        if not self.by_element:
+            return None
+        return default_float(quantised=quantised).atol if self.atol is None else self.atol
 
-    def _reference(
-        self,
-        load: Load,
-        inputs: Sequence[ValueInfo],
-        session: Session,
-        sources: Sources,
-        document: Mapping[str, Any] | None,
-        scratch: Path,
-    ) -> tuple[RunnableSource, ReferenceRun] | Judged:
-        """A model's source, its inputs, and what the CPU EP makes of them; or why there are none."""
-        name = load.name
-        try:
-            source = sources.find(name, document)
-            samples = self._samples(name, inputs, source, sources.checked(name, document))
-        except NoSource as reason:
-            return Judged(name, "failed" if reason.wrong else "skipped", str(reason), "EPB647" if reason.wrong else None)
-        except BadInputs as reason:
-            return Judged(name, "failed", str(reason), "EPB648")
-        except NoInputs as reason:
-            return Judged(name, "skipped", str(reason))
-        found = run_reference(
-            name, source.placed(scratch / "source"), samples, [value.name for value in inputs], session, scratch
-        )
-        if isinstance(found, LoadFailure):
-            return Judged(name, "failed", f"the CPU EP cannot run its source model: {found.message}", "EPB649")
-        return source, found
+    def tolerance(self, *, quantised: bool) -> Callable[[np.dtype[Any]], Tolerance]:
+        """What each element of a type may be off by."""
 
-    def _samples(
+        def of(dtype: np.dtype[Any]) -> Tolerance:
+            default = default_tolerance(dtype, quantised=quantised)
+            return Tolerance(default.atol if self.atol is None else self.atol, default.rtol if self.rtol is None else self.rtol)
+
+        return of
+
+    def samples(
         self, name: str, inputs: Sequence[ValueInfo], source: RunnableSource, checked: CheckedMember | None
     ) -> list[Sample]:
         """What a model is run on: what is given for it, else what the recipe has, else what is made up."""
@@ -147,141 +86,182 @@ class OutputComparison:
         usual = checked.made if checked is not None else None
         return made_samples(self.made or usual or MadeInputs(), inputs, source.sizes)
 
+
+@dataclass(frozen=True)
+class CompareModels:
+    """The comparison of the models of one process, whose findings go by the models' names, with clauses as messages."""
+
+    comparison: OutputComparison
+    session: Session
+    sources: Sources
+    document: Mapping[str, Any] | None
+    """The manifest's."""
+    scratch: Path
+
+    def judge(
+        self, loads: Sequence[Load], inputs: Mapping[str, Sequence[ValueInfo]], failed: LoadFailure | None
+    ) -> Iterator[Finding]:
+        """Judge each model, whatever becomes of the others; `failed` is how loading them failed."""
+        group = self.sources.group(self.document, loads[0].name) if failed is not None and failed.cannot_load else None
+        alone = self.comparison.alone is not None and group is not None and group.share
+        if failed is not None and not alone:
+            yield from (_finding(load.name, "skipped", self._why_unloaded(failed, group)) for load in loads)
+            return
+        references: dict[str, ReferenceRun] = {}
+        for number, load in enumerate(loads):
+            # By number: a name comes from a manifest, and may be anything.
+            found = self._reference(load.name, inputs[load.name], self.scratch / f"{number}")
+            if isinstance(found, Finding):
+                yield found
+            else:
+                references[load.name] = found
+        if failed is not None and group is not None:
+            yield from self._judge_alone(references, group, failed)
+        elif references:
+            fed = [replace(load, feeds=references[load.name].feeds if load.name in references else ()) for load in loads]
+            yield from self._run(fed, references, self.session, self.scratch)
+
+    def _why_unloaded(self, failed: LoadFailure, group: SessionGroup | None) -> str:
+        if not failed.cannot_load:
+            return "it was not run, as it could not be loaded"
+        cure = "; with --recipe, the same model is compiled un-shared and its numbers are compared"
+        return failed.message.rstrip(".") + (cure if group is None and self.sources.recipe is None else "")
+
+    def _reference(self, name: str, inputs: Sequence[ValueInfo], scratch: Path) -> ReferenceRun | Finding:
+        """What the CPU EP makes of a model's source; or why there is nothing to compare with."""
+        try:
+            source = self.sources.find(name, self.document)
+            samples = self.comparison.samples(name, inputs, source, self.sources.checked(name, self.document))
+        except NoSource as reason:
+            return _finding(name, "failed" if reason.wrong else "skipped", str(reason), "EPB647" if reason.wrong else None)
+        except BadInputs as reason:
+            return _finding(name, "failed", str(reason), "EPB648")
+        except NoInputs as reason:
+            return _finding(name, "skipped", str(reason))
+        found = run_reference(name, source, samples, [value.name for value in inputs], self.session, scratch)
+        if isinstance(found, LoadFailure):
+            return _finding(name, "failed", f"the CPU EP cannot run its source model: {found.message}", "EPB649")
+        return found
+
     def _run(
         self,
         loads: Sequence[Load],
-        references: Mapping[str, tuple[RunnableSource, ReferenceRun]],
+        references: Mapping[str, ReferenceRun],
         session: Session,
         scratch: Path,
-        asked: Mapping[str, Thresholds],
         because: str = "",
-    ) -> Iterator[Judged]:
+    ) -> Iterator[Finding]:
         attempt = run_models(loads, session, scratch)
-        numbers = session.eps[0].entry.numbers if session.eps else Numbers()
-        for name, (source, reference) in references.items():
-            outputs = [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == name]
+        failure = attempt.failure
+        for name, reference in references.items():
+            outputs = outputs_of(name, attempt)
             if len(outputs) == len(reference.samples):
-                rules = Rules(
-                    numbers, source.is_quantised, asked.get(name, self.asked), self._bound(quantised=source.is_quantised)
-                )
-                yield self._compared(name, reference, outputs, rules, because)
-            elif attempt.failure is not None and attempt.failure.model in (None, name):
-                outcome: Outcome = "skipped" if attempt.failure.cannot_load else "failed"
-                code = None if attempt.failure.cannot_load else attempt.failure.code
-                yield Judged(name, outcome, attempt.failure.message + because, code)
+                yield self._compared(name, reference, outputs, because)
+            elif failure is not None and failure.model in (None, name):
+                outcome: Outcome = "skipped" if failure.cannot_load else "failed"
+                yield _finding(name, outcome, failure.message + because, None if failure.cannot_load else failure.code)
             else:
-                yield Judged(name, "skipped", "it was not run: the models are run in order, and one before it failed")
+                yield _finding(name, "skipped", "it was not run: the models are run in order, and one before it failed")
 
-    def _judge_alone(
-        self,
-        references: Mapping[str, tuple[RunnableSource, ReferenceRun]],
-        group: SessionGroup,
-        failed: LoadFailure,
-        session: Session,
-        document: Mapping[str, Any] | None,
-        scratch: Path,
-        asked: Mapping[str, Thresholds],
-    ) -> Iterator[Judged]:
+    def _judge_alone(self, references: Mapping[str, ReferenceRun], group: SessionGroup, failed: LoadFailure) -> Iterator[Finding]:
         """The numbers of each model compiled un-shared, where the group cannot be loaded."""
-        if self.alone is None:
-            return
+        session, because = (
+            self.session.sharing(share=False),
+            f". These are the numbers of the same model compiled un-shared: {failed.message.rstrip('.')}",
+        )
         for number, (name, reference) in enumerate(references.items()):
-            if not _as_compiled(group, document):
-                yield Judged(
-                    name, "skipped", "the recipe compiles it with other options than it was compiled with; build it again"
-                )
+            if not _as_compiled(group, self.document):
+                message = "the recipe compiles it with other options than it was compiled with; build it again"
+                yield _finding(name, "skipped", message)
                 continue
-            place = scratch / f"alone-{number}"
+            place = self.scratch / f"alone-{number}"
             place.mkdir()
             try:
-                model = _compile_alone(self.alone, group, name, reference[0], session, place)
+                model = self._compile_alone(group, name, reference.source, place)
             except EpbuildError as error:
-                yield Judged(name, "failed", " ".join(problem.message for problem in error.problems), "EPB649")
+                yield _finding(name, "failed", " ".join(problem.message for problem in error.problems), "EPB649")
                 continue
-            because = f". These are the numbers of the same model compiled un-shared: {failed.message.rstrip('.')}"
-            load = Load(name, model, feeds=reference[1].feeds)
-            yield from self._run([load], {name: reference}, session.sharing(share=False), place, asked, because)
+            yield from self._run([Load(name, model, feeds=reference.feeds)], {name: reference}, session, place, because)
 
-    def _compared(
-        self, name: str, reference: ReferenceRun, outputs: Sequence[tuple[str, ...]], rules: Rules, because: str
-    ) -> Judged:
+    def _compile_alone(self, group: SessionGroup, name: str, source: RunnableSource, staging: Path) -> Path:
+        """Compile a member of a sharing group by itself, as the recipe has it; returns its EPContext model. Raises what a compile does.
+
+        Of a member that is prepared, `source` knows what is compiled.
+        """
+        member = next(member for member in group.members if member.name == name)
+        if member.prepared is not None:
+            if source.prepared is None:
+                message = f"what {member.prepared} made is not in the cache"
+                raise BuildError(Problem("EPB649", message, None, "`epbuild run` makes it again."))
+            member = sized(member.with_files(source.prepared), read_header(source.prepared.graph))
+            group = replace(group, members=tuple(member if item.name == name else item for item in group.members))
+        log, store = staging.with_suffix(".log"), BlobStore(cache_directory())
+        execution = Execution(self.session.environment, staging, log, "not kept", store, NoProgress(), threading.Event())
+        if self.comparison.alone is not None:
+            self.comparison.alone(group, member, execution)
+        return staging / member.output
+
+    def _compared(self, name: str, reference: ReferenceRun, outputs: Sequence[tuple[str, ...]], because: str) -> Finding:
         """The verdict on all outputs for all samples."""
-        evidence: Literal["made", "given"] = "made" if reference.made else "given"
+        comparison, quantised = self.comparison, reference.source.is_quantised
         try:
-            measured = measure(reference, outputs, self._tolerance(rules) if self._by_element else None)
+            measured = measure(reference, outputs, comparison.tolerance(quantised=quantised) if comparison.by_element else None)
         except DifferentOutput as error:
-            return Judged(name, "failed", f"{error}{because}", "EPB646", evidence=evidence)
+            return _finding(name, "failed", f"{error}{because}", "EPB646")
         if measured.worst is None:
-            return Judged(name, "skipped", f"it has no output with elements to compare{because}")
+            return _finding(name, "skipped", f"it has no output with elements to compare{because}")
+        checked = self.sources.checked(name, self.document)
+        asked = checked.asked if checked is not None and comparison.asked == Thresholds() else comparison.asked
+        numbers = self.session.eps[0].entry.numbers if self.session.eps else Numbers()
+        rules = Rules(numbers, quantised, asked, comparison.bound(quantised=quantised))
         verdicts = [rules.judge(figures) for figures in measured.figures]
-        if self._by_element:
-            outcome, message, hint = _by_element(verdicts, measured, reference)
-        else:
-            outcome, message, hint = _by_metrics(verdicts, measured, reference)
+        outcome, message, hint = (_by_element if comparison.by_element else _by_metrics)(verdicts, measured, reference)
         code = {"failed": "EPB646", "skipped": "EPB665", "passed": None}[outcome]
-        return Judged(name, outcome, message + because, code, hint, measured.figures, evidence)
+        figures = tuple({"evidence": reference.evidence, **asdict(found)} for found in measured.figures)
+        return Finding("numbers", name, outcome, message + because, code, hint, figures)
 
-    @property
-    def _by_element(self) -> bool:
-        """Whether it is asked what each element may be off by."""
-        return (self.atol, self.rtol) != (None, None)
 
-    def _bound(self, *, quantised: bool) -> float | None:
-        """What a float near zero may be off by, where it is asked what each element may."""
-        if not self._by_element:
-            return None
-        return default_float(quantised=quantised).atol if self.atol is None else self.atol
+def _finding(model: str, outcome: Outcome, message: str, code: str | None = None) -> Finding:
+    return Finding("numbers", model, outcome, message, code)
 
-    def _tolerance(self, rules: Rules) -> Callable[[np.dtype[Any]], Tolerance]:
-        """What each element of a type may be off by."""
 
-        def of(dtype: np.dtype[Any]) -> Tolerance:
-            default = default_tolerance(dtype, quantised=rules.quantised)
-            return Tolerance(default.atol if self.atol is None else self.atol, default.rtol if self.rtol is None else self.rtol)
-
-        return of
+def _on(reference: ReferenceRun) -> str:
+    return f"{reference.on} (made inputs: weak evidence)" if reference.evidence == "made" else reference.on
 
 
 def _by_metrics(
     verdicts: Sequence[OutputVerdict], measured: Measured, reference: ReferenceRun
 ) -> tuple[Outcome, str, str | None]:
     """The outcome by figures, a clause about it with them, and what to do."""
-    outcome, figures, hint = overall(verdicts), figures_text(verdicts), _hint(verdicts)
+    on, outcome, figures, hint = _on(reference), overall(verdicts), figures_text(verdicts), hint_of(verdicts)
     worst = f"; the worst number, for {measured.at}, is {measured.worst.place}" if measured.worst is not None else ""
     if outcome == "passed":
-        return "passed", f"its numbers are near enough to those of the CPU EP, for {reference.on}: {figures}{worst}", None
+        return "passed", f"its numbers are near enough to those of the CPU EP, for {on}: {figures}{worst}", None
     if outcome == "unjudgeable":
-        return "skipped", f"its numbers cannot be judged, for {reference.on}: {figures}", hint
+        return "skipped", f"its numbers cannot be judged, for {on}: {figures}", hint
     bad = sum(verdict.outcome == "failed" for verdict in verdicts)
     few = "its only output is" if len(verdicts) == 1 else f"{bad} of {len(verdicts)} outputs are"
-    return "failed", f"{few} too far from those of the CPU EP, for {reference.on}: {figures}{worst}", hint
+    return "failed", f"{few} too far from those of the CPU EP, for {on}: {figures}{worst}", hint
 
 
 def _by_element(
     verdicts: Sequence[OutputVerdict], measured: Measured, reference: ReferenceRun
 ) -> tuple[Outcome, str, str | None]:
     """The same by what each element may be off by; what shows nothing by its figures shows nothing by its elements either."""
-    figures, worst = figures_text(verdicts), measured.worst
+    on, figures, worst = _on(reference), figures_text(verdicts), measured.worst
     if overall(verdicts) == "unjudgeable":
-        return "skipped", f"its numbers cannot be judged, for {reference.on}: {figures}", _hint(verdicts)
+        return "skipped", f"its numbers cannot be judged, for {on}: {figures}", hint_of(verdicts)
     small = [verdict for verdict in verdicts if verdict.outcome == "failed" and verdict.own_scale]
     if measured.outside == 0 and small:
         why = (
             "what is allowed is more than any of their numbers, and by their own scale they are too far from those of the CPU EP"
         )
-        return "failed", f"{counted(len(small), 'output')}, for {reference.on}: {why}: {figures_text(small)}", _hint(small)
+        return "failed", f"{counted(len(small), 'output')}, for {on}: {why}: {figures_text(small)}", hint_of(small)
     if measured.outside == 0:
-        message = f"its numbers are near enough to those of the CPU EP, for {reference.on}; the worst is {worst}; {figures}"
+        message = f"its numbers are near enough to those of the CPU EP, for {on}; the worst is {worst}; {figures}"
         return "passed", message, None
     far = f"{measured.outside:,} of {measured.elements:,} numbers are too far from those of the CPU EP"
-    return "failed", f"{far}; the worst, for {measured.at}, is {worst}; {figures}", _hint(verdicts) or _ELEMENTS
-
-
-def _hint(verdicts: Sequence[OutputVerdict]) -> str | None:
-    """What to do about the outputs that decide."""
-    outcome = overall(verdicts)
-    hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
-    return " ".join(hints) or None
+    return "failed", f"{far}; the worst, for {measured.at}, is {worst}; {figures}", hint_of(verdicts) or _ELEMENTS
 
 
 def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> bool:
@@ -290,28 +270,3 @@ def _as_compiled(group: SessionGroup, document: Mapping[str, Any] | None) -> boo
     eps = [(ep["ep"], ep["provider_options"]) for ep in target["eps"]]
     here = [(ep.entry.ep, dict(ep.provider_options)) for ep in group.target.eps]
     return eps == here and target["session_options"] == dict(group.target.session_options)
-
-
-def _compile_alone(alone: Alone, group: SessionGroup, name: str, source: RunnableSource, session: Session, staging: Path) -> Path:
-    """Compile a member of a sharing group by itself, as the recipe has it; returns its EPContext model. Raises what a compile does.
-
-    Of a member that is prepared, `source` knows what is compiled.
-    """
-    member = next(member for member in group.members if member.name == name)
-    if member.prepared is not None:
-        if source.prepared is None:
-            message = f"what {member.prepared} made is not in the cache"
-            raise BuildError(Problem("EPB649", message, None, "`epbuild run` makes it again."))
-        member = sized(member.with_files(source.prepared), read_header(source.prepared.graph))
-        group = replace(group, members=tuple(member if item.name == name else item for item in group.members))
-    execution = Execution(
-        environment=session.environment,
-        staging=staging,
-        log=staging.with_suffix(".log"),
-        shown_log="not kept",
-        store=BlobStore(cache_directory()),
-        progress=NoProgress(),
-        cancelled=threading.Event(),
-    )
-    alone(group, member, execution)
-    return staging / member.output

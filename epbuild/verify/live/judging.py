@@ -7,10 +7,11 @@ from typing import Any
 
 from epbuild.catalog.numbers import METRICS
 from epbuild.core.errors import Problem, StepId
+from epbuild.core.typed_json import from_json
 from epbuild.plan.made import Made
+from epbuild.plan.result import UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
-from epbuild.verify.live.metrics import Figures
-from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, overall, shown
+from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall, shown
 
 _ALONE = "These are the numbers of the same model compiled un-shared"
 _PUBLISH = "To publish it all the same, write `unjudged: publish` in its `verify`; the manifest then has the reason."
@@ -21,22 +22,27 @@ _TOLD = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", 
 
 def numbers_of(made: Made, member: str) -> dict[str, Any]:
     """What a manifest has on the numbers of a member: the figures of each output, and why they were not judged where they were not."""
-    action, result = made.action, made.result
+    action = made.action
     if not isinstance(action, Verification) or member not in {checked.name for checked in action.members}:
         return {}
-    rows = [row for row in result["figures"] if row["member"] == member]
+    result = from_json(VerificationResult, made.result)
     # Another machine adds in another order: what is beyond these digits is no property of the artifact.
-    found = {
-        "figures": [
-            {name: _rounded(name, row[name]) for name in _TOLD} | ({"unshared": True} if row["unshared"] else {}) for row in rows
-        ]
-    }
-    reason = unjudged(result, member) or "; ".join(
-        f"{verdict.figures.output}: {verdict.reason}"
-        for verdict in _verdicts(action, action.of(member), result)
-        if verdict.outcome == "unjudgeable"
+    figures = [
+        {name: _rounded(name, getattr(row, name)) for name in _TOLD} | ({"unshared": True} if row.unshared else {})
+        for row in result.figures
+        if row.member == member
+    ]
+    unjudged = result.unjudged_member(member)
+    reason = (
+        unjudged.reason
+        if unjudged is not None
+        else "; ".join(
+            f"{verdict.figures.output}: {verdict.reason}"
+            for verdict in _verdicts(action, action.of(member), result)
+            if verdict.outcome == "unjudgeable"
+        )
     )
-    return found | ({"unjudged": reason} if reason else {})
+    return {"figures": figures} | ({"unjudged": reason} if reason else {})
 
 
 def _rounded(name: str, value: Any) -> Any:
@@ -47,63 +53,57 @@ def _rounded(name: str, value: Any) -> Any:
     return round(value, 1 if name == "snr_db" else 6)
 
 
-def unjudged(result: Mapping[str, Any], member: str) -> str | None:
-    """Why the numbers of a member could not be found here; None where they were."""
-    return next((item["reason"] for item in result["unjudged"] if item["member"] == member), None)
-
-
-def unmet_numbers(action: Verification, checked: CheckedMember, result: Mapping[str, Any]) -> Iterator[Problem]:
+def unmet_numbers(action: Verification, checked: CheckedMember, document: Mapping[str, Any]) -> Iterator[Problem]:
     """What the figures of a member do not meet of what is asked."""
-    where, name = StepId(action.id), checked.name
-    reason = unjudged(result, name)
-    if reason is not None:
+    result, where, name = from_json(VerificationResult, document), StepId(action.id), checked.name
+    unjudged = result.unjudged_member(name)
+    if unjudged is not None:
         if checked.must_be_judged:
-            yield not_judged_here(action, name, reason)
+            yield not_judged_here(action, unjudged)
         return
-    rows = [row for row in result["figures"] if row["member"] == name]
+    first = next((row for row in result.figures if row.member == name), None)
     verdicts = _verdicts(action, checked, result)
     outcome = overall(verdicts)
-    if outcome == "passed" or not rows or (outcome == "unjudgeable" and not checked.must_be_judged):
+    if first is None or outcome == "passed" or (outcome == "unjudgeable" and not checked.must_be_judged):
         return
-    on = rows[0]["on"] + ("; made inputs: weak evidence" if rows[0]["evidence"] == "made" else "")
-    alone = f". {_ALONE}" if rows[0]["unshared"] else ""
-    hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
+    on = first.on + ("; made inputs: weak evidence" if first.evidence == "made" else "")
+    alone = f". {_ALONE}" if first.unshared else ""
+    hint = hint_of(verdicts)
     if outcome == "unjudgeable":
         message = f"the numbers of the model '{name}' cannot be judged ({on}): {figures_text(verdicts)}{alone}"
-        yield Problem("EPB665", message, where, " ".join((*hints, _PUBLISH)))
+        yield Problem("EPB665", message, where, " ".join(filter(None, (hint, _PUBLISH))))
         return
-    worst = f"; the worst number, for {rows[0]['at']}, is {rows[0]['worst']}" if rows[0]["worst"] else ""
+    worst = f"; the worst number, for {first.at}, is {first.worst}" if first.worst else ""
     message = (
         f"the numbers of the model '{name}' are too far from those of the CPU EP ({on}): {figures_text(verdicts)}{worst}{alone}"
     )
-    yield Problem("EPB646", message, where, " ".join((*hints, _CHANGE)))
+    yield Problem("EPB646", message, where, " ".join(filter(None, (hint, _CHANGE))))
 
 
-def _verdicts(action: Verification, checked: CheckedMember, result: Mapping[str, Any]) -> list[OutputVerdict]:
+def _verdicts(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
     """The verdict on each output of a member, by what is asked of it now."""
     return [
-        Rules(action.numbers, row["quantised"], checked.asked).judge(Figures.read(row))
-        for row in result["figures"]
-        if row["member"] == checked.name
+        Rules(action.numbers, row.quantised, checked.asked).judge(row) for row in result.figures if row.member == checked.name
     ]
 
 
-def not_judged_here(action: Verification, name: str, reason: str) -> Problem:
+def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:
     """That the numbers of a member cannot be judged on this machine."""
-    message = f"the numbers of the model '{name}' cannot be judged here: {reason.rstrip('.')}"
+    message = f"the numbers of the model '{unjudged.member}' cannot be judged here: {unjudged.reason.rstrip('.')}"
     hint = f"Build it where {action.target.eps[0].entry.ep} can run what it compiles. {_PUBLISH}"
     return Problem("EPB666", message, StepId(action.id), hint)
 
 
-def note(result: Mapping[str, Any]) -> str:
+def note(document: Mapping[str, Any]) -> str:
     """The note on a finished check: the worst figures of all."""
-    cosines = [row["cosine"] for row in result["figures"] if row["cosine"] is not None]
-    ratios = [row["snr_db"] for row in result["figures"] if row["snr_db"] is not None]
+    result = from_json(VerificationResult, document)
+    cosines = [row.cosine for row in result.figures if row.cosine is not None]
+    ratios = [row.snr_db for row in result.figures if row.snr_db is not None]
     parts = [f"cosine {min(cosines):.6f}"] if cosines else []
     parts += [f"{min(ratios):.1f} dB"] if ratios else []
-    if not parts and result["figures"]:
-        parts = [shown(Figures.read(result["figures"][0]))]
-    if any(row["evidence"] == "made" for row in result["figures"]):
+    if not parts and result.figures:
+        parts = [shown(result.figures[0])]
+    if any(row.evidence == "made" for row in result.figures):
         parts.append("made inputs: weak evidence")
-    parts += [f"{len(result['unjudged'])} not judged here"] if result["unjudged"] else []
+    parts += [f"{len(result.unjudged)} not judged here"] if result.unjudged else []
     return ", ".join(parts)

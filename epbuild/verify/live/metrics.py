@@ -15,18 +15,17 @@ Everything is summed as 64-bit floats, a block at a time, so that memory does no
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from epbuild.plan.result import Figures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import numpy as np
 
     Array = np.ndarray[Any, Any]
-
-Kind = Literal["float", "steps", "exact"]
-"""`steps`: integers of 8 and 16 bits, which are taken for quantised values. `exact`: what has to be equal."""
 
 _BLOCK = 1 << 20
 
@@ -35,45 +34,8 @@ class DifferentOutput(ValueError):
     """An output is not even of the type or the shape that it should have; the text is a sentence."""
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What one output of a model comes to. None: not defined, or no finite number."""
-
-    output: str
-    kind: Kind
-    bits: int
-    """Of an element."""
-    samples: int
-    elements: int
-    cosine: float | None
-    snr_db: float | None
-    max_abs: float | None
-    max_rel: float | None
-    top1: float | None
-    largest: float
-    """The largest finite magnitude that is expected."""
-    largest_got: float
-    """The largest finite magnitude that came out."""
-    constant: bool
-    """Whether the same number is expected everywhere, of more than one."""
-    undefined: int
-    """How many of the expected elements are not a number, or infinite."""
-    lost: int
-    """How many of those that came out are, where a number is expected."""
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The figures as JSON has them."""
-        return asdict(self)
-
-    @classmethod
-    def read(cls, document: Mapping[str, Any]) -> Figures:
-        """The figures of a document that `document` made; what else it holds is left alone."""
-        return cls(**{name: document[name] for name in cls.__dataclass_fields__})
-
-
-def kind_of(dtype: np.dtype[Any]) -> Kind:
-    """How outputs of a type are compared."""
+def kind_of(dtype: np.dtype[Any]) -> str:
+    """How outputs of a type are compared: the `kind` of their figures."""
     if dtype.kind == "f":
         return "float"
     return "steps" if dtype.kind in "iu" and dtype.itemsize < 4 else "exact"
@@ -86,7 +48,7 @@ class Meter:
     output: str
     _samples: int = 0
     _elements: int = 0
-    _kind: Kind = "exact"
+    _kind: str = "exact"
     _bits: int = 0
     _sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("xx", "yy", "xy", "dd"), 0.0))
     _largest: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("x", "y", "d"), 0.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class RunnableSource:
     prepared: ModelFiles | None = None
     """What was made of it before it was compiled, where that is another model, and is there."""
 
-    @property
+    @cached_property
     def is_quantised(self) -> bool:
         """Whether the model, or what was made of it, computes with quantised values."""
         headers = [self.header, *([read_header(self.prepared.graph)] if self.prepared is not None else [])]

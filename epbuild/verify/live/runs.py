@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from epbuild.plan.result import Figures
 from epbuild.verify.live.inputs import Sample
-from epbuild.verify.live.metrics import DifferentOutput, Figures, Meter
+from epbuild.verify.live.metrics import DifferentOutput, Meter
+from epbuild.verify.live.model import RunnableSource
 from epbuild.verify.live.numbers import Tolerance, Worst, worst_element
-from epbuild.verify.live.worker import Feed, Load, LoadFailure, Session, run_models
+from epbuild.verify.live.worker import Attempt, Feed, Load, LoadFailure, Session, run_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +30,7 @@ _BY_RANGE = Tolerance(0, 1)
 class ReferenceRun:
     """A source model's outputs on each sample, by ONNX Runtime's CPU EP."""
 
+    source: RunnableSource
     samples: tuple[Sample, ...]
     feeds: tuple[Feed, ...]
     """Those for the compiled model: the same inputs, and a file of its own for its outputs."""
@@ -37,13 +40,12 @@ class ReferenceRun:
     @property
     def on(self) -> str:
         """What was run on, for a sentence."""
-        names = self.samples[0].name if len(self.samples) == 1 else f"{len(self.samples)} sets of inputs"
-        return f"{names} (made inputs: weak evidence)" if self.made else names
+        return self.samples[0].name if len(self.samples) == 1 else f"{len(self.samples)} sets of inputs"
 
     @property
-    def made(self) -> bool:
-        """Whether inputs were made up, so that figures are weak evidence."""
-        return any(sample.made for sample in self.samples)
+    def evidence(self) -> str:
+        """`made` where inputs were made up, so that figures are weak evidence, else `given`."""
+        return "made" if any(sample.made for sample in self.samples) else "given"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Measured:
 
 def run_reference(
     name: str,
-    model: Path,
+    source: RunnableSource,
     samples: Sequence[Sample],
     inputs: Sequence[str],
     session: Session,
@@ -70,20 +72,25 @@ def run_reference(
     cancelled: threading.Event | None = None,
 ) -> ReferenceRun | LoadFailure:
     """Run the model that another was compiled from on the CPU EP; `inputs` are the names of its inputs. Files go to `scratch`."""
-    scratch.mkdir(parents=True, exist_ok=True)
+    scratch.mkdir(parents=True)
     names = tuple(inputs)
     feeds = tuple(_written(sample, names, scratch / f"{number}") for number, sample in enumerate(samples))
     own = tuple(replace(feed, outputs=feed.outputs.with_suffix(".expected.npz")) for feed in feeds)
     on_cpu = replace(session, eps=(), options={}, variables={})
-    attempt = run_models([Load(name, model, feeds=own)], on_cpu, scratch, cancelled)
+    attempt = run_models([Load(name, source.placed(scratch / "source"), feeds=own)], on_cpu, scratch, cancelled)
     if attempt.failure is not None:
         return attempt.failure
     outputs = [(feed.outputs, tuple(report["outputs"])) for feed, report in zip(own, attempt.of("ran"), strict=True)]
-    return ReferenceRun(tuple(samples), feeds, tuple(outputs))
+    return ReferenceRun(source, tuple(samples), feeds, tuple(outputs))
+
+
+def outputs_of(name: str, attempt: Attempt) -> list[tuple[str, ...]]:
+    """The names of the outputs that a model gave for each sample."""
+    return [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == name]
 
 
 def measure(reference: ReferenceRun, outputs: Sequence[Sequence[str]], tolerance: ToleranceFor | None = None) -> Measured:
-    """The figures of each output over all samples; `outputs` are the names of those that a compiled model gave for each sample.
+    """The figures of each output over all samples, whose names a compiled model gave as `outputs`.
 
     `tolerance`: what each element of a type may be off by, where that is asked. Raises DifferentOutput.
     """

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from epbuild.catalog.numbers import METRICS, Numbers, Thresholds
 from epbuild.core.units import counted
-from epbuild.verify.live.metrics import Figures
+from epbuild.plan.result import Figures
 
 Outcome = Literal["passed", "failed", "unjudgeable"]
 
@@ -139,10 +139,19 @@ def overall(verdicts: Sequence[OutputVerdict]) -> Outcome:
     return "failed" if "failed" in outcomes else "passed" if outcomes == {"passed"} else "unjudgeable"
 
 
+def hint_of(verdicts: Sequence[OutputVerdict]) -> str | None:
+    """What to do about the outputs that decide."""
+    outcome = overall(verdicts)
+    hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
+    return " ".join(hints) or None
+
+
 def figures_text(verdicts: Sequence[OutputVerdict]) -> str:
     """The figures of outputs, with what is wrong with them: those first that decide."""
     order: Mapping[Outcome, int] = {"failed": 0, "unjudgeable": 1, "passed": 2}
-    ranked = sorted(verdicts, key=lambda verdict: (order[verdict.outcome], _cosine_order(verdict.figures)))
+    ranked = sorted(
+        verdicts, key=lambda found: (order[found.outcome], 2.0 if found.figures.cosine is None else found.figures.cosine)
+    )
     texts = [
         f"{verdict.figures.output}: {verdict.reason}{'; ' if verdict.reason else ''}{shown(verdict.figures)}"
         for verdict in ranked[:_MOST_SHOWN]
@@ -153,16 +162,13 @@ def figures_text(verdicts: Sequence[OutputVerdict]) -> str:
 
 def shown(figures: Figures) -> str:
     """The metrics of an output, by their names in a recipe; `not defined` stands for the first two where they are not."""
-    values: dict[str, Any] = {name: getattr(figures, name) for name in METRICS}
     if figures.kind == "exact":
-        return f"top1 {values['top1']:.4g}" if values["top1"] is not None else "no elements"
-    identical = figures.max_abs == 0
-    parts = [
-        f"cosine {_number('cosine', values['cosine'])}",
-        "snr_db infinite (nothing differs)" if identical and figures.largest else f"snr_db {_number('snr_db', values['snr_db'])}",
-        *(f"{name} {_number(name, values[name])}" for name in ("max_abs", "max_rel", "top1") if values[name] is not None),
-    ]
-    return ", ".join(parts)
+        return f"top1 {figures.top1:.4g}" if figures.top1 is not None else "no elements"
+    texts = {name: f"{name} {_number(name, getattr(figures, name))}" for name in METRICS}
+    if figures.max_abs == 0 and figures.largest:
+        texts["snr_db"] = "snr_db infinite (nothing differs)"
+    others = (name for name in ("max_abs", "max_rel", "top1") if getattr(figures, name) is not None)
+    return ", ".join(texts[name] for name in ("cosine", "snr_db", *others))
 
 
 def _missed(figures: Figures, thresholds: Thresholds) -> Iterator[str]:
@@ -183,7 +189,3 @@ def _number(name: str, value: float | None) -> str:
     if name == "cosine":
         return f"{value:.6f}"
     return f"{value:.1f}" if name == "snr_db" else f"{value:.3g}"
-
-
-def _cosine_order(figures: Figures) -> float:
-    return 2.0 if figures.cosine is None else figures.cosine

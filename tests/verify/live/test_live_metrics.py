@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epbuild.core.typed_json import from_json, to_json
+from epbuild.plan.result import Figures
 from epbuild.verify.live import metrics as live_metrics
-from epbuild.verify.live.metrics import DifferentOutput, Figures, Meter
+from epbuild.verify.live.metrics import DifferentOutput, Meter
 
 
 def figures(*samples: tuple[Any, Any]) -> Figures:
@@ -103,6 +105,6 @@ def test_outputs_that_cannot_be_compared_are_told_apart() -> None:
 @given(st.lists(st.tuples(st.floats(width=32), st.floats(width=32)), max_size=8))
 def test_figures_survive_json_whatever_came_out(pairs: list[tuple[float, float]]) -> None:
     found = figures(([pair[0] for pair in pairs], [pair[1] for pair in pairs]))
-    text = json.dumps(found.document, allow_nan=False)
-    assert Figures.read({**json.loads(text), "member": "m"}) == found
+    text = json.dumps(to_json(found), allow_nan=False)
+    assert from_json(Figures, json.loads(text)) == found
     assert found.cosine is None or -1 <= found.cosine <= 1
