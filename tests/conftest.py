@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import sys
 from pathlib import Path
 
 import pytest
+import warm_start
 from hypothesis import HealthCheck, settings
 from projects import Project, built_once, copy_of_quickstart
 
@@ -27,6 +29,9 @@ settings.register_profile(
 sys.dont_write_bytecode = False
 os.environ.pop(_BYTECODE, None)
 
+# What is imported and collected stays to the end: looking through it for garbage, again and again, takes half of the time until then.
+gc.disable()
+
 # The first import is the one that counts: with the checks of formats, which no test needs, it takes seconds in each process.
 import_jsonschema()
 
@@ -42,11 +47,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--any-order-seconds", type=float, help="How long projects are edited and built in any order (10; exhaustive: 600)."
     )
     parser.addoption("--any-order-seed", type=int, help="The seed that this begins with, as a failure printed it (0).")
+    parser.addoption(
+        "--cold-starts",
+        action="store_true",
+        help="Start Python for each command, rather than fork a process that has epbuild imported.",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """`-m exhaustive` runs at length what is a sample otherwise; no other `-m` does."""
     settings.load_profile("exhaustive" if _exhaustive(config) else "sample")
+    if config.getoption("--cold-starts"):
+        os.environ[warm_start.COLD_STARTS] = "1"
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def _exhaustive(config: pytest.Config) -> bool:

@@ -74,7 +74,7 @@ def test_no_file_is_a_tower() -> None:
     assert long == []
 
 
-@pytest.mark.parametrize("name", sorted({room(name) for name in modules()} - {"epbuild"}))
+@pytest.mark.parametrize("name", sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name[0] != "_"))
 def test_no_import_chain_inside_a_room_is_long(name: str) -> None:
     @cache
     def chain(module: str) -> int:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import onnx
+import warm_start
 from onnx import TensorProto, helper
 
 from epbuild.archive.artifact import Artifact, Write
@@ -73,17 +74,7 @@ def imported_by(folder: Path, *arguments: str, **changes: str) -> set[str]:
 
 def epbuild(folder: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command line in `folder`, with no terminal and nothing to read."""
-    return subprocess.run(
-        [sys.executable, "-m", "epbuild", *arguments],
-        cwd=folder,
-        env=environment(folder, **changes),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
+    return warm_start.run(arguments, folder, environment(folder, **changes), timeout=120)
 
 
 def write_model(path: Path, operator: str = "Relu", domain: str = "") -> Path:

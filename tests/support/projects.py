@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import warm_start
 from filelock import FileLock
 
 from epbuild.cache.location import toolchain_directory
@@ -27,6 +28,8 @@ class Project:
     folder: Path
     cache: Path
     environment: dict[str, str] = field(default_factory=dict)
+    cold: bool = False
+    """Whether each command is a start of Python, and not a fork of a process that has its imports done."""
 
     @property
     def recipe(self) -> Path:
@@ -42,10 +45,8 @@ class Project:
         return [sys.executable, "-m", "epbuild", *arguments], environment
 
     def epbuild(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command, environment = self.command(*arguments)
-        return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=540, check=False
-        )
+        """One command, which ends by itself; `command` has what to start one with that does not."""
+        return warm_start.run(arguments, self.folder, self.command()[1], timeout=540, cold=self.cold)
 
     def build(self, *arguments: str) -> list[dict[str, Any]]:
         """A build that has to succeed; its events."""

@@ -1,0 +1,48 @@
+"""Every command through a start of Python of its own, as users have it: what the other tests fork shows the same and ends alike."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import warm_start
+from commands import RECIPE, environment, write_model
+
+COMMANDS = {
+    "--version": 0,
+    "init --help": 0,
+    "validate": 0,
+    "plan --json": 0,
+    "run --check": 1,
+    "run nowhere.yaml": 2,
+    "coverage nowhere.yaml": 2,
+    "explain *": 0,
+    "inspect relu.onnx": 0,
+    "verify dist": 2,
+    "diff relu.onnx nowhere": 2,
+    "relink relu.onnx": 2,
+    "merge relu.onnx": 2,
+    "lock --check": 1,
+    "log compile:main/phone/relu": 1,
+    "schema recipe": 0,
+    "clean --dry-run": 0,
+    "gc --dry-run": 0,
+    "cache": 0,
+    "nonsense": 2,
+}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_shows_the_same_and_ends_alike_however_its_process_was_started(line: str, tmp_path: Path) -> None:
+    (tmp_path / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    write_model(tmp_path / "relu.onnx")
+    cold, warm = (warm_start.run(line.split(), tmp_path, environment(tmp_path), timeout=120, cold=cold) for cold in (True, False))
+    assert (cold.returncode, cold.stdout, cold.stderr) == (warm.returncode, warm.stdout, warm.stderr)
+    assert cold.returncode == COMMANDS[line], cold.stderr
+
+
+@pytest.mark.skipif("sys.platform == 'win32'", reason="has no forks")
+def test_a_fork_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        warm_start.run(["schema", "recipe"], tmp_path, environment(tmp_path), timeout=0)
