@@ -62,12 +62,6 @@ def normalize(option: Option, value: object, *, booleans: tuple[str, str], names
     return _RULES[option.type](option, text)
 
 
-def normalize_option(entry: EpEntry, name: str, value: object, *, strict: bool = True) -> str:
-    """The canonical string of one provider option. Raises UnknownName or BadValue."""
-    option = find_option(entry, name)
-    return normalize(option, value, booleans=entry.booleans, names=entry.names.get(name, {}), strict=strict)
-
-
 def find_option(entry: EpEntry, name: str) -> Option:
     """The option of that name; raises UnknownName, which names the nearest one."""
     if name not in entry.options:
@@ -148,9 +142,7 @@ def _text(option: Option, text: str) -> str:
 
 
 def _path(option: Option, text: str) -> str:
-    if not text:
-        raise BadValue(f"'' is not a path of a {option.type}")
-    if "\0" in text or "\n" in text:
+    if not text or "\0" in text or "\n" in text:
         raise BadValue(f"{_quote(text)} is not a path of a {option.type}")
     return text
 

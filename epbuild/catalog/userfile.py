@@ -170,30 +170,51 @@ def _bad_defaults(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 _NODE_LOG = {"refused": (), "node": ("operator", "node"), "reason": ("reason",), "more": ()}
 """The expressions of `node_log`, and the groups that each needs."""
+_OPTION_KEYS = ("names", "names.*.implies", "refuse.*.when", "reproducible.except.*.when")
+"""Tables whose keys are options."""
+_OPTION_NAMES = (
+    "refuse.*.absent",
+    "refuse.*.needs",
+    "sharing.refused_values.*.option",
+    "quantized_io_option",
+    "binary.target_option",
+)
+_EXPRESSIONS = (
+    *(f"options.*.{word}" for word in ("pattern", "inline", "files_pattern")),
+    "refuse.*.when.*",
+    "sharing.refused_values.*.pattern",
+    "reproducible.except.*.when.*",
+    "cannot.*.symptom",
+    "out_of_memory",
+    "binary.target_pattern",
+    "compatibility.pattern",
+    *(f"node_log.{word}" for word in _NODE_LOG),
+)
 
 
 def _named_options(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every place that speaks of an option, and the option."""
-    for name, table in document.get("names", {}).items():
-        yield f"names.{name}", name
-        for other in table.get("implies", {}):
-            yield f"names.{name}.implies.{other}", other
-    for number, row in enumerate(document.get("refuse", ())):
-        for name in (*row["when"], *row.get("absent", ()), *row.get("needs", ())):
-            yield f"refuse.{number}", name
-    for number, row in enumerate(document.get("sharing", {}).get("refused_values", ())):
-        yield f"sharing.refused_values.{number}.option", row["option"]
-    for number, row in enumerate(document.get("reproducible", {}).get("except", ())):
-        for name in row.get("when", {}):
-            yield f"reproducible.except.{number}", name
-    if "quantized_io_option" in document:
-        yield "quantized_io_option", document["quantized_io_option"]
-    if "target_option" in document.get("binary", {}):
-        yield "binary.target_option", document["binary"]["target_option"]
+    for path in _OPTION_KEYS:
+        for place, table in _at(document, path):
+            yield from ((f"{place}.{name}" if path.startswith("names") else place.removesuffix(".when"), name) for name in table)
+    for path in _OPTION_NAMES:
+        for place, named in _at(document, path):
+            for name in named if isinstance(named, list) else [named]:
+                yield place.removesuffix(".absent").removesuffix(".needs"), name
+
+
+def _at(value: Any, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
+    """What a document has at a path of keys, where `*` stands for any key or number of an item, each with its place."""
+    step, _, rest = path.partition(".")
+    items = enumerate(value) if isinstance(value, list) else value.items()
+    for name, item in items:
+        if step in ("*", name):
+            inner = f"{place}.{name}" if place else str(name)
+            yield from _at(item, rest, inner) if rest else [(inner, item)]
 
 
 def _bad_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for place, expression in _expressions(document):
+    for place, expression in (found for path in _EXPRESSIONS for found in _at(document, path)):
         try:
             groups = re.compile(expression).groups
         except re.error as error:
@@ -206,30 +227,3 @@ def _bad_expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for name in _NODE_LOG.get(place.removeprefix("node_log."), ()) if place.startswith("node_log.") else ():
             if name not in re.compile(expression).groupindex:
                 yield place, f"the expression needs a group named '{name}'"
-
-
-def _expressions(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, row in document.get("options", {}).items():
-        for word in ("pattern", "inline", "files_pattern"):
-            if word in row:
-                yield f"options.{name}.{word}", row[word]
-    for number, row in enumerate(document.get("refuse", ())):
-        for name, expression in row["when"].items():
-            yield f"refuse.{number}.when.{name}", expression
-    for number, row in enumerate(document.get("sharing", {}).get("refused_values", ())):
-        yield f"sharing.refused_values.{number}.pattern", row["pattern"]
-    for number, row in enumerate(document.get("reproducible", {}).get("except", ())):
-        for name, expression in row.get("when", {}).items():
-            yield f"reproducible.except.{number}.when.{name}", expression
-    for number, row in enumerate(document.get("cannot", ())):
-        if "symptom" in row:
-            yield f"cannot.{number}.symptom", row["symptom"]
-    if "out_of_memory" in document:
-        yield "out_of_memory", document["out_of_memory"]
-    for section, word in (
-        ("binary", "target_pattern"),
-        ("compatibility", "pattern"),
-        *(("node_log", word) for word in _NODE_LOG),
-    ):
-        if word in document.get(section, {}):
-            yield f"{section}.{word}", document[section][word]

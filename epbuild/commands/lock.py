@@ -31,9 +31,10 @@ from epbuild.plan.sources import find_source
 from epbuild.recipe.address import PackageAddress, is_immutable, parse_address
 from epbuild.recipe.load import load
 from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
+from epbuild.recipe.requirement import plain_name
 from epbuild.toolchain.environment import prepare, ready
 from epbuild.toolchain.lock_changes import LockChange, changes
-from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package, plain_name
+from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import decoded, render, salvage
 from epbuild.toolchain.platforms import PLATFORMS, platform_here
 from epbuild.toolchain.pylock import pylock_name, pylock_text

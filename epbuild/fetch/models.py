@@ -24,7 +24,7 @@ from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwri
 from epbuild.fetch.wheels import model_in_wheel
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.recipe.address import Address, PackageAddress, is_immutable, parse_address
+from epbuild.recipe.address import Address, PackageAddress, beside, is_immutable, parse_address
 
 _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
@@ -92,7 +92,7 @@ class _Fetching:
             self._lay_out(self.address, self.sha256, graph, folder, place)
             digests = {place: graph.digest}
             for location in self._locations(place):
-                address, pin = self.address.beside(location), self.pins.get(location)
+                address, pin = beside(self.address, location), self.pins.get(location)
                 data = self._fetch(address, pin)
                 self._lay_out(address, pin, data, folder, folder / location)
                 digests[folder / location] = data.digest
@@ -111,7 +111,7 @@ class _Fetching:
             if str(PurePosixPath(location)).casefold() == graph.name.casefold():
                 raise misplaced_data(self.address, location)
             if location not in self.pins and not is_immutable(self.address):
-                raise not_pinned(self.address.beside(location))
+                raise not_pinned(beside(self.address, location))
         for location in self.pins:
             if location not in locations:
                 raise unused_pin(self.address, location)
@@ -144,7 +144,7 @@ class _Fetching:
 
 def file_name(address: Address) -> str:
     """A name for the file here, on every platform."""
-    return _NO_FILE_NAME.sub("_", address.path.rpartition("/")[2])
+    return _NO_FILE_NAME.sub("_", address.file.rpartition("/")[2])
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -43,7 +43,7 @@ class ObjectSource:
             raise MissingPackage("obstore", "remote") from error
         try:
             self._bucket = self._bucket or self._open_bucket()
-            found = obstore.head(self._bucket, self._address.key)
+            found = obstore.head(self._bucket, self._address.file)
         except (exceptions.BaseError, OSError) as error:
             raise self._explained(error) from error
         version, size = found["e_tag"], found["size"]
@@ -58,7 +58,7 @@ class ObjectSource:
             # Whole ranges, each of this version only: an object that is replaced meanwhile is noticed, not mixed in.
             options = {"range": (at, min(at + _CHUNK_BYTES, size)), "if_match": version}
             try:
-                chunk = bytes(obstore.get(self._bucket, self._address.key, options=options).bytes())
+                chunk = bytes(obstore.get(self._bucket, self._address.file, options=options).bytes())
             except (exceptions.BaseError, OSError) as error:
                 if not _NO_RANGES.search(str(error)):
                     raise self._explained(error) from error
@@ -74,7 +74,7 @@ class ObjectSource:
 
         try:
             bucket = self._open_bucket(_LONGEST_STREAM_SECONDS)
-            answer = obstore.get(bucket, self._address.key, options={"if_match": version})
+            answer = obstore.get(bucket, self._address.file, options={"if_match": version})
             at = 0
             for buffer in answer.stream(min_chunk_size=_CHUNK_BYTES):
                 chunk = bytes(buffer)

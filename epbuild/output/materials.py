@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from epbuild.plan.made import Made
 from epbuild.plan.steps import Emission
-from epbuild.recipe.address import BadAddress, PackageAddress, parse_address
+from epbuild.recipe.address import BadAddress, PackageAddress, beside, parse_address
 from epbuild.recipe.model import Recipe
 
 # What a URI may hold as it is, beside letters and digits: https://www.rfc-editor.org/rfc/rfc3986, sections 2.1 to 2.3.
@@ -196,8 +196,8 @@ def _source(path: str, location: str | None, sha256: str) -> InputFile:
         name = written.name if written.anchor else written.as_posix()
         return InputFile(name if location is None else posixpath.join(posixpath.dirname(name), location), sha256)
     if location is not None:
-        address = address.beside(location)
-    name = location or address.path.rpartition("/")[2]
+        address = beside(address, location)
+    name = location or address.file.rpartition("/")[2]
     if isinstance(address, PackageAddress):
         # https://github.com/package-url/purl-spec: what follows '#' is a place in the package.
         return InputFile(name, sha256, f"{Distribution(address.distribution, address.version).purl}#{quote(address.file)}")

@@ -48,19 +48,12 @@ class WebAddress:
 
     @property
     def text(self) -> str:
-        """The whole address as a recipe has it."""
         return self.url
 
     @property
-    def path(self) -> str:
-        """Where the file lies on its server, with '/' between the parts."""
+    def file(self) -> str:
+        """Where the file lies on its server."""
         return unquote(urlsplit(self.url).path)
-
-    def beside(self, location: str) -> WebAddress:
-        """The address of the file at `location`, relative to the folder of this one; a query, such as an access token, goes along."""
-        parts = urlsplit(self.url)
-        folder = parts.path.rpartition("/")[0]
-        return WebAddress(urlunsplit(parts._replace(path=f"{folder}/{quote(str(PurePosixPath(location)))}")))
 
 
 @dataclass(frozen=True)
@@ -69,24 +62,14 @@ class ObjectAddress:
 
     scheme: Literal["s3", "gs", "az"]
     bucket: str
-    key: str
+    file: str
 
     def __str__(self) -> str:
         return self.text
 
     @property
     def text(self) -> str:
-        """The whole address as a recipe has it."""
-        return f"{self.scheme}://{self.bucket}/{self.key}"
-
-    @property
-    def path(self) -> str:
-        """Where the object lies in its bucket."""
-        return self.key
-
-    def beside(self, location: str) -> ObjectAddress:
-        """The address of the object at `location`, relative to the folder of this one."""
-        return replace(self, key=_beside(self.key, location))
+        return f"{self.scheme}://{self.bucket}/{self.file}"
 
 
 @dataclass(frozen=True)
@@ -102,17 +85,7 @@ class HubAddress:
 
     @property
     def text(self) -> str:
-        """The whole address as a recipe has it."""
         return f"hf://{self.repository}/{self.file}@{self.revision}"
-
-    @property
-    def path(self) -> str:
-        """Where the file lies in its repository."""
-        return self.file
-
-    def beside(self, location: str) -> HubAddress:
-        """The address of the file at `location`, relative to the folder of this one, at the same revision."""
-        return replace(self, file=_beside(self.file, location))
 
 
 @dataclass(frozen=True)
@@ -123,7 +96,7 @@ class PackageAddress:
     """In the spelling that package indexes compare."""
     version: str
     file: str
-    """With '/' between the parts: from the root of the wheel, or from the one folder of it that has such a file."""
+    """From the root of the wheel, or from the one folder of it that has such a file."""
 
     def __str__(self) -> str:
         return self.text
@@ -135,20 +108,20 @@ class PackageAddress:
 
     @property
     def text(self) -> str:
-        """The whole address as a recipe has it."""
         return f"{PACKAGE}{self.requirement}/{self.file}"
-
-    @property
-    def path(self) -> str:
-        """Where the file lies in the wheel."""
-        return self.file
-
-    def beside(self, location: str) -> PackageAddress:
-        """The address of the file at `location`, relative to the folder of this one, in the same wheel."""
-        return replace(self, file=_beside(self.file, location))
 
 
 Address = WebAddress | ObjectAddress | HubAddress | PackageAddress
+"""`text` is the whole address as a recipe has it, `str()` what people may see of it, `file` the path of the file there, with '/'."""
+
+
+def beside(address: Address, location: str) -> Address:
+    """The address of the file at `location`, relative to the folder of another; a query, such as an access token, goes along."""
+    file = str(PurePosixPath(location))
+    if isinstance(address, WebAddress):
+        parts = urlsplit(address.url)
+        return WebAddress(urlunsplit(parts._replace(path=f"{parts.path.rpartition('/')[0]}/{quote(file)}")))
+    return replace(address, file=str(PurePosixPath(address.file).parent / file))
 
 
 def is_immutable(address: Address) -> bool:
@@ -258,7 +231,3 @@ def _check_path(text: str, scheme: str, path: str) -> None:
 
 def _malformed(text: str, scheme: str, reason: str) -> BadAddress:
     return BadAddress(f"{quoted(text.partition('?')[0])} {reason}.", f"Write {_ALL_FORMS[scheme]}.")
-
-
-def _beside(path: str, location: str) -> str:
-    return str(PurePosixPath(path).parent / location)

@@ -8,11 +8,10 @@ from typing import Literal
 
 from epbuild.core.errors import Position, Problem
 from epbuild.core.units import bytes_of
-from epbuild.recipe.model import Reference, Setting
+from epbuild.recipe.model import InputShape, Reference, Setting
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode
 from epbuild.recipe.paths import rebased
-from epbuild.recipe.problems import WRONG_VALUE, quoted
-from epbuild.recipe.valuetypes import wrong_type
+from epbuild.recipe.problems import WRONG_VALUE, quoted, wrong_type
 
 
 class Fields:
@@ -56,7 +55,6 @@ class Fields:
         return node.value
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """A boolean."""
         value, node = self._scalar(key)
         if node is None or isinstance(value, bool):
             return value if isinstance(value, bool) else default
@@ -72,23 +70,13 @@ class Fields:
 
     def number(self, key: str) -> float | None:
         """A number, whole or not."""
-        value, node = self._scalar(key)
-        if node is None:
-            return None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        self.problems.append(wrong_type(node, "number"))
-        return None
+        entry = self.entries.get(key)
+        return self._number_of(entry.node) if entry else None
 
     def whole(self, key: str) -> int | None:
         """A whole number; `2.0` and `1e3` are whole too, as JSON Schema has it."""
-        value, node = self._scalar(key)
-        if node is None:
-            return None
-        if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
-            return int(value)
-        self.problems.append(wrong_type(node, "integer"))
-        return None
+        entry = self.entries.get(key)
+        return self._whole_of(entry.node) if entry else None
 
     def whole_or_any(self, key: str) -> int | Literal["any"] | None:
         """A whole number, or the word `any`."""
@@ -120,7 +108,6 @@ class Fields:
         return size
 
     def of(self, node: Node) -> Fields:
-        """Another mapping, read alike."""
         return Fields(node, self.problems, self._home)
 
     def long_form(self, node: Node, key: str) -> Fields:
@@ -134,12 +121,10 @@ class Fields:
         return Reference(self.text(key) or "", self.where_of(key))
 
     def path(self, key: str) -> Reference | None:
-        """A path."""
         text = self.text(key)
         return self.rebased(text, self.where_of(key)) if text else None
 
     def paths(self, key: str) -> tuple[Reference, ...]:
-        """A list's paths."""
         return tuple(self.rebased(text, where) for text, where in self.texts(key) if text)
 
     def rebased(self, text: str, where: Position) -> Reference:
@@ -162,13 +147,16 @@ class Fields:
 
     def numbers(self, key: str) -> list[float]:
         """A list's numbers, whole or not."""
-        found = []
-        for item in self.items(key):
-            value = item.value if isinstance(item, ScalarNode) else None
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                found.append(float(value))
-            else:
-                self.problems.append(wrong_type(item, "number"))
+        return [number for item in self.items(key) if (number := self._number_of(item)) is not None]
+
+    def shapes(self, key: str) -> dict[str, InputShape]:
+        """A mapping's sizes of inputs, by their names; an input with an invalid size is left out."""
+        fields, found = self.mapping(key), {}
+        for name, entry in fields.entries.items():
+            items = fields.items(name)
+            sizes = tuple(size for item in items if (size := self._whole_of(item)) is not None and size >= 1)
+            if len(sizes) == len(items):
+                found[name] = InputShape(sizes, entry.node.where, tuple(item.where for item in items), entry.name_where)
         return found
 
     def settings(self, key: str) -> dict[str, Setting]:
@@ -195,6 +183,20 @@ class Fields:
             return entry.node.items
         self.problems.append(wrong_type(entry.node, "array"))
         return ()
+
+    def _number_of(self, node: Node) -> float | None:
+        value = node.value if isinstance(node, ScalarNode) else None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        self.problems.append(wrong_type(node, "number"))
+        return None
+
+    def _whole_of(self, node: Node) -> int | None:
+        value = node.value if isinstance(node, ScalarNode) else None
+        if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+            return int(value)
+        self.problems.append(wrong_type(node, "integer"))
+        return None
 
     def _scalar(self, key: str) -> tuple[Scalar | None, Node | None]:
         entry = self.entries.get(key)

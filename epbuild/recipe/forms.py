@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from epbuild.recipe.model import CompressionMethod, Layout, Pack
 
@@ -38,20 +37,19 @@ class PackForm:
     """Why another method is not taken, by its name."""
 
 
-LAYOUT_FORMS: Mapping[Layout, LayoutForm] = MappingProxyType(
-    {"directory": LayoutForm(""), "ort-model-package": LayoutForm("ort-model-package.", gathers=True)}
-)
+LAYOUT_FORMS: Mapping[Layout, LayoutForm] = {
+    "directory": LayoutForm(""),
+    "ort-model-package": LayoutForm("ort-model-package.", gathers=True),
+}
 
-PACK_FORMS: Mapping[Pack, PackForm] = MappingProxyType(
-    {
-        # Only what all readers of zip archives know: many do not open one with members by zstd.
-        "zip": PackForm(
-            "deflate",
-            is_file=True,
-            hint=", or take 'pack: tar.zst', which zstd compresses",
-            refused={"zstd": ": many programs could not open it"},
-        ),
-        "tar.zst": PackForm("zstd", is_file=True, always=True),
-        "oci": PackForm("zstd"),
-    }
-)
+PACK_FORMS: Mapping[Pack, PackForm] = {
+    # Only what all readers of zip archives know: many do not open one with members by zstd.
+    "zip": PackForm(
+        "deflate",
+        is_file=True,
+        hint=", or take 'pack: tar.zst', which zstd compresses",
+        refused={"zstd": ": many programs could not open it"},
+    ),
+    "tar.zst": PackForm("zstd", is_file=True, always=True),
+    "oci": PackForm("zstd"),
+}

@@ -21,7 +21,6 @@ from epbuild.recipe.model import (
 from epbuild.recipe.names import name_problem
 from epbuild.recipe.nodes import MappingNode, SequenceNode, merged, render
 from epbuild.recipe.problems import MISSING_KEY
-from epbuild.recipe.shapes import read_inputs
 from epbuild.recipe.targets import read_custom_ops
 from epbuild.recipe.template import substitute
 from epbuild.recipe.verifying import overlaid, read_verify
@@ -62,7 +61,7 @@ def read_member(model: Reference, group: Fields, own: Fields) -> GroupMember:
         model,
         _read_compile_settings(settings, name) if settings is not None else CompileSettings(),
         _read_expectation(expected) if expected is not None else Expectation(),
-        read_inputs(own.mapping("inputs")),
+        own.shapes("inputs"),
         overlaid(read_verify(own), read_verify(group)),
     )
 

@@ -13,8 +13,7 @@ from epbuild.core.errors import Position, Problem
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.names import unknown
 from epbuild.recipe.nodes import MappingNode, Node, Scalar, ScalarNode, render
-from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quoted
-from epbuild.recipe.valuetypes import wrong_type
+from epbuild.recipe.problems import BAD_NAME, WRONG_VALUE, quoted, wrong_type
 
 _NAME_PART = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -106,12 +105,8 @@ class Matrix:
 
     def _given(self, item: Node) -> dict[str, Scalar]:
         """The values of a row of `include` or `exclude`."""
-        found = {}
-        for axis, entry in self._fields.of(item).entries.items():
-            value = self._value(entry.node)
-            if value is not None:
-                found[axis] = value
-        return found
+        entries = self._fields.of(item).entries
+        return {axis: value for axis, entry in entries.items() if (value := self._value(entry.node)) is not None}
 
     def _check_axes(self, item: Node, given: Collection[str]) -> None:
         for axis in given:

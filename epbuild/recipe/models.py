@@ -11,12 +11,10 @@ from epbuild.recipe.model import ModelSpec
 from epbuild.recipe.model_path import is_remote, package_file
 from epbuild.recipe.preparations import read_preparations
 from epbuild.recipe.problems import WRONG_VALUE
-from epbuild.recipe.shapes import read_inputs
 from epbuild.recipe.verifying import read_verify
 
 
 def read_model(name: str, where: Position, fields: Fields) -> ModelSpec:
-    """Read the definition of a model, in its long form."""
     path, path_where, sha256 = fields.text("path") or "", fields.where_of("path"), fields.text("sha256")
     folder = fields.path("external_data")
     if is_remote(path):
@@ -37,7 +35,7 @@ def read_model(name: str, where: Position, fields: Fields) -> ModelSpec:
         path_where=path_where,
         sha256=sha256.lower() if sha256 else None,
         data_sha256={file: (pins.text(file) or "").lower() for file in pins.entries},
-        inputs=read_inputs(fields.mapping("inputs")),
+        inputs=fields.shapes("inputs"),
         free_dimensions=_dimensions(sizes.mapping("by_name")),
         denoted_dimensions=_dimensions(sizes.mapping("by_denotation")),
         dimension_places={

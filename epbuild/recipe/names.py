@@ -7,13 +7,11 @@ import re
 from collections.abc import Collection, Iterable
 
 from epbuild.core.errors import Argument, Position, Problem, nearest
+from epbuild.core.safepath import is_device
 from epbuild.recipe.problems import BAD_NAME, UNKNOWN_REFERENCE, one_of, quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LONGEST_NAME = 100
-_WINDOWS_DEVICES = frozenset(
-    ["CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))]
-)
 
 
 def name_problem(name: str, where: Position) -> Problem | None:
@@ -22,7 +20,7 @@ def name_problem(name: str, where: Position) -> Problem | None:
         message = f"{quoted(name)} is not a name: letters, digits, '.', '_' and '-', a letter or digit first."
     elif name.endswith("."):
         message = f"The name {quoted(name)} ends with '.', which Windows drops from a file's name."
-    elif name.split(".", maxsplit=1)[0].upper() in _WINDOWS_DEVICES:
+    elif is_device(name):
         message = f"The name {quoted(name)} is reserved on Windows."
     elif len(name) > _LONGEST_NAME:
         message = f"The name {quoted(name)} is longer than {_LONGEST_NAME} characters."

@@ -26,7 +26,6 @@ Match = Callable[[str, Position, str], tuple[str, ...] | None]
 
 
 def read_output(fields: Fields, match: Match) -> OutputSpec:
-    """Read the output that a mapping stands for."""
     layout: Any = fields.text("layout") or "directory"  # the schema wants one; the rest of the recipe is read on without
     pack: Any = fields.text("pack")
     return OutputSpec(

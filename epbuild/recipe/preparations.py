@@ -17,7 +17,6 @@ LATER: Final = {RUN: ("in", "out", "model")}
 
 
 def read_preparations(fields: Fields) -> tuple[PrepareStep, ...]:
-    """Read the entries of a model's `prepare`."""
     return tuple(_read_preparation(fields.of(item)) for item in fields.items("prepare"))
 
 

@@ -1,4 +1,4 @@
-"""The codes of mistakes in a recipe, and the quoting of its text."""
+"""The codes of mistakes in a recipe, and words for its types and values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from epbuild.core.errors import printable
+from epbuild.core.errors import Problem, printable
+from epbuild.recipe.nodes import MappingNode, Node, ScalarNode, SequenceNode, render
 
 CANNOT_READ: Final = "EPB100"
 SYNTAX: Final = "EPB101"
@@ -25,6 +26,14 @@ UNUSABLE: Final = re.compile(r"[\0\uD800-\uDFFF]")
 
 _LONGEST_QUOTE = 80
 _LONGEST_LIST = 30
+_EXPECTED = {
+    "string": "a string",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
 
 
 def quoted(text: str) -> str:
@@ -42,3 +51,30 @@ def one_of(words: Iterable[str]) -> str:
     if len(known) > _LONGEST_LIST:
         return f"{shown} and {len(known) - _LONGEST_LIST} more"
     return shown or "nothing"
+
+
+def wrong_type(node: Node, types: str | list[str]) -> Problem:
+    """The problem of a value that is none of the JSON Schema `types`."""
+    expected = [types] if isinstance(types, str) else types
+    *most, last = [_EXPECTED[name] for name in expected]
+    words = f"{', '.join(most)} or {last}" if most else last
+    hint = None
+    if isinstance(node, ScalarNode) and "string" in expected and not node.written.startswith("${"):
+        hint = f'In quotes it is a string: "{node.written}".' if node.value is not None else None
+    return Problem(WRONG_TYPE, f"{actual(node)}; write {words}.", node.where, hint)
+
+
+def actual(node: Node) -> str:
+    if isinstance(node, MappingNode):
+        return "This is a mapping"
+    if isinstance(node, SequenceNode):
+        return "This is a list"
+    if node.value is None:
+        return "There is no value here"
+    if node.written.startswith("${") and node.value != node.written:
+        return f"{quoted(node.written)} is {quoted(render(node.value))} here"
+    if isinstance(node.value, str):
+        return f"{quoted(node.written)} is a string here"
+    if isinstance(node.value, bool):
+        return f"{quoted(node.written)} is a boolean here"
+    return f"{quoted(node.written)} is a number here"

@@ -43,10 +43,15 @@ def read_requirement(text: str) -> Requirement:
     """What the pip requirement `text` asks for; every text is read, none is refused."""
     whole = _REQUIREMENT.fullmatch(text)
     name = whole or re.match(rf"\s*({_NAME})", text)
-    distribution = re.sub(r"[-_.]+", "-", name[1]).lower() if name else ""
+    distribution = plain_name(name[1]) if name else ""
     return Requirement(
         text=text, distribution=distribution, version=whole[3] if whole else None, is_plain=whole is not None and whole[2] is None
     )
+
+
+def plain_name(name: str) -> str:
+    """A distribution's name in the spelling that package indexes compare (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _comparable(version: str, *, local: bool) -> str:

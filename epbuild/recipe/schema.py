@@ -6,19 +6,28 @@ for the whole subschema, `patternErrorMessage` for its pattern; `synonyms` has w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from epbuild.core.errors import Problem, nearest
 from epbuild.core.schemas import import_jsonschema, schema
 from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, plain
-from epbuild.recipe.problems import BAD_NAME, MISSING_KEY, UNKNOWN_KEY, WRONG_TYPE, WRONG_VALUE, one_of, quoted
-from epbuild.recipe.valuetypes import actual, wrong_type
+from epbuild.recipe.problems import (
+    BAD_NAME,
+    MISSING_KEY,
+    UNKNOWN_KEY,
+    WRONG_TYPE,
+    WRONG_VALUE,
+    actual,
+    one_of,
+    quoted,
+    wrong_type,
+)
 
-if TYPE_CHECKING:
-    from jsonschema import ValidationError
+SchemaError = Any
+"""A ValidationError of jsonschema, which takes too long to import."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +93,12 @@ def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
     return {key: _written_out(value, definitions) for key, value in part.items()}
 
 
-def _has_template(error: ValidationError) -> bool:
+def _has_template(error: SchemaError) -> bool:
     """Whether an error is about a value that holds a template; keys have none."""
     return isinstance(error.instance, str) and "${" in error.instance and "propertyNames" not in error.absolute_schema_path
 
 
-def _is_for_templates(error: ValidationError, root: Node) -> bool:
+def _is_for_templates(error: SchemaError, root: Node) -> bool:
     """Whether a pattern that lets templates through meets what one became: reading the value finds what is wrong with it."""
     if error.validator != "pattern" or "\\$\\{" not in str(error.validator_value):
         return False
@@ -97,20 +106,19 @@ def _is_for_templates(error: ValidationError, root: Node) -> bool:
     return isinstance(node, ScalarNode) and "${" in node.written
 
 
-def _translated(error: ValidationError, root: Node, above: KeyPath) -> Iterator[Violation]:
+def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Violation]:
     """The violations that an error found in `root` stands for; `above` is the path of `root` in the recipe."""
     node = locate(root, tuple(error.absolute_path))
     path: KeyPath = (*above, *error.absolute_path)
     if isinstance(error.instance, str) and isinstance(node, MappingNode):
         # Only `propertyNames` takes a key for the instance, and leaves the path at its mapping.
         name_where = node.entries[error.instance].name_where
-        message = _own_message(error, "patternErrorMessage") or error.message
+        message = error.schema.get("patternErrorMessage") or error.message
         yield Violation((*path, error.instance), Problem(BAD_NAME, message, name_where))
     elif error.validator == "additionalProperties" and isinstance(node, MappingNode):
         yield from _unknown_keys(error, path, node)
     elif error.validator == "required" and isinstance(node, MappingNode):
-        required: Any = error.validator_value
-        for key in required:
+        for key in error.validator_value:
             if key not in node.entries:
                 message = f"The key '{key}' is missing in {_dotted(path)}."
                 yield Violation((*path, key), Problem(MISSING_KEY, message, node.where))
@@ -118,9 +126,8 @@ def _translated(error: ValidationError, root: Node, above: KeyPath) -> Iterator[
         yield Violation(path, _wrong(error, node, path))
 
 
-def _unknown_keys(error: ValidationError, path: KeyPath, node: MappingNode) -> Iterator[Violation]:
-    subschema: Any = error.schema
-    known = list(subschema["properties"])
+def _unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Iterator[Violation]:
+    known = list(error.schema["properties"])
     unused = [key for key in known if key not in node.entries]
     for key, entry in node.entries.items():
         if key not in known:
@@ -129,44 +136,30 @@ def _unknown_keys(error: ValidationError, path: KeyPath, node: MappingNode) -> I
             yield Violation((*path, key), problem)
 
 
-def _own_message(error: ValidationError, keyword: str) -> str | None:
-    """The violated subschema's own message under a keyword, if it has one."""
-    subschema: Any = error.schema
-    message: str | None = subschema.get(keyword)
-    return message
-
-
-def _synonyms(error: ValidationError) -> Mapping[str, str]:
-    """What values of the violated enumeration are called elsewhere, in small letters."""
-    subschema: Any = error.schema
-    found: Mapping[str, str] = subschema.get("synonyms", {})
-    return found
-
-
 def _dotted(path: KeyPath) -> str:
     """The path as people write it: `outputs[0].path`."""
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return steps[1:] or "the recipe"
 
 
-def _wrong(error: ValidationError, node: Node, path: KeyPath) -> Problem:
+def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
     """The problem of a value that is of the wrong type, or of the right type and still not allowed."""
-    limit: Any = error.validator_value
-    if message := _own_message(error, "errorMessage"):
+    limit = error.validator_value
+    if message := error.schema.get("errorMessage"):
         return Problem(WRONG_VALUE, message, node.where)
     match error.validator:
         case "type":
             return wrong_type(node, limit)
         case "enum" if isinstance(node, ScalarNode) and isinstance(node.value, str):
             message = f"{quoted(node.value)} is not allowed here; write one of: {one_of(limit)}."
-            synonym = _synonyms(error).get(node.value.casefold())
+            synonym = error.schema.get("synonyms", {}).get(node.value.casefold())
             hint = f"Here it is called '{synonym}'." if synonym else nearest(node.value, limit)
             return Problem(WRONG_VALUE, message, node.where, hint)
         case "enum":
             return Problem(WRONG_TYPE, f"{actual(node)}; write one of: {one_of(limit)}.", node.where)
         case "pattern":
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
-            return Problem(code, _own_message(error, "patternErrorMessage") or error.message, node.where)
+            return Problem(code, error.schema.get("patternErrorMessage") or error.message, node.where)
         case "minItems" | "minProperties" | "minLength":
             return Problem(WRONG_VALUE, "This must not be empty.", node.where)
         case "minimum":

@@ -13,7 +13,6 @@ from epbuild.recipe.requirement import read_requirement
 
 
 def read_toolchain(name: str, where: Position, fields: Fields) -> ToolchainSpec:
-    """Read the definition of a toolchain."""
     packages, interpreter = fields.texts("packages"), fields.path("interpreter")
     if "interpreter" in fields.entries:
         named = [(text, where) for text, where in packages if text]

@@ -7,7 +7,7 @@ from typing import Any
 from epbuild.core.errors import Problem
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.model import MadeInputs, Reference, VerifyChoice
-from epbuild.recipe.nodes import MappingNode, ScalarNode, SequenceNode
+from epbuild.recipe.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from epbuild.recipe.problems import WRONG_VALUE
 
 
@@ -21,12 +21,12 @@ def read_verify(owner: Fields) -> VerifyChoice | None:
     fields = owner.mapping("verify")
     reference: Any = fields.text("reference")
     unjudged: Any = fields.text("unjudged")
-    made = fields.mapping("inputs") if isinstance(_node(fields, "inputs"), MappingNode) else None
+    inputs = fields.entries.get("inputs")
     metrics = fields.mapping("metrics")
     return VerifyChoice(
         where=entry.node.where,
-        files=_globs(fields) if made is None and "inputs" in fields.entries else None,
-        made=_made(made) if made is not None else None,
+        files=_globs(fields, inputs.node) if inputs and not isinstance(inputs.node, MappingNode) else None,
+        made=_made(fields.mapping("inputs")) if inputs and isinstance(inputs.node, MappingNode) else None,
         metrics={name: metrics.number(name) or 0.0 for name in metrics.entries} if "metrics" in fields.entries else None,
         reference=reference,
         unjudged=unjudged,
@@ -48,17 +48,10 @@ def overlaid(own: VerifyChoice | None, base: VerifyChoice | None) -> VerifyChoic
     )
 
 
-def _node(fields: Fields, key: str) -> object:
-    entry = fields.entries.get(key)
-    return entry.node if entry is not None else None
-
-
-def _globs(fields: Fields) -> tuple[Reference, ...]:
+def _globs(fields: Fields, node: Node) -> tuple[Reference, ...]:
     """The globs: one, or a list of them."""
-    if isinstance(_node(fields, "inputs"), SequenceNode):
-        written = fields.texts("inputs")
-    else:
-        written = [(fields.text("inputs") or "", fields.where_of("inputs"))]
+    several = isinstance(node, SequenceNode)
+    written = fields.texts("inputs") if several else [(fields.text("inputs") or "", node.where)]
     return tuple(fields.rebased(text, where) for text, where in written)
 
 

@@ -5,9 +5,10 @@ Nothing here knows where a fact comes from, or what it is needed for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from epbuild.recipe.requirement import plain_name
 
 
 @dataclass(frozen=True, order=True)
@@ -87,8 +88,3 @@ class Lock:
     """What was known of each EP, and of session keys: a revision that changes when that does, by subject."""
     wheels: tuple[Package, ...] = ()
     """The releases that models are taken from, each with all its wheels, sorted; one package may be here in several versions."""
-
-
-def plain_name(name: str) -> str:
-    """A distribution's name in the spelling that package indexes compare (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()

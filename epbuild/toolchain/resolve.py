@@ -19,9 +19,10 @@ from epbuild.core.errors import Problem, ToolchainError
 from epbuild.core.installer import is_network, reported, run_uv
 from epbuild.core.units import counted
 from epbuild.recipe.model import ToolchainSpec
+from epbuild.recipe.requirement import plain_name
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.fingerprint import probe
-from epbuild.toolchain.lock_facts import LockedEnvironment, Package, plain_name
+from epbuild.toolchain.lock_facts import LockedEnvironment, Package
 from epbuild.toolchain.platforms import MACOS_VERSION, PLATFORMS, platform_name
 from epbuild.toolchain.provision import running_python
 from epbuild.toolchain.pylock import origins_of

@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from catalog_options import normalize_option
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.catalog.catalog import BUILT_IN, Catalog, entries_for, entry
-from epbuild.catalog.normalize import normalize_option
 from epbuild.catalog.userfile import BadCatalog, load_catalog
 
 GOOD = """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from catalog_options import normalize_option
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epbuild.catalog.catalog import entries_for, entry, known_eps
 from epbuild.catalog.entries import EpEntry
-from epbuild.catalog.normalize import BadValue, normalize, normalize_option, plain_text
+from epbuild.catalog.normalize import BadValue, normalize, plain_text
 from epbuild.catalog.options import Option
 
 QNN = entry("QNNExecutionProvider")

@@ -16,6 +16,7 @@ from epbuild.recipe.address import (
     ObjectAddress,
     PackageAddress,
     WebAddress,
+    beside,
     is_immutable,
     parse_address,
 )
@@ -137,7 +138,7 @@ def test_any_text_is_an_address_or_refused_with_a_sentence(text: str) -> None:
     assert sentence.endswith(".") or address is not None
     if address is not None:
         assert parse_address(address.text) == address
-        assert address.path.rpartition("/")[2] not in ("", ".", "..")
+        assert address.file.rpartition("/")[2] not in ("", ".", "..")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_any_text_is_an_address_or_refused_with_a_sentence(text: str) -> None:
     ],
 )
 def test_external_data_is_looked_for_beside_its_graph(text: str, location: str, expected: str) -> None:
-    assert parse_address(text).beside(location).text == expected
+    assert beside(parse_address(text), location).text == expected
 
 
 def test_a_secret_in_a_query_is_never_shown() -> None:
