@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from epbuild.compile.action import GroupMaker
+from epbuild.compile.action import GroupMaker, measure_alone
 from epbuild.compile.preparing import PreparationMaker
-from epbuild.compile.sharing import measure_alone
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.steps import Action, SessionGroup
 from epbuild.plan.verification import Verification

@@ -68,28 +68,35 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     it cannot be stored, Cancelled when the build is being stopped.
     """
     begin = time.monotonic()
-    compiled = _make(group, execution)
-    models, shared = compiled.models, compiled.shared
-    # What the sources take and give: a user who has only the artifacts can then check that it is still so.
-    outputs = {model.member: model.outputs for model in models}
-    signatures = {
-        member.name: source_signature(header, outputs[member.name])
-        for member in group.members
-        for header in [sized_header(read_header(member.graph), member.inputs)]
+    models, shared, ending, node_log = _make(group, execution)
+    sources = {member.name: sized_header(read_header(member.graph), member.inputs) for member in group.members}
+    weights = {"weights_file": group.weights_file} if shared is not None and shared.stored_bytes else {}
+    finished = [report for report in ending.reports if report.get("event") == "member_finished"]
+    measured = {
+        "seconds": round(time.monotonic() - begin, 3),
+        "members": {report["member"]: report["seconds"] for report in finished},
+        "peak_memory": ending.reports[-1].get("peak_memory"),
     }
-    result = _result(compiled, signatures, execution, time.monotonic() - begin)
-    result = result if shared is None else _with_shared(result, group, shared)
-    return _with_weights(result, group, execution)
-
-
-def measure(group: SessionGroup, execution: Execution) -> int:
-    """Compile and check a session group, and keep nothing of it; returns the bytes of its context binaries and data.
-
-    Raises what `execute` does.
-    """
-    models = _make(group, execution).models
-    names = {name for model in models for name in (*model.binaries, *model.data)}
-    return sum((execution.staging / _OUTPUT / name).stat().st_size for name in names)
+    return {
+        **execution.keep(execution.staging / _OUTPUT, _artifacts(models), measured),
+        "models": [
+            {
+                "member": model.member,
+                # What the source takes and gives: a user who has only the artifacts can then check that it is still so.
+                "source": {**source_signature(sources[model.member], model.outputs), **weights},
+                "file": model.file,
+                "binaries": dict(model.binaries),
+                "data": list(model.data),
+                "nodes": [node_document(node) for node in model.nodes],
+                "fallback_nodes": len(model.outside),
+                "left": [asdict(left) for left in node_log.left(model.member, model.outside)],
+                "compatibility": compatibility(model.metadata),
+            }
+            for model in models
+        ],
+        **({"shared_initializers": asdict(shared)} if shared is not None else {}),
+        **_source_weights(group, execution),
+    }
 
 
 def remake(group: SessionGroup, execution: Execution) -> dict[str, Path]:
@@ -334,54 +341,13 @@ def node_log_of(group: SessionGroup) -> NodeLog:
     return NodeLog(ep.entry.node_log for ep in group.target.eps if ep.entry.node_log is not None)
 
 
-def _result(compiled: _Compiled, signatures: Mapping[str, Any], execution: Execution, seconds: float) -> dict[str, Any]:
-    models, ending, node_log = compiled.models, compiled.ending, compiled.node_log
-    folder, store = real_path(execution.staging / _OUTPUT), execution.store
-    # Several names may lead to one file, which can be taken once; and what a link leads to elsewhere is not ours to take.
-    files = {name: real_path(folder / name) for name in _artifacts(models)}
-    blobs = {file: store.take(file) if file.is_relative_to(folder) else store.add(file) for file in dict.fromkeys(files.values())}
-    log = store.add(execution.log)
-    members = {report["member"]: report["seconds"] for report in ending.reports if report.get("event") == "member_finished"}
-    return {
-        "artifacts": {name: {"digest": blobs[file].digest, "size": blobs[file].size} for name, file in files.items()},
-        "models": [
-            {
-                "member": model.member,
-                "source": signatures[model.member],
-                "file": model.file,
-                "binaries": dict(model.binaries),
-                "data": list(model.data),
-                "nodes": [node_document(node) for node in model.nodes],
-                "fallback_nodes": len(model.outside),
-                "left": [asdict(left) for left in node_log.left(model.member, model.outside)],
-                "compatibility": compatibility(model.metadata),
-            }
-            for model in models
-        ],
-        "log": {"digest": log.digest, "size": log.size},
-        "measured": {
-            "seconds": round(seconds, 3),
-            "members": members,
-            "peak_memory": ending.reports[-1].get("peak_memory"),
-        },
-    }
-
-
-def _with_shared(result: dict[str, Any], group: SessionGroup, shared: WeightBytes) -> dict[str, Any]:
-    """The result of a group whose members were compiled with one weights file: what that saved, and its name with each source."""
-    if shared.stored_bytes:
-        models = [{**model, "source": {**model["source"], "weights_file": group.weights_file}} for model in result["models"]]
-        result = {**result, "models": models}
-    return {**result, "shared_initializers": asdict(shared)}
-
-
-def _with_weights(result: dict[str, Any], group: SessionGroup, execution: Execution) -> dict[str, Any]:
-    """The result of a group that shares, with what the weights of its sources come to by content; without it where that cannot be read."""
+def _source_weights(group: SessionGroup, execution: Execution) -> dict[str, Any]:
+    """What the weights of the sources of a group that shares come to by content; nothing where that cannot be read."""
     if not group.share or len(group.members) < 2:
-        return result
+        return {}
     try:
         weights = count_weights([read_weights(member.graph, member.external) for member in group.members])
     except (OSError, MalformedModel):
-        return result  # what is compiled does not depend on it
+        return {}  # what is compiled does not depend on it
     execution.recheck()
-    return {**result, "source_weights": asdict(weights)}
+    return {"source_weights": asdict(weights)}

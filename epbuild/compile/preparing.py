@@ -45,24 +45,18 @@ class PreparationMaker:
     def make(self, action: Preparation, execution: Execution) -> dict[str, Any]:
         begin = time.monotonic()
         header, ending = _prepare(action, execution)
-        folder = execution.staging / "out"
         names = [_name(action), *header.external_locations]
-        # Several names may lead to one file, which can be taken once.
-        files = {name: real_path(folder / name) for name in names}
-        blobs = {file: execution.store.take(file) for file in dict.fromkeys(files.values())}
-        log = execution.store.add(execution.log)
+        measured = {
+            "seconds": round(time.monotonic() - begin, 3),
+            "members": dict[str, float](),
+            "peak_memory": ending.reports[-1].get("peak_memory"),
+        }
         return {
-            "artifacts": {name: {"digest": blobs[file].digest, "size": blobs[file].size} for name, file in files.items()},
+            **execution.keep(execution.staging / "out", names, measured),
             "model": {
                 "file": _name(action),
                 "external": list(header.external_locations),
                 "subgraph_data": sorted(header.subgraph_data),
-            },
-            "log": {"digest": log.digest, "size": log.size},
-            "measured": {
-                "seconds": round(time.monotonic() - begin, 3),
-                "members": {},
-                "peak_memory": ending.reports[-1].get("peak_memory"),
             },
         }
 

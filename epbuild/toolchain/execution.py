@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import file_digest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
+from epbuild.core.safepath import real_path
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.log_lines import readable, tells_progress
@@ -98,6 +99,21 @@ class Execution:
         if ending.how == "cancelled":
             raise Cancelled(step)
         return ending
+
+    def keep(self, folder: Path, names: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
+        """Store the artifacts of these names in a folder, and the log; returns what every result has, with what it cost.
+
+        Raises StoreError.
+        """
+        folder = real_path(folder)
+        files = {name: real_path(folder / name) for name in names}
+        # Several names may lead to one file, which can be taken once; and what a link leads to elsewhere is not ours to take.
+        blobs = {
+            file: self.store.take(file) if file.is_relative_to(folder) else self.store.add(file)
+            for file in dict.fromkeys(files.values())
+        }
+        artifacts = {name: asdict(blobs[file]) for name, file in files.items()}
+        return {"artifacts": artifacts, "log": asdict(self.store.add(self.log)), "measured": dict(measured)}
 
 
 class Workplace(Protocol):

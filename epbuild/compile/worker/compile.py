@@ -360,13 +360,13 @@ def read_request(path: str) -> dict[str, Any]:
     return {**request, **here}
 
 
-def main(arguments: list[str]) -> int:
-    """The process, from the request to the exit status."""
+def main(arguments: list[str], work: Any = compile_group) -> int:
+    """The process, from the request to the exit status; `work` does what is requested, and reports it."""
     channel = Channel()
     follow_parent()
     request = read_request(arguments[0])
     try:
-        compile_group(request, channel)
+        work(request, channel)
     except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
         what = {"kind": kind_of(error), "type": type(error).__name__, "message": shortened(str(error))}
         channel.send("failed", **what, peak_memory=peak_memory(), **address_space())

@@ -104,23 +104,8 @@ def load_models(request: dict[str, Any], channel: Any) -> None:
         gc.collect()
 
 
-def main(arguments: list[str]) -> int:
-    """The process, from the request to the exit status."""
-    channel = compiling.Channel()
-    compiling.follow_parent()
-    request = compiling.read_request(arguments[0])
-    try:
-        load_models(request, channel)
-    except Exception as error:  # noqa: BLE001 - ORT's exceptions have no base of their own
-        what = {"kind": compiling.kind_of(error), "type": type(error).__name__, "message": compiling.shortened(str(error))}
-        channel.send("failed", **what)
-        return int(compiling.FAILED)
-    channel.send("finished", peak_memory=compiling.peak_memory())
-    return 0
-
-
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
+    status = compiling.main(sys.argv[1:], load_models)
     sys.stderr.flush()
     # As in compile.py: an EP that aborts in its destructors has nothing to do with whether its models load and run.
     os._exit(status)

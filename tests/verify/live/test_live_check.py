@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from epbuild.catalog.catalog import entry
 from epbuild.catalog.facts import Limitation
 from epbuild.catalog.numbers import Thresholds
-from epbuild.compile.sharing import measure_alone
+from epbuild.compile.action import measure_alone
 from epbuild.recipe.model import MadeInputs
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.facts import Model
