@@ -251,7 +251,7 @@ class _Maker:
             remote = RemoteModels(workspace, BlobStore(cache_directory()), allowed, only_checked=is_in_wheel)
             graph = remote.fetched(model, self.progress, self.cancelled)
             source = find_source(model, self.recipe.directory, lambda model: graph)
-            external = source.external if source is not None else {}
+            external = source.files.external if source is not None else {}
             digests = Digests(workspace.files).of_many([graph, *external.values()])
         return LockedModel(digests[graph], {location: digests[path] for location, path in external.items()})
 

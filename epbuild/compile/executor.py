@@ -165,7 +165,7 @@ def _staged(group: SessionGroup) -> Iterator[_Staged]:
             yield _Staged(member.graph, member.source)
         folder = member.source.rpartition("/")[0]
         # Two locations can be spellings of one file: what one of them needs is then so for both.
-        apart = {posixpath.normpath(location).casefold() for location in member.subgraph_data}
+        apart = {posixpath.normpath(location).casefold() for location in member.known.subgraph_data}
         for location, path in member.external.items():
             yield _Staged(path, f"{folder}/{location}", posixpath.normpath(location).casefold() in apart)
     for file in group.target.option_files:

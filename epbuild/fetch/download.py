@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled, lease
@@ -92,18 +93,16 @@ def _known(pin: str | None, name: str, store: BlobStore, memory: ActionRecords) 
     return store.find(digest) if digest is not None else None
 
 
+@dataclass(frozen=True)
 class _Attempts:
     """The attempts to bring in one file: each goes on where the last ended, until one reaches the end or none gets anywhere."""
 
-    def __init__(
-        self, address: Address, source: Source, partial: Partial, pin: str | None, progress: Progress, cancelled: threading.Event
-    ) -> None:
-        self._address = address
-        self._source = source
-        self._partial = partial
-        self._pin = pin
-        self._progress = progress
-        self._cancelled = cancelled
+    _address: Address
+    _source: Source
+    _partial: Partial
+    _pin: str | None
+    _progress: Progress
+    _cancelled: threading.Event
 
     def run(self) -> str | None:
         """Fill the partial file to its end; what comes back is the digest that the server gave, if it gave one."""

@@ -27,7 +27,6 @@ class HubSource:
         self._found: tuple[WebSource, str | None] | None = None
 
     def open(self, start: int, validator: str | None) -> Reply:
-        """See Source."""
         self._found = self._found or self._find()
         source, sha256 = self._found
         return replace(source.open(start, validator), sha256=sha256)

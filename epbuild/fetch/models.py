@@ -20,7 +20,7 @@ from epbuild.core.digest import Blob, document_digest
 from epbuild.core.http import HttpClient
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.fetch.download import fetch
-from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, unwritable
+from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, writing
 from epbuild.fetch.wheels import model_in_wheel
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
@@ -58,11 +58,11 @@ def fetch_model(
     """The model at the address `text`, in a folder of the store.
 
     `pins` holds the SHA-256 of each external data file, by the location that the graph names; `wheels` those that the wheel of a release
-    may have, by its requirement: of a release that is not in it, any. A wheel that came
-    unchecked will do, unless it is `only_checked` ones. Where graph and data are there,
-    nothing is asked of the network. Raises PlanError for data that nothing pins, and for data that does not lie beside the graph;
-    else as `fetch` and `model_in_wheel` do. A graph that is not a model is left for the planner to refuse, and so is one of a wheel that
-    has other digests.
+    may have, by its requirement: of a release that is not in it, any. A wheel that came unchecked will do, unless it is `only_checked`
+    ones. Where graph and data are there, nothing is asked of the network. A graph that is not a model is left for the planner to refuse,
+    and so is one of a wheel that has other digests.
+
+    Raises PlanError for data that nothing pins or that does not lie beside the graph; else as `fetch` and `model_in_wheel` do.
     """
     address = parse_address(text)
     if isinstance(address, PackageAddress):
@@ -84,8 +84,7 @@ class _Fetching:
 
     def model(self) -> RemoteModel:
         graph = self._fetch(self.address, self.sha256)
-        identity = {"address": self.address.text, "graph": graph.digest, "pins": self.pins}
-        key = document_digest(identity)
+        key = document_digest({"address": self.address.text, "graph": graph.digest, "pins": self.pins})
         folder = self.store.root / "remote" / key
         with lease(self.store.root, f"remote-{key}", cancelled=self.cancelled):
             place = folder / file_name(self.address)
@@ -128,7 +127,7 @@ class _Fetching:
         if _has_size(place, blob.size):
             return
         draft = folder.with_suffix(".part")
-        try:
+        with writing(place):
             discard_all(draft)
             try:
                 self.store.materialise(blob.digest, draft)
@@ -138,8 +137,6 @@ class _Fetching:
             place.parent.mkdir(parents=True, exist_ok=True)
             discard_all(place)
             rename(draft, place)
-        except OSError as error:
-            raise unwritable(place, error) from error
 
 
 def file_name(address: Address) -> str:

@@ -35,7 +35,6 @@ class ObjectSource:
         self._bucket = bucket
 
     def open(self, start: int, validator: str | None) -> Reply:
-        """See Source."""
         try:
             import obstore
             from obstore import exceptions

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from epbuild.core.digest import Blob, Reading
-from epbuild.fetch.failures import unwritable
+from epbuild.fetch.failures import writing
 
 _BUFFER_BYTES = 1 << 20
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]+")
@@ -23,12 +23,10 @@ class Partial:
         self.validator: str | None = None
         self._note = path.with_name(f"{path.name}.json")
         self._reading = Reading()
-        try:
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
             self._take_up()
-        except OSError as error:
-            raise unwritable(self.path, error) from error
 
     def __enter__(self) -> Partial:
         return self
@@ -41,38 +39,29 @@ class Partial:
 
     @property
     def size(self) -> int:
-        """How many bytes have arrived."""
         return self._reading.size
 
     @property
     def blob(self) -> Blob:
-        """What has arrived, as a content."""
         return self._reading.blob
 
     def restart(self, validator: str | None) -> None:
         """Drop what has arrived, for the bytes of the version that `validator` names."""
         self._reading, self.validator = Reading(), validator
-        try:
+        with writing(self.path):
             # In this order a kill in between leaves no bytes under the name of another version.
             self._file.truncate(0)
             self._note.write_text(json.dumps({"validator": validator}), encoding="utf-8")
-        except OSError as error:
-            raise unwritable(self.path, error) from error
 
     def append(self, chunk: bytes) -> None:
-        """Add what has arrived next."""
-        try:
+        with writing(self.path):
             self._file.write(chunk)
-        except OSError as error:
-            raise unwritable(self.path, error) from error
         self._reading.update(chunk)
 
     def close(self) -> None:
         """Hand everything to the disk; nothing can be added any more."""
-        try:
+        with writing(self.path):
             self._file.close()
-        except OSError as error:
-            raise unwritable(self.path, error) from error
 
     def discard(self) -> None:
         """Remove the file and all that is known of it."""

@@ -32,10 +32,6 @@ class MissingPackage(Exception):
         super().__init__(package)
 
 
-def _nothing() -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Reply:
     """An opened transfer. `chunks` are the bytes from the offset `start` on, to the end of the file; they may raise Interrupted."""
@@ -48,7 +44,7 @@ class Reply:
     chunks: Iterator[bytes]
     sha256: str | None = None
     """The digest of the whole file, where the server gives it."""
-    close: Callable[[], None] = _nothing
+    close: Callable[[], object] = lambda: None
 
 
 class Source(Protocol):

@@ -25,7 +25,6 @@ class WebSource:
         self._authorization = self._headers.pop("authorization", None)
 
     def open(self, start: int, validator: str | None) -> Reply:
-        """See Source."""
         resuming = start > 0 and validator is not None
         part = {"Range": f"bytes={start}-", "If-Range": str(validator)} if resuming else {}
         try:

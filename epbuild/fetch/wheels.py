@@ -20,7 +20,7 @@ from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
 from epbuild.core.digest import document_digest
 from epbuild.core.installer import is_network, reported, run_uv
-from epbuild.fetch.failures import no_digests, no_wheel, not_in_wheel, other_wheel, several_in_wheel, unwritable
+from epbuild.fetch.failures import no_digests, no_wheel, not_in_wheel, other_wheel, several_in_wheel, writing
 from epbuild.recipe.address import PackageAddress
 
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")
@@ -43,13 +43,10 @@ def model_in_wheel(
     folder, unchecked = _folder(address, root, digests), _folder(address, root, ())
     if not only_checked and unchecked.is_dir() and not folder.is_dir():
         folder = unchecked
-    with lease(root, f"remote-{folder.name}", cancelled=cancelled):
-        try:
-            if not folder.is_dir():
-                _fetch(address, digests, folder)
-            files = {path.relative_to(folder).as_posix() for path, _ in files_below(folder)}
-        except OSError as error:
-            raise unwritable(folder, error) from error
+    with lease(root, f"remote-{folder.name}", cancelled=cancelled), writing(folder):
+        if not folder.is_dir():
+            _fetch(address, digests, folder)
+        files = {path.relative_to(folder).as_posix() for path, _ in files_below(folder)}
     return folder / _found(address, files)
 
 
@@ -82,8 +79,7 @@ def wheel_digests(address: PackageAddress) -> tuple[str, ...]:
             first = first or done.stderr
             if not _PYTHON.search(done.stderr):
                 break
-    text, quote = reported(first)
-    raise no_wheel(address, *_explained(address, text, quote))
+    raise no_wheel(address, *_explained(address, first))
 
 
 def _digests(address: PackageAddress, text: str) -> tuple[str, ...]:
@@ -131,12 +127,12 @@ def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> N
             first = first or done.stderr
             if not _PYTHON.search(first):
                 break
-    text, quote = reported(first)
-    raise no_wheel(address, *_explained(address, text, quote))
+    raise no_wheel(address, *_explained(address, first))
 
 
-def _explained(address: PackageAddress, text: str, quote: str) -> tuple[str, str]:
+def _explained(address: PackageAddress, stderr: str) -> tuple[str, str]:
     """Why uv could not fetch a wheel, and what to do about it."""
+    text, quote = reported(stderr)
     name = address.distribution
     known = (
         "Check its name and its version, and the settings of uv for the index that is asked (UV_DEFAULT_INDEX, UV_FIND_LINKS)."

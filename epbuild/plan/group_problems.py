@@ -55,7 +55,7 @@ def sharing_warnings(group: SessionGroup, models: Mapping[str, SourceModel]) -> 
     from epbuild.onnxfile.weights import most_in_common, read_weights
 
     try:
-        found = most_in_common({name: read_weights(model.graph, model.external) for name, model in models.items()})
+        found = most_in_common({name: read_weights(model.files.graph, model.files.external) for name, model in models.items()})
     except (OSError, MalformedModel):
         return []  # a compile will report what is wrong with it
     problems = []

@@ -67,13 +67,11 @@ def prepared_by(made: Sequence[Made]) -> dict[str, Any]:
         return {}
     begins = made[0].begins
     sizes = {"sizes": begins["inputs"]} if "inputs" in begins else {}
+    kept = ("kind", "command", "options")
+    documents = (item.document["prepare"] for item in made)
     return {
         "prepared": {
             "from": {"sha256": begins["graph"], "external_data": begins["external"], **sizes},
-            "by": [_told(item.document["prepare"]) for item in made],
+            "by": [{name: document[name] for name in kept if name in document} for document in documents],
         }
     }
-
-
-def _told(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: document[name] for name in ("kind", "command", "options") if name in document}

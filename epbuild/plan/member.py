@@ -23,7 +23,6 @@ class ModelFiles:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Every file."""
         return (self.graph, *self.external.values())
 
 
@@ -35,22 +34,17 @@ class Member:
     """
 
     name: str
-    graph: Path
-    external: Mapping[str, Path]
-    """Each external data file by the location that the graph names."""
     model: ModelSpec
     compile: CompileSettings
     expect: Expectation
-    fetched: bool = False
-    """Whether the files are known: those of a remote model are once it has been fetched."""
+    compiled_from: ModelFiles | None = None
+    """The files that are compiled; None until the model has been found, fetched or prepared."""
     asked: Mapping[str, InputShape] = field(default_factory=dict)
     """The sizes that the recipe gives to inputs of the source, by their names."""
     inputs: Mapping[str, tuple[Dimension, ...]] = field(default_factory=dict)
     """The inputs whose shapes change by that, with their shapes, of a model whose header is known: it is staged with these."""
     where: Position | None = None
     """Where the group names it."""
-    subgraph_data: frozenset[str] = frozenset()
-    """The locations of `external` that a subgraph refers to: ONNX Runtime refuses these files where they have a second name."""
     prepared: str | None = None
     """The id of the last of its preparations, whose result is compiled: its files are known once that is. None: it is compiled as it is."""
     original: ModelFiles | None = None
@@ -58,7 +52,29 @@ class Member:
 
     def with_files(self, files: ModelFiles) -> Member:
         """The member compiled from these files."""
-        return replace(self, graph=files.graph, external=files.external, subgraph_data=files.subgraph_data, fetched=True)
+        return replace(self, compiled_from=files)
+
+    @property
+    def fetched(self) -> bool:
+        """Whether the files that are compiled are known."""
+        return self.compiled_from is not None
+
+    @property
+    def known(self) -> ModelFiles:
+        """The files that are compiled. Raises ValueError while they are not known."""
+        if self.compiled_from is None:
+            raise ValueError(f"the files of {self.name} are not known yet")
+        return self.compiled_from
+
+    @property
+    def graph(self) -> Path:
+        """As `known`."""
+        return self.known.graph
+
+    @property
+    def external(self) -> Mapping[str, Path]:
+        """Each external data file by the location that the graph names, as `known`."""
+        return self.known.external
 
     @property
     def source(self) -> str:
@@ -72,14 +88,13 @@ class Member:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that the model consists of."""
-        return (self.graph, *self.external.values()) if self.fetched else ()
+        return self.compiled_from.all if self.compiled_from is not None else ()
 
     @property
     def data_folder(self) -> str | None:
         """The folder of its external data as the recipe has it; None: it lies beside the graph, or there is none."""
         named = self.model.external_data
-        return named.name if named is not None and self.external else None
+        return named.name if named is not None and self.compiled_from is not None and self.external else None
 
     @property
     def external_file(self) -> str | None:

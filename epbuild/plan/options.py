@@ -42,13 +42,17 @@ class TargetPlanner:
         self._check_once(target)
         planned = [self._ep(choice, target, toolchain) for choice in target.eps]
         eps = tuple(ep for ep, _ in filter(None, planned))
+        runtime = _runtime_of(eps, toolchain)
         strict = not target.allow_unknown_session_keys
-        session = _Checked("session key", strict, "allow_unknown_session_keys", self.problems, _runtime_of(eps, toolchain))
-        session.check(target.session_options, find_session_key, lambda option, value: self._session_value(option, value, strict))
+        session = _Checked("session key", strict, "allow_unknown_session_keys", self.problems, runtime)
+        session.check(
+            target.session_options,
+            find_session_key,
+            lambda option, value: normalize(option, value, booleans=("0", "1"), names={}, strict=strict),
+        )
         files, staged = self._files(target.session_options, session, "session")
         if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
             self.problems += compile_problems(target, eps)
-        runtime = _runtime_of(eps, toolchain)
         plugin = next((ep.entry.ep for ep in eps if ep.entry.kind == "plugin"), None)
         if runtime is not None and runtime.is_before(COMPILER_SINCE) and plugin is not None and toolchain is not None:
             message = f"{runtime} loads no plugin EPs, as {plugin} is one"
@@ -68,10 +72,6 @@ class TargetPlanner:
             where=target.where,
             old_runtime=str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None,
         )
-
-    @staticmethod
-    def _session_value(option: Option, value: object, strict: bool) -> str:
-        return normalize(option, value, booleans=("0", "1"), names={}, strict=strict)
 
     def _ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
         """An EP, and the options that went unchecked."""

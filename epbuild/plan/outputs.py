@@ -292,19 +292,17 @@ def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Pro
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
     if is_anchored(path) or climbs(normal):
-        problems.append(
-            Problem("EPB221", f"the output path '{text}' leaves the recipe's folder", where, "Write a path below the recipe.")
-        )
-        return ""
-    if normal == ".":
-        problems.append(
-            Problem("EPB221", f"the output path '{text}' names the folder itself", where, "Name a folder or file below it.")
-        )
-        return ""
-    if (name := unportable(normal)) is not None:
-        problems.append(_unportable(name, where, "Write another name: what is built is meant to go everywhere."))
-        return ""
-    return normal
+        message, hint = f"the output path '{text}' leaves the recipe's folder", "Write a path below the recipe."
+        problem = Problem("EPB221", message, where, hint)
+    elif normal == ".":
+        message, hint = f"the output path '{text}' names the folder itself", "Name a folder or file below it."
+        problem = Problem("EPB221", message, where, hint)
+    elif (name := unportable(normal)) is not None:
+        problem = _unportable(name, where, "Write another name: what is built is meant to go everywhere.")
+    else:
+        return normal
+    problems.append(problem)
+    return ""
 
 
 def _unportable(name: str, where: Position, hint: str) -> Problem:

@@ -289,8 +289,6 @@ class _Work:
             members=tuple(
                 Member(
                     name=member.name,
-                    graph=self.recipe.file,
-                    external={},
                     model=models[member.model.name],
                     compile=_settled(member.compile, target),
                     expect=member.expect,
@@ -329,7 +327,7 @@ class _Work:
                 source = found.get(item.model.name) if item.after is None else None
                 if source is not None:
                     self.problems += input_problems(item.model.name, item.model.inputs, source.header)
-                    self.problems += in_place_of_graph(item.model.name, item.model, source.external)
+                    self.problems += in_place_of_graph(item.model.name, item.model, source.files.external)
                     prepared = prepared.taking(source)
                 self.preparations[ident] = prepared
         lonely: dict[str, list[Problem]] = {}  # the same for every target

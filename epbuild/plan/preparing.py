@@ -28,6 +28,7 @@ from epbuild.plan.preparation_options import bringing, package_problems, prepara
 from epbuild.plan.sources import SourceModel
 from epbuild.plan.steps import ToolchainNeeds
 from epbuild.recipe.model import ModelSpec, PrepareStep, Reference, ToolchainSpec
+from epbuild.recipe.names import is_glob
 from epbuild.recipe.nodes import MappingNode, SequenceNode, render
 from epbuild.recipe.paths import rebased
 from epbuild.recipe.preparations import RUN
@@ -87,32 +88,26 @@ class Preparation:
 
     @property
     def id(self) -> str:
-        """The id of its step."""
         return preparation_id(self.model.name, self.number, self.kind)
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Itself."""
         return (self.id,)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The preparation before it."""
         return (self.after,) if self.after is not None else ()
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that it reads, as far as they are known."""
         return tuple(dict.fromkeys((*(self.source.all if self.source is not None else ()), *self.staged.values())))
 
     @property
     def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
-        """The model that it begins with."""
         return ((self.model, self.source),) if self.after is None and self.source is not None else ()
 
     @property
     def runs_in(self) -> ToolchainNeeds:
-        """Its toolchain."""
         return ToolchainNeeds(self.toolchain, (), {})
 
     @property
@@ -127,7 +122,6 @@ class Preparation:
 
     @property
     def step(self) -> PrepareStep:
-        """The recipe's entry."""
         return self.model.prepare[self.number - 1]
 
     @property
@@ -193,8 +187,15 @@ def with_files(preparation: Preparation, recipe: Path, problems: list[Problem]) 
     named = {name: tuple(staged.add(_references(step, name, given[name], recipe))) for name in known.files if name in given}
     options = {name: value for name, value in given.items() if name not in named}
     packages = {name: frozenset(bringing(name)) for name in known.packages_for(given)}
-    preparation = replace(preparation, options=options, option_files=named, packages=packages, settings=known.settings)
-    return replace(preparation, staged=staged.files, folders=tuple(staged.folders))
+    return replace(
+        preparation,
+        options=options,
+        option_files=named,
+        packages=packages,
+        settings=known.settings,
+        staged=staged.files,
+        folders=tuple(staged.folders),
+    )
 
 
 def _command_problems(preparation: Preparation, step: PrepareStep) -> Iterator[Problem]:
@@ -258,13 +259,13 @@ class _StagedModel:
 def _matches(base: Path, pattern: str) -> Iterator[Path]:
     """The files that a glob matches, sorted by name; one that is no glob names a file, or a folder with all that is in it."""
     path = base / pattern
-    if not any(sign in pattern for sign in "*?["):
+    if not is_glob(pattern):
         if is_file(path):
             yield path
         elif path.is_dir():
             yield from sorted(file for file in path.rglob("*") if _is_input(file, path))
         return
-    root = next(folder for folder in path.parents if not any(sign in str(folder) for sign in "*?["))
+    root = _root(path)
     try:
         found = sorted(
             file for file in itertools.islice(root.glob(str(path.relative_to(root))), _MOST_FILES) if _is_input(file, root)
@@ -282,18 +283,20 @@ def _is_input(file: Path, root: Path) -> bool:
 def _folders(base: Path, pattern: str) -> Iterator[Path]:
     """The folders in which a file that appears may match a pattern."""
     path = base / pattern
-    if not any(sign in pattern for sign in "*?["):
-        root, deep = path, True
-    else:
-        root = next(folder for folder in path.parents if not any(sign in str(folder) for sign in "*?["))
-        deep = root != path.parent or path.name == "**"
+    root = _root(path) if is_glob(pattern) else path
+    deep = root != path.parent or path.name == "**"
     if root.is_dir():
         yield root
         yield from sorted(folder for folder in root.rglob("*") if deep and folder.is_dir())
 
 
+def _root(path: Path) -> Path:
+    """The innermost folder above a glob that is none itself."""
+    return next(folder for folder in path.parents if not is_glob(str(folder)))
+
+
 def _without_files(pattern: Reference) -> Problem:
-    what = "no file matches" if any(sign in pattern.name for sign in "*?[") else "file not found:"
+    what = "no file matches" if is_glob(pattern.name) else "file not found:"
     return Problem("EPB271", f"{what} '{pattern.name}'", pattern.where, "Paths are relative to the recipe.")
 
 

@@ -8,15 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.cache.records import ActionRecords
+from epbuild.core.digest import Blob
 from epbuild.core.typed_json import MalformedJson, from_json
-
-
-@dataclass(frozen=True)
-class ArtifactBlob:
-    """A file in the store."""
-
-    digest: str
-    size: int
+from epbuild.onnxfile.weights import WeightBytes
 
 
 @dataclass(frozen=True)
@@ -32,8 +26,8 @@ class Measurements:
 class ActionResult:
     """What every action comes to: its artifacts by name, its log and its cost."""
 
-    artifacts: Mapping[str, ArtifactBlob]
-    log: ArtifactBlob
+    artifacts: Mapping[str, Blob]
+    log: Blob
     measured: Measurements
 
     @property
@@ -111,22 +105,14 @@ class ModelResult:
 
 
 @dataclass(frozen=True)
-class StoredBytes:
-    """The bytes of weights, equal contents once, and each time that they are there."""
-
-    stored_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True)
 class CompileResult(ActionResult):
     """What a session group came to."""
 
     models: tuple[ModelResult, ...]
     alone: Mapping[str, int] = field(default_factory=dict)
     """The bytes of each member compiled alone, by name, where that was measured."""
-    shared_initializers: StoredBytes | None = None
-    source_weights: StoredBytes | None = None
+    shared_initializers: WeightBytes | None = None
+    source_weights: WeightBytes | None = None
 
     @property
     def names(self) -> Iterable[str]:
@@ -229,24 +215,14 @@ class _Named:
 
 
 @dataclass(frozen=True)
-class _Members:
-    members: tuple[_Named, ...]
-
-
-@dataclass(frozen=True)
 class _SourceGraph:
     graph: str
 
 
-@dataclass(frozen=True)
-class _PreparedFrom:
-    source: Mapping[str, _SourceGraph]
-
-
-_KINDS: Mapping[str | None, tuple[type, type[ActionResult]]] = {
-    None: (_Members, CompileResult),
-    "verify": (_Members, VerificationResult),
-    "prepare": (_PreparedFrom, PreparationResult),
+_KINDS: Mapping[str | None, tuple[str, Any, type[ActionResult]]] = {
+    None: ("members", tuple[_Named, ...], CompileResult),
+    "verify": ("members", tuple[_Named, ...], VerificationResult),
+    "prepare": ("source", Mapping[str, _SourceGraph], PreparationResult),
 }
 """By the `kind` in the key document, of which that of a session group has none: what is read of the document, and the result."""
 
@@ -263,14 +239,14 @@ def is_action_record(record: Mapping[str, Any]) -> bool:
     """
     document = record.get("document")
     kind = document.get("kind") if isinstance(document, dict) else None
-    if not isinstance(kind, str | None) or kind not in _KINDS:
+    if not isinstance(document, dict) or not isinstance(kind, str | None) or kind not in _KINDS:
         return False
-    document_kind, result_kind = _KINDS[kind]
+    part, part_kind, result_kind = _KINDS[kind]
     try:
-        known: Any = from_json(document_kind, document)
+        known = from_json(part_kind, document.get(part))
         result = from_json(result_kind, record.get("result"))
     except MalformedJson:
         return False
-    if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known.members]:
+    if isinstance(result, CompileResult) and [model.member for model in result.models] != [item.name for item in known]:
         return False
     return set(result.names) <= result.artifacts.keys()

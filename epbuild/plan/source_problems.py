@@ -19,7 +19,7 @@ def source_problems(group: SessionGroup, headers: Mapping[str, ModelHeader]) -> 
     """What is wrong with those members of a session group whose sources have these `headers`, by member."""
     found = list(_unopenable(group, headers))
     for member in group.members:
-        found += in_place_of_graph(member.name, member.model, member.external)
+        found += in_place_of_graph(member.name, member.model, member.external if member.fetched else ())
         if member.name in headers:
             found += shape_problems(member, headers[member.name], group.target)
     return found

@@ -21,14 +21,8 @@ from epbuild.recipe.model import ModelSpec
 class SourceModel:
     """A source model's files, and what its header holds."""
 
-    graph: Path
-    external: dict[str, Path]
+    files: ModelFiles
     header: ModelHeader
-
-    @property
-    def files(self) -> ModelFiles:
-        """The files alone."""
-        return ModelFiles(self.graph, self.external, self.header.subgraph_data)
 
 
 Locate = Callable[[ModelSpec], Path | None]
@@ -69,7 +63,7 @@ def find_source(model: ModelSpec, base: Path, locate: Locate) -> SourceModel | N
             external[location] = folder / location
     if problems:
         raise PlanError(*problems)
-    return SourceModel(graph, external, header)
+    return SourceModel(ModelFiles(graph, external, header.subgraph_data), header)
 
 
 def _graph_path(model: ModelSpec, base: Path) -> Path:

@@ -84,8 +84,31 @@ class Step:
     action: str
 
 
+class InTarget:
+    """What runs in the toolchain of a target, with the target's EPs and some custom operators."""
+
+    target: PlannedTarget
+    custom_ops: tuple[CustomOpLibraries, ...]
+
+    @property
+    def custom_op_packages(self) -> tuple[CustomOpLibraries, ...]:
+        """Those of its custom operators whose library a package of the toolchain ships."""
+        return tuple(ops for ops in self.custom_ops if ops.library is None)
+
+    @property
+    def uses(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
+        """What its toolchain's identity is about: the EPs, and the packages of custom operators."""
+        return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
+
+    @property
+    def runs_in(self) -> ToolchainNeeds:
+        """The target's toolchain, with its EPs that come in packages."""
+        entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
+        return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
+
+
 @dataclass(frozen=True)
-class SessionGroup:
+class SessionGroup(InTarget):
     """What runs in one fresh process, in order: a sharing group for one target, or one model for one target."""
 
     id: str
@@ -124,37 +147,18 @@ class SessionGroup:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file that the result depends on, each once."""
         libraries = (ops.library for ops in self.custom_ops if ops.library is not None)
         members = (path for member in self.members for path in member.files)
         return tuple(dict.fromkeys((*members, *self.target.files, *libraries)))
 
     @property
-    def custom_op_packages(self) -> tuple[CustomOpLibraries, ...]:
-        """Those of its custom operators whose library a package of the toolchain ships."""
-        return tuple(ops for ops in self.custom_ops if ops.library is None)
-
-    @property
     def needs(self) -> tuple[str, ...]:
-        """The preparations whose results it compiles."""
         return tuple(dict.fromkeys(member.prepared for member in self.members if member.prepared is not None))
 
     @property
     def takes(self) -> tuple[tuple[ModelSpec, ModelFiles], ...]:
-        """The models of those members that are compiled as they are."""
-        fetched = [member for member in self.members if member.prepared is None]
-        return tuple((member.model, member.original) for member in fetched if member.original is not None)
-
-    @property
-    def uses(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
-        """What its toolchain's identity is about: the EPs, and the packages of custom operators."""
-        return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
-
-    @property
-    def runs_in(self) -> ToolchainNeeds:
-        """The target's toolchain, with its EPs that come in packages."""
-        entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
-        return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
+        as_they_are = (member for member in self.members if member.prepared is None)
+        return tuple((member.model, member.original) for member in as_they_are if member.original is not None)
 
 
 @dataclass(frozen=True)
@@ -259,32 +263,26 @@ class Emission:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The actions that it is made of, and those without which it is not published: the checks of numbers."""
         return tuple(dict.fromkeys((*self.session_groups, *(part.verification for part in self.parts if part.verification))))
 
     @property
     def takes(self) -> tuple[()]:
-        """It takes results."""
         return ()
 
     @property
     def runs_in(self) -> None:
-        """Epbuild lays outputs out itself."""
         return None
 
     @property
     def mergings(self) -> tuple[Merging, ...]:
-        """Those of its parts that merge."""
         return tuple(part.merging for part in self.parts if part.merging is not None)
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps that it does: its own, after those of merging where it merges."""
         return (*(merging.step for merging in self.mergings), self.id)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Every file of the user's own that goes into it, beside what the session groups were made of."""
         return tuple(dict.fromkeys(path for part in self.parts for path in part.files))
 
 
@@ -299,12 +297,10 @@ class Plan:
 
     @cached_property
     def session_groups(self) -> Mapping[str, SessionGroup]:
-        """Those of its actions that compile."""
         return self.of(SessionGroup)
 
     @cached_property
     def emissions(self) -> Mapping[str, Emission]:
-        """Those of its actions that lay an output out."""
         return self.of(Emission)
 
     @cached_property

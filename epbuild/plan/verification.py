@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
-from epbuild.plan.steps import SessionGroup, ToolchainNeeds
+from epbuild.plan.steps import InTarget, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
 from epbuild.recipe.verifying import overlaid
@@ -85,7 +84,7 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(InTarget):
     """The check of the numbers of one group's models for one target."""
 
     group: str
@@ -100,45 +99,24 @@ class Verification:
 
     @property
     def id(self) -> str:
-        """The id of its step."""
         return verification_id(self.group, self.target.name)
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Itself."""
         return (self.id,)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The session groups whose models are checked."""
         return tuple(dict.fromkeys(member.session for member in self.members))
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files of inputs, and the sources, as far as they are known."""
         sources = (path for checked in self.members if checked.source is not None for path in checked.source.all)
         return tuple(dict.fromkeys((*sources, *(path for checked in self.members for path in checked.inputs.values()))))
 
     @property
     def takes(self) -> tuple[()]:
-        """What it takes of the user's own models, the session groups take as well."""
-        return ()
-
-    @property
-    def uses(self) -> tuple[tuple[EpEntry, ...], tuple[str, ...]]:
-        """What its toolchain's identity is about: the EPs, and the packages of custom operators."""
-        return tuple(ep.entry for ep in self.target.eps), tuple(ops.name for ops in self.custom_op_packages)
-
-    @property
-    def runs_in(self) -> ToolchainNeeds:
-        """The target's toolchain, as its session groups."""
-        entries = tuple(ep.entry for ep in self.target.eps if ep.library is None)
-        return ToolchainNeeds(self.target.toolchain, entries, {ops.name: ops.where for ops in self.custom_op_packages})
-
-    @property
-    def custom_op_packages(self) -> tuple[CustomOpLibraries, ...]:
-        """Those of its custom operators whose library a package of the toolchain ships."""
-        return tuple(ops for ops in self.custom_ops if ops.library is None)
+        return ()  # what it takes of the user's own models, the session groups take as well
 
     @property
     def numbers(self) -> Numbers:

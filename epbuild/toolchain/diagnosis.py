@@ -89,7 +89,6 @@ def could_not_write(lines: Sequence[str]) -> bool:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -91,7 +91,7 @@ def ready(toolchain: ToolchainSpec, base: Path, home: Path, locked: LockedEnviro
     """Whether the environment is there, so that `prepare` has nothing to make."""
     if toolchain.interpreter is not None:
         return os.path.exists(_existing(toolchain, base))  # noqa: PTH110 - which is false, too, where nobody may look
-    return provisioned(_requirements(toolchain, locked), home) is not None
+    return provisioned(environment_folder(_requirements(toolchain, locked), home)) is not None
 
 
 def prepare(

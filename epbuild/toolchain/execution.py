@@ -43,7 +43,6 @@ class StepLog(WorkerListener):
         self.progress = progress
 
     def logged(self, line: str) -> None:
-        """Emit a line."""
         words = readable(line)
         if words:
             self.progress.report(StepOutput(self.step, words, status=tells_progress(line)))

@@ -75,21 +75,15 @@ def of_package(files: Mapping[str, str], folder: str) -> dict[str, str]:
     return {name: digest for name, digest in files.items() if name.partition("/")[0].removesuffix(REPAIRED) == folder}
 
 
-def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Fingerprint:
+def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Look:
     """The fingerprint of `interpreter`'s environment, whose `modules` are the packages that hold ONNX Runtime and the EPs.
 
     `memory` is the file that keeps the last answer. Raises ToolchainError, which points at `where`, when the interpreter does not run.
     """
-    return look(interpreter, modules, memory, where).fingerprint
-
-
-def look(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Look:
-    """The `fingerprint`, with what shows later whether anybody has touched the environment since; raises what that does."""
     wanted = sorted(modules)
     remembered = _remembered(memory)
-    if remembered.get("format") == FORMAT and set(wanted) <= set(
-        remembered.get("modules", ())
-    ):  # some steps alone may need fewer
+    # Some steps alone may need fewer modules.
+    if remembered.get("format") == FORMAT and set(wanted) <= set(remembered.get("modules", ())):
         with contextlib.suppress(OSError):
             trees = {package: package_tree(package) for package in remembered["packages"]}
             states = _states(remembered, trees)
@@ -137,7 +131,9 @@ def _take(interpreter: Path, modules: list[str], memory: Path, where: Position |
     seen = probe(interpreter, modules, where)
     try:
         trees = {folder: package_tree(folder) for folder in seen["modules"].values() if folder}
-        names = {_name(file, folder): file for folder, tree in trees.items() for file in tree.files}
+        names = {
+            Path(file).relative_to(Path(folder).parent).as_posix(): file for folder, tree in trees.items() for file in tree.files
+        }
         document: dict[str, Any] = {
             "format": FORMAT,
             "modules": modules,
@@ -160,7 +156,9 @@ def _take(interpreter: Path, modules: list[str], memory: Path, where: Position |
         "libraries": {name: digest for name, digest in digests.items() if is_library(name)},
         "files": {name: digest for name, digest in digests.items() if not is_library(name)},
     }
-    _write(memory, document)
+    with contextlib.suppress(OSError):  # only a memory: an unwritable cache costs time, not correctness
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        write_file(memory, json.dumps(document, sort_keys=True), durable=False)
     return Look(Fingerprint(**document["fingerprint"], host_cpu=cpu_name()), states)
 
 
@@ -168,10 +166,6 @@ def _states(document: Mapping[str, Any], trees: Mapping[str, Tree]) -> dict[str,
     """The state of all that a fingerprint's document names, and of the folders of its packages, as it is now."""
     folders = [folder for tree in trees.values() for folder in tree.folders]
     return {path: state_of(path) for path in (*document["files"], *document["folders"], *folders)}
-
-
-def _name(file: str, package: str) -> str:
-    return Path(file).relative_to(Path(package).parent).as_posix()
 
 
 def _stat(state: FileState | None) -> list[int] | None:
@@ -195,9 +189,3 @@ def _remembered(memory: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _write(memory: Path, document: Mapping[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # only a memory: an unwritable cache costs time, not correctness
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        write_file(memory, json.dumps(document, sort_keys=True), durable=False)

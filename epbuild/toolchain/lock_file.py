@@ -82,50 +82,20 @@ def salvage(text: str, file: str) -> tuple[Lock, Problem | None]:
     Raises PlanError (EPB242) for a lock of another format, as there is something in it that this epbuild cannot know, and for what is
     no lock: another program's file may have the same name.
     """
-    reading, problems = _read(text, file)
-    return reading.lock(), problems[0] if problems else None
-
-
-def _lines(lock: Lock) -> Iterator[str]:
-    yield f"recipe {lock.recipe}"
-    for subject, revision in lock.catalog.items():
-        yield f"catalog {subject} {revision}"
-    for name, model in lock.models.items():
-        yield f"model {name} sha256:{model.graph}"
-        for location, digest in model.data.items():
-            yield f"model {name} sha256:{digest} {_escaped(location)}"
-    for name, toolchain in lock.toolchains.items():
-        for requirement in toolchain.requires:
-            yield f"toolchain {name} requires {requirement}"
-        for platform, environment in toolchain.platforms.items():
-            place = f"toolchain {name} {platform}"
-            yield f"{place} ({environment.python})"
-            for package in environment.packages:
-                for origin in [f"sha256:{digest}" for digest in package.files] or ["installed"]:
-                    yield f"{place} {package.requirement} {origin}"
-    for release in lock.wheels:
-        for digest in release.files:
-            yield f"wheel {release.requirement} sha256:{digest}"
-
-
-def _read(text: str, file: str) -> tuple[_LockReading, list[Problem]]:
-    """What the lines hold, and what is wrong with them, in their order."""
     reading, seen = _LockReading(), dict[str, int]()
     problems: list[Problem] = []
 
     def wrong(number: int, message: str, hint: str = _AGAIN) -> None:
         problems.append(Problem("EPB242", message, Position(file, number, 1), hint))
 
-    head = 0
-    number = 0
+    head = number = 0
     # Not by `splitlines`, which knows more ends of lines than git does.
     for number, line in enumerate((line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")), start=1):
         if line.startswith("#") or not line:
             continue
         if line.startswith(_CONFLICT):
-            wrong(
-                number, "the lock has a merge conflict", "Run `epbuild lock`: it settles it, and keeps the versions that it can."
-            )
+            hint = "Run `epbuild lock`: it settles it, and keeps the versions that it can."
+            wrong(number, "the lock has a merge conflict", hint)
             continue
         if not head:
             head = number
@@ -150,7 +120,29 @@ def _read(text: str, file: str) -> tuple[_LockReading, list[Problem]]:
         wrong(number, "the lock does not name its recipe")
     for fault in reading.gaps():
         wrong(number, fault)
-    return reading, problems
+    return reading.lock(), problems[0] if problems else None
+
+
+def _lines(lock: Lock) -> Iterator[str]:
+    yield f"recipe {lock.recipe}"
+    for subject, revision in lock.catalog.items():
+        yield f"catalog {subject} {revision}"
+    for name, model in lock.models.items():
+        yield f"model {name} sha256:{model.graph}"
+        for location, digest in model.data.items():
+            yield f"model {name} sha256:{digest} {_escaped(location)}"
+    for name, toolchain in lock.toolchains.items():
+        for requirement in toolchain.requires:
+            yield f"toolchain {name} requires {requirement}"
+        for platform, environment in toolchain.platforms.items():
+            place = f"toolchain {name} {platform}"
+            yield f"{place} ({environment.python})"
+            for package in environment.packages:
+                for origin in [f"sha256:{digest}" for digest in package.files] or ["installed"]:
+                    yield f"{place} {package.requirement} {origin}"
+    for release in lock.wheels:
+        for digest in release.files:
+            yield f"wheel {release.requirement} sha256:{digest}"
 
 
 @dataclass

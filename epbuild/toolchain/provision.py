@@ -68,13 +68,8 @@ def environment_folder(requirements: Requirements, home: Path) -> Path:
     return home / requirements.digest()
 
 
-def provisioned(requirements: Requirements, home: Path) -> Path | None:
-    """The interpreter of an environment that is complete, else None. Writes nothing and starts nothing."""
-    return provisioned_in(environment_folder(requirements, home))
-
-
-def provisioned_in(folder: Path) -> Path | None:
-    """The interpreter of the environment in a folder, if it is complete, else None."""
+def provisioned(folder: Path) -> Path | None:
+    """The interpreter of the environment in a folder, if it is complete, else None. Writes nothing and starts nothing."""
     interpreter = _interpreter(folder)
     return interpreter if (folder / "complete").is_file() and interpreter.exists() else None
 
@@ -102,21 +97,20 @@ def provision(requirements: Requirements, home: Path, *, name: str, where: Posit
     `name` and `where` are the toolchain's, for messages. Two processes that want one environment wait for each other.
     Raises ToolchainError (EPB301) that names the package, and what uv reported.
     """
-    ready = provisioned(requirements, home)
+    folder = environment_folder(requirements, home)
+    ready = provisioned(folder)
     if ready is not None:
         return ready
     from filelock import FileLock
 
-    folder = environment_folder(requirements, home)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            return provisioned(requirements, home) or _make(requirements, folder, name, where)
+            return provisioned(folder) or _make(requirements, folder, name, where)
     except OSError as error:
         hint = "Free some space, or set EPBUILD_TOOLCHAIN_DIR to a folder that can be written."
-        raise ToolchainError(
-            Problem("EPB302", f"toolchain '{name}' could not be written to {folder}: {error}", where, hint)
-        ) from error
+        message = f"toolchain '{name}' could not be written to {folder}: {error}"
+        raise ToolchainError(Problem("EPB302", message, where, hint)) from error
 
 
 def _make(requirements: Requirements, folder: Path, name: str, where: Position | None) -> Path:
@@ -135,7 +129,7 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
         held = requirements.packages
         uv(*install, *held)
     else:
-        held = tuple(f"{package.name}=={package.version}" for package in requirements.locked.packages)
+        held = tuple(package.requirement for package in requirements.locked.packages)
         listed = folder / "locked.txt"
         listed.write_text("".join(_pins(requirements.locked)), encoding="utf-8")
         uv(*install, "--require-hashes", "--requirements", str(listed))
@@ -166,7 +160,7 @@ def _python(requirements: Requirements) -> str:
 def _pins(locked: LockedEnvironment) -> Iterator[str]:
     """The lines of a requirements file that installs these files, and no others."""
     for package in locked.packages:
-        yield " ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{digest}" for digest in package.files)]) + "\n"
+        yield " ".join([package.requirement, *(f"--hash=sha256:{digest}" for digest in package.files)]) + "\n"
 
 
 def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str, *, lacks_python: bool) -> ToolchainError:
@@ -181,9 +175,8 @@ def _failure(requirements: Requirements, name: str, where: Position | None, stde
     blamed = [package for package in requirements.packages if _names(package, text)]
     subject = f"uv could not install {', '.join(blamed)}" if blamed else "uv could not make its environment"
     hint = "Check the name, the version and the Python of the toolchain" + (", and the network." if is_network(text) else ".")
-    return ToolchainError(
-        Problem("EPB301", f"toolchain '{name}' could not be provisioned: {subject}; uv reported: {quote}", where, hint)
-    )
+    message = f"toolchain '{name}' could not be provisioned: {subject}; uv reported: {quote}"
+    return ToolchainError(Problem("EPB301", message, where, hint))
 
 
 def _names(requirement: str, text: str) -> bool:

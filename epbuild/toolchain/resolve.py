@@ -79,7 +79,8 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
     `preferred` versions, by distribution, are kept where they still do. Raises ToolchainError (EPB309) for what cannot be resolved, or
     not be locked, as it is no package of an index.
     """
-    _check_places(toolchain)
+    if place := next(filter(_PLACE.match, toolchain.packages), None):
+        raise _not_lockable(toolchain, place)
     with tempfile.TemporaryDirectory(prefix="epbuild-lock-") as folder:
         wanted, found = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
         wanted.write_text("\n".join([*asked(toolchain), ""]), encoding="utf-8")
@@ -125,14 +126,9 @@ def deviations(environment: Environment, platform: str, locked: LockedEnvironmen
             found.append(f"its {name} is {held[name]} instead of {wanted[name]}")
     rewritten = [] if locked.is_installed else environment.rewritten()
     if rewritten:
-        found.append(f"{counted(len(rewritten), 'file')} in it {_is(rewritten)} not as installed, such as {rewritten[0]}")
+        verb = "is" if len(rewritten) == 1 else "are"
+        found.append(f"{counted(len(rewritten), 'file')} in it {verb} not as installed, such as {rewritten[0]}")
     return found
-
-
-def _check_places(toolchain: ToolchainSpec) -> None:
-    for package in toolchain.packages:
-        if _PLACE.match(package):
-            raise _not_lockable(toolchain, package)
 
 
 def _packages(toolchain: ToolchainSpec, document: Mapping[str, Any]) -> tuple[Package, ...]:
@@ -168,10 +164,6 @@ def _unresolved(toolchain: ToolchainSpec, platform: str, stderr: str) -> Toolcha
     hint = "Check the network." if is_network(text) else "Check the packages, and whether there are any for that platform."
     message = f"toolchain '{toolchain.name}' could not be locked for {platform}; uv reported: {quote}"
     return ToolchainError(Problem("EPB309", message, toolchain.where, hint))
-
-
-def _is(things: Sequence[str]) -> str:
-    return "is" if len(things) == 1 else "are"
 
 
 def _comparable(version: str) -> str:

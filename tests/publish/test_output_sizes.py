@@ -10,7 +10,9 @@ import pytest
 from small_builds import EMIT_CLASSIFIER, EMIT_DECODER, SHARE, Workshop, sharing_group, source_model
 
 from epbuild.commands.events import OutputRemoved
-from epbuild.plan.result import ArtifactBlob, CompileResult, Measurements, ModelResult, ModelSignature, StoredBytes
+from epbuild.core.digest import Blob
+from epbuild.onnxfile.weights import WeightBytes
+from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature
 from epbuild.publish import sizes as sizes_of
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 
@@ -170,21 +172,21 @@ def test_a_group_that_does_not_share_saves_nothing(workshop: Workshop) -> None:
     assert savings(workshop) == []
 
 
-def result_of(first: str, second: str, weights: StoredBytes | None = None) -> CompileResult:
+def result_of(first: str, second: str, weights: WeightBytes | None = None) -> CompileResult:
     """A result in which two models name these binaries."""
     models = (
         ModelResult(name, ModelSignature((), ()), f"{name}.onnx", {binary: "EP"}, (), (), 0, {})
         for name, binary in (("prefill", first), ("decode", second))
     )
-    file = ArtifactBlob("d", 10)
+    file = Blob("d", 10)
     return CompileResult({first: file, second: file}, file, Measurements(1.0, {}, None), tuple(models), source_weights=weights)
 
 
 def test_nothing_is_claimed_where_no_file_is_shared_or_nobody_counted() -> None:
     group = sharing_group("prefill", "decode")
-    weights = StoredBytes(1200, 1600)
+    weights = WeightBytes(1600, 1200)
     told = sizes_of.savings(group, result_of("a.bin", "a.bin", weights))
     assert told == SharingSaved("share:decoder/npu", 1600, 1200, measured=False)
     assert sizes_of.savings(group, result_of("a.bin", "b.bin", weights)) is None
     assert sizes_of.savings(group, result_of("a.bin", "a.bin")) is None, "made before weights were counted"
-    assert sizes_of.savings(group, result_of("a.bin", "a.bin", StoredBytes(0, 0))) is None
+    assert sizes_of.savings(group, result_of("a.bin", "a.bin", WeightBytes(0, 0))) is None

@@ -28,7 +28,7 @@ from epbuild.commands.plan import Request, survey
 from epbuild.commands.run import run
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import EventList, RunFinished, StepFailed
-from epbuild.plan.member import Member
+from epbuild.plan.member import Member, ModelFiles
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.target import PlannedEp, PlannedTarget
 from epbuild.recipe.model import CompileSettings, DeviceChoice, Expectation, ModelSpec, ToolchainSpec
@@ -87,7 +87,9 @@ def sharing_group(*names: str, timeout: float | None = None) -> SessionGroup:
         id=SHARE,
         group="decoder",
         target=PlannedTarget("npu", ToolchainSpec("qnn", HERE), (ep,), {}, {}, frozenset(), {}, ()),
-        members=tuple(Member(model.name, Path(model.path), {}, model, CompileSettings(), Expectation()) for model in models),
+        members=tuple(
+            Member(model.name, model, CompileSettings(), Expectation(), ModelFiles(Path(model.path))) for model in models
+        ),
         share=True,
         timeout=timeout,
         memory=None,

@@ -17,7 +17,7 @@ from small_environments import install, make_environment, posix_only, site_of, w
 from epbuild.core.errors import Position, ToolchainError
 from epbuild.toolchain import fingerprint as module
 from epbuild.toolchain.environment import Environment
-from epbuild.toolchain.fingerprint import Fingerprint, fingerprint, look
+from epbuild.toolchain.fingerprint import Fingerprint, look
 
 MODULES = ("tiny_ep", "tiny_runtime")
 LIBRARIES = {
@@ -50,6 +50,10 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     monkeypatch.setattr(module, "probe", counting)
     return started
+
+
+def fingerprint(interpreter: Path, modules: Iterable[str], memory: Path, where: Position | None = None) -> Fingerprint:
+    return look(interpreter, modules, memory, where).fingerprint
 
 
 def sha256(content: bytes) -> str:

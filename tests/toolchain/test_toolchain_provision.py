@@ -148,8 +148,8 @@ def test_a_locked_environment_is_made_of_these_files_and_then_held_against_what_
         f"onnxruntime-qnn==2.7.0 --hash=sha256:{'c' * 64}",
     ]
     assert {"--offline", "--no-index", *WANTED.packages} <= set(check)
-    assert provisioned(Requirements(WANTED.packages, None, LOCKED), tmp_path) == interpreter
-    assert provisioned(WANTED, tmp_path) is None
+    assert provisioned(environment_folder(Requirements(WANTED.packages, None, LOCKED), tmp_path)) == interpreter
+    assert provisioned(environment_folder(WANTED, tmp_path)) is None
 
 
 @pytest.mark.parametrize(("asked", "made"), [(None, "cpython@3.99"), ("3.99.1", "3.99.1")])
@@ -168,15 +168,15 @@ def test_a_locked_environment_that_cannot_be_made_is_told_as_that(tmp_path: Path
 
 
 def test_an_environment_is_made_once(tmp_path: Path, uv: FakeUv) -> None:
-    assert provisioned(WANTED, tmp_path) is None
+    assert provisioned(environment_folder(WANTED, tmp_path)) is None
     first = make(tmp_path)
-    assert provisioned(WANTED, tmp_path) == first
+    assert provisioned(environment_folder(WANTED, tmp_path)) == first
     assert make(tmp_path, Requirements(tuple(reversed(WANTED.packages)))) == first
     assert len(uv.commands) == 2
 
 
 def test_asking_whether_it_is_there_leaves_no_trace(tmp_path: Path) -> None:
-    assert provisioned(WANTED, tmp_path / "home") is None
+    assert provisioned(environment_folder(WANTED, tmp_path / "home")) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -205,7 +205,7 @@ def test_an_environment_that_an_interrupt_left_half_made_is_made_anew(tmp_path: 
     folder = environment_folder(WANTED, tmp_path)
     (folder / "env" / "half").write_bytes(b"")
     assert (folder / INTERPRETER).exists()
-    assert provisioned(WANTED, tmp_path) is None
+    assert provisioned(environment_folder(WANTED, tmp_path)) is None
     uv.interrupted = False
     assert make(tmp_path).exists()
     assert not (folder / "env" / "half").exists()
@@ -213,7 +213,7 @@ def test_an_environment_that_an_interrupt_left_half_made_is_made_anew(tmp_path: 
 
 def test_an_environment_whose_python_went_away_is_made_anew(tmp_path: Path, uv: FakeUv) -> None:
     make(tmp_path).unlink()
-    assert provisioned(WANTED, tmp_path) is None
+    assert provisioned(environment_folder(WANTED, tmp_path)) is None
     assert make(tmp_path).exists()
     assert len(uv.commands) == 4
 
@@ -275,7 +275,7 @@ def test_a_failure_leaves_no_half_environment_and_the_next_try_starts_afresh(tmp
     uv.failing, uv.stderr = failing, NO_SUCH_PACKAGE
     refusal(tmp_path)
     assert not environment_folder(WANTED, tmp_path).exists()
-    assert provisioned(WANTED, tmp_path) is None
+    assert provisioned(environment_folder(WANTED, tmp_path)) is None
     uv.failing = None
     assert make(tmp_path).exists()
 

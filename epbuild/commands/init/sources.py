@@ -92,5 +92,5 @@ def _judged(file: str) -> FoundModel | LeftOut:
         return LeftOut(file, problem.text[:1].upper() + problem.text[1:])
     if source is None:
         return FoundModel(file)
-    size = sum(each.stat().st_size for each in (source.graph, *source.external.values()))
+    size = sum(each.stat().st_size for each in source.files.all)
     return FoundModel(file, size, source.header)

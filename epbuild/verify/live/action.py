@@ -14,8 +14,8 @@ from epbuild.core.typed_json import to_json
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
-from epbuild.plan.member import Member, ModelFiles
-from epbuild.plan.result import ArtifactBlob, FigureRow, Measurements, UnjudgedMember, VerificationResult
+from epbuild.plan.member import Member
+from epbuild.plan.result import FigureRow, Measurements, UnjudgedMember, VerificationResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.plan.verification import CheckedMember, Compiled, Verification
 from epbuild.toolchain.execution import Execution, Workplace
@@ -83,7 +83,7 @@ class _Check:
                 raise VerifyError(not_judged_here(self._action, item))
         log = self._execution.store.add(self._execution.log)
         measured = Measurements(round(time.monotonic() - begin, 3), {}, max(self._peaks, default=None))
-        return VerificationResult({}, ArtifactBlob(log.digest, log.size), measured, tuple(self._figures), tuple(self._unjudged))
+        return VerificationResult({}, log, measured, tuple(self._figures), tuple(self._unjudged))
 
     def _run(self, built: Compiled, place: Path) -> None:
         """Find the figures of the members of one session group that are checked."""
@@ -133,7 +133,7 @@ class _Check:
         member = _member(built, checked.name)
         step = StepId(self._action.id)
         try:
-            compiled_from = ModelFiles(member.graph, member.external, member.subgraph_data)
+            compiled_from = member.known
             files = checked.source or compiled_from
             prepared = compiled_from if member.prepared is not None else None
             source = RunnableSource(files.graph, files.external, read_header(files.graph), member.model.free_dimensions, prepared)

@@ -17,7 +17,7 @@ from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import read_requirement
 from epbuild.toolchain.environment import Environment, prepare, ready
-from epbuild.toolchain.provision import LOCKED, Requirements, provisioned_in
+from epbuild.toolchain.provision import LOCKED, Requirements, provisioned
 
 _NAME = "verify"
 _RUNTIME = "onnxruntime"
@@ -116,7 +116,7 @@ def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator
         if not all(item.is_met_by(document["distributions"].get(item.distribution)) for item in asked):
             continue
         if marker.parent.name.startswith(LOCKED):  # which only a lock could have made again
-            interpreter = provisioned_in(marker.parent)
+            interpreter = provisioned(marker.parent)
             if interpreter is not None:
                 yield ToolchainSpec(_NAME, where, interpreter=str(interpreter), packages=tuple(packages))
             continue
