@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from epbuild.core.errors import BuildError, Problem, StepId
+
+MANIFEST = "manifest.json"
 
 Role = Literal[
     "model",
@@ -50,3 +52,8 @@ def wrong_size(artifact: Artifact, step: StepId | None) -> BuildError:
     """The error of a file that has another size than when it was listed."""
     message = f"the file {artifact.path} changed while it was packed: it no longer has {artifact.size} bytes"
     return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
+
+
+def own_manifest(document: Any) -> Any:
+    """What epbuild writes in a manifest: that of a model package is ONNX Runtime's, and has it where ONNX Runtime does not look."""
+    return document if "files" in document else document["additional_metadata"]["epbuild"]

@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, Protocol
 
 from epbuild.archive import tar, zstd
 from epbuild.archive import zip as zipped
-from epbuild.archive.artifact import Artifact, Copy, Write, wrong_size
-from epbuild.archive.members import MANIFEST, Members
+from epbuild.archive.artifact import MANIFEST, Artifact, Copy, Write, own_manifest, wrong_size
+from epbuild.archive.members import Members
 from epbuild.core.clone import write_pieces
-from epbuild.core.digest import Reading
+from epbuild.core.digest import Blob, Reading
 from epbuild.core.errors import StepId
 from epbuild.core.ring import Ring
 from epbuild.recipe.model import CompressionMethod
@@ -65,14 +64,6 @@ class ByteSink(Protocol):
     def write(self, data: memoryview, /) -> object: ...
 
 
-@dataclass(frozen=True)
-class Archive:
-    """A finished archive: its SHA-256 in hex, and its size in bytes."""
-
-    digest: str
-    size: int
-
-
 def write_archive(
     name: ArchiveName,
     artifacts: Sequence[Artifact],
@@ -81,8 +72,8 @@ def write_archive(
     *,
     level: int | None = None,
     step: StepId | None = None,
-) -> Archive:
-    """Write an archive of `artifacts`, in whatever order they are given.
+) -> Blob:
+    """Write an archive of `artifacts`, in whatever order they are given; returns its digest and its size.
 
     `level` is that of zstd (None: its default), or that of deflate for a zip archive (None: its members are stored as they are).
 
@@ -90,10 +81,15 @@ def write_archive(
     zstd is missing, BuildError when an artifact does not have its size, and what `copy` and the destination's `write` raise; what was
     written until then is of no use.
     """
-    seal = _Seal(destination)
-    with Ring(seal.write, "archive") as sink:
+    reading = Reading()
+
+    def seal(data: memoryview) -> None:
+        reading.update(data)
+        write_pieces(destination.write, data)
+
+    with Ring(seal, "archive") as sink:
         FORMATS[name].write(sorted(artifacts, key=_order), _measured(copy, step), sink.put, level, step)
-    return Archive(seal.reading.blob.digest, seal.reading.size)
+    return reading.blob
 
 
 def compressor(method: CompressionMethod, step: StepId | None = None) -> str:
@@ -118,24 +114,11 @@ def listed(path: Path) -> Mapping[str, Any] | None:
             member = found.first_member(file, _MOST_MANIFEST_BYTES) if found is not None else None
         if member is None or PurePosixPath(member[0]).name != MANIFEST:
             return None
-        document = json.loads(member[1])
-        # That of a model package is ONNX Runtime's, and epbuild's is where ONNX Runtime does not look.
-        own = document if "files" in document else document["additional_metadata"]["epbuild"]
+        document: dict[str, Any] = json.loads(member[1])
+        own = own_manifest(document)
         return document if isinstance(own["files"], list) and isinstance(own["format"], int) else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-
-
-class _Seal:
-    """Writes to a destination, and names what was written."""
-
-    def __init__(self, destination: ByteSink) -> None:
-        self._destination = destination
-        self.reading = Reading()
-
-    def write(self, data: memoryview) -> None:
-        self.reading.update(data)
-        write_pieces(self._destination.write, data)
 
 
 def _order(artifact: Artifact) -> tuple[bool, bool, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Members of an archive or an image, written as files of a fresh folder."""
+"""Members of an archive or an image: their names, and the files they become."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import json
 import os
 import shutil
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from epbuild.archive.names import Names
+from epbuild.archive.artifact import MANIFEST, own_manifest
 from epbuild.archive.refusal import cannot_unpack, damaged, harmful, quoted
 from epbuild.core.clone import copy_file
+from epbuild.core.safepath import BadReference, check_reference, is_device
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 
 Report = Callable[[str], object]
 """Gets a line about the progress."""
 
-MANIFEST = "manifest.json"
 _MOST_MANIFEST_BYTES = 8 << 20  # what `verify` reads of one
 
 # What no manifest lists may come to this together. Contexts and weights hardly shrink; text and zeros are small, or are listed.
 _UNLISTED_BYTES = 256 << 20
 _UNLISTED_TIMES = 20
+
+_MOST_PLACES = 200_000
+_MOST_PARTS = 64
 
 _FIRST_SECONDS = 1.0
 _NEXT_SECONDS = 10.0
@@ -120,8 +124,7 @@ class Members:
             return
         folder = path.removesuffix(MANIFEST)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            document = json.loads(place.read_bytes())
-            own = document if "files" in document else document["additional_metadata"]["epbuild"]
+            own = own_manifest(json.loads(place.read_bytes()))
             self._listed.update({f"{folder}{file['path']}": int(file["size"]) for file in own["files"]})
 
     @contextlib.contextmanager
@@ -161,3 +164,57 @@ def _linked(original: Path, place: Path) -> bool:
     except (OSError, NotImplementedError):
         return False
     return True
+
+
+class Names:
+    """The names that the members of one archive have, as they come: paths on every platform, each once; `title` is the archive."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._taken: dict[str, tuple[str, bool]] = {}
+
+    def file(self, name: str) -> str:
+        """The POSIX path of a file below the folder. Raises UnsoundArchive (EPB631) for a name that it cannot have."""
+        path = self._path(name, name)
+        if self._claim(path, name, folder=False):
+            return path
+        raise harmful(self._title, name, "is there twice")
+
+    def folder(self, name: str) -> None:
+        """A folder that is a member itself, which those of files need not be. Raises UnsoundArchive (EPB631)."""
+        if (path := name.rstrip("/")) not in ("", ".", "./."):
+            self._claim(self._path(path, name), name, folder=True)
+
+    def _path(self, path: str, name: str) -> str:
+        try:
+            path.encode()
+            check_reference(path)
+        except UnicodeEncodeError as error:
+            raise harmful(self._title, name, "has a name that is not UTF-8") from error
+        except BadReference as error:
+            raise harmful(self._title, name, "is not named by a path below a folder, written with '/'") from error
+        parts = PurePosixPath(path).parts
+        if not parts or len(parts) > _MOST_PARTS or any(map(is_device, parts)):
+            raise harmful(self._title, name, "has a name that not every platform has for a file")
+        return "/".join(parts)
+
+    def _claim(self, path: str, name: str, *, folder: bool) -> bool:
+        """Whether the path is new; the folders that lead to it are its too."""
+        above = [str(parent) for parent in PurePosixPath(path).parents][:-1]
+        new = False
+        for place, is_folder in (*((parent, True) for parent in reversed(above)), (path, folder)):
+            key = _alike(place)
+            new = key not in self._taken
+            other, was_folder = self._taken.setdefault(key, (place, is_folder))
+            if other != place:
+                raise harmful(self._title, name, f"and {quoted(other)} are one where upper and lower case are the same")
+            if was_folder != is_folder:
+                raise harmful(self._title, name, f"makes a file and a folder of {quoted(place)}")
+        if len(self._taken) > _MOST_PLACES:
+            raise harmful(self._title, name, f"is one of more than {_MOST_PLACES:,} files and folders")
+        return new
+
+
+def _alike(path: str) -> str:
+    """What names have in common that some file system takes for one."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

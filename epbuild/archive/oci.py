@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from epbuild.archive import zstd
-from epbuild.archive.artifact import Artifact
-from epbuild.archive.members import MANIFEST, Members
+from epbuild.archive.artifact import MANIFEST, Artifact
+from epbuild.archive.members import Members
 from epbuild.archive.oci_layout import (
     ARTIFACT_TYPE,
     CONTENT_DIGEST,
@@ -149,7 +150,7 @@ def unpack(folder: Path, members: Members) -> None:
     """
     title = members.title
     manifest = _manifest(folder, title)
-    with _Parsing(title, "its manifest"):
+    with _parsing(title, "its manifest"):
         config = blob_of(manifest["config"])
         layers = [_layer(layer) for layer in manifest["layers"]]
     if not any(layer.name is not None for layer in layers):
@@ -171,39 +172,33 @@ def unpack(folder: Path, members: Members) -> None:
 
 
 def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
-    with _Parsing(title, f"its {LAYOUT}"):
+    with _parsing(title, f"its {LAYOUT}"):
         if _document(folder, LAYOUT, title)["imageLayoutVersion"] != VERSION:
             raise ValueError("it is of another version")
-    with _Parsing(title, f"its {INDEX}"):
+    with _parsing(title, f"its {INDEX}"):
         images = list(_document(folder, INDEX, title)["manifests"])
     if len(images) != 1:
         hint = "copy the one that is meant into a layout of its own, and name that"
         raise nothing(title, f"is an image layout of {len(images)} images: {hint}")
-    with _Parsing(title, f"its {INDEX}"):
+    with _parsing(title, f"its {INDEX}"):
         if images[0]["mediaType"] != MANIFEST_TYPE:
             raise nothing(title, "is an image layout of something else than one image of files")
         blob = blob_of(images[0])
     if blob.size > MOST_BYTES:
         raise damaged(title, f"{blob} is larger than any manifest")
     data = b"".join(_pieces(_file(folder, blob.path, title), blob, title, set()))
-    with _Parsing(title, "its manifest"):
+    with _parsing(title, "its manifest"):
         document = json.loads(data)
     return document if isinstance(document, dict) else {}
 
 
-class _Parsing:
-    """Makes one sentence of whatever a document of another form raises."""
-
-    def __init__(self, title: str, what: str) -> None:
-        self._title = title
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MALFORMED):
-            raise damaged(self._title, f"{self._what} is not as the OCI image specification has it") from error
+@contextmanager
+def _parsing(title: str, what: str) -> Iterator[None]:
+    """Make one sentence of whatever a document of another form raises."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise damaged(title, f"{what} is not as the OCI image specification has it") from error
 
 
 def _layer(descriptor: Mapping[str, Any]) -> _Layer:

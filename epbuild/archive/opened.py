@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epbuild.archive import oci
+from epbuild.archive.artifact import MANIFEST
 from epbuild.archive.formats import FORMATS, format_of
-from epbuild.archive.members import MANIFEST, Members, Report
+from epbuild.archive.members import Members, Report
 from epbuild.archive.oci_layout import INDEX, LAYOUT
 from epbuild.archive.refusal import cannot_unpack, nothing
 from epbuild.core.errors import EpbuildError

@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 from struct import Struct
 from typing import BinaryIO
 
-from epbuild.archive.artifact import Artifact, Copy, Write
-from epbuild.archive.members import MANIFEST, Members
+from epbuild.archive.artifact import MANIFEST, Artifact, Copy, Write
+from epbuild.archive.members import Members
 from epbuild.archive.refusal import damaged, harmful, quoted
 from epbuild.core.errors import StepId
 

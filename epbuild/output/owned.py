@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from epbuild.archive.artifact import MANIFEST, own_manifest
 from epbuild.output.manifest import FORMAT
-
-MANIFEST = "manifest.json"
 
 
 class Listed(NamedTuple):
@@ -48,7 +47,7 @@ def emitted_files(output: Path) -> frozenset[str]:
 
 def _listed(document: Mapping[str, Any]) -> dict[str, Listed]:
     """What the manifest of a folder lists, or that of a model package, where it is below what ONNX Runtime reads."""
-    own = document if "files" in document else document["additional_metadata"]["epbuild"]
+    own = own_manifest(document)
     if own["format"] != FORMAT:
         return {}
     # A file is epbuild's by its path alone: one of which nothing else is listed is protected all the same.

@@ -28,10 +28,11 @@ from hypothesis import strategies as st
 
 from epbuild.archive import formats as archives
 from epbuild.archive.artifact import Artifact, Copy, Write
-from epbuild.archive.formats import Archive, ByteSink, compressor, listed
+from epbuild.archive.formats import ByteSink, compressor, listed
 from epbuild.archive.tar import write_tar
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.errors import DamagedBlob
+from epbuild.core.digest import Blob
 from epbuild.core.errors import BuildError, EnvironmentFailure, StepId
 
 MIB = 1 << 20
@@ -73,7 +74,7 @@ def contents_of(files: Mapping[str, bytes]) -> list[Artifact]:
 
 def write_archive(
     form: Form, contents: Sequence[Artifact], pour: Copy, destination: ByteSink, step: StepId | None = None
-) -> Archive:
+) -> Blob:
     """An archive as recipes ask for it: a zip archive whose members are stored or deflated, or one by zstd."""
     if form == "deflated":
         return archives.write_archive("zip", contents, pour, destination, level=6, step=step)
@@ -97,7 +98,7 @@ def pouring(files: Mapping[str, bytes], piece_bytes: int = MIB) -> Copy:
 def archived(form: Form, files: Mapping[str, bytes], piece_bytes: int = MIB) -> bytes:
     file = io.BytesIO()
     made = write_archive(form, contents_of(files), pouring(files, piece_bytes), file)
-    assert made == Archive(hashlib.sha256(file.getvalue()).hexdigest(), len(file.getvalue()))
+    assert made == Blob(hashlib.sha256(file.getvalue()).hexdigest(), len(file.getvalue()))
     return file.getvalue()
 
 

@@ -9,25 +9,18 @@ before it is tried, so that a crash shows its origin. Pipes, lifeline, registrat
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
+import runpy
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 _VERBOSE = 0
 
 
-def beside(name: str) -> Any:
-    """A script of this folder as a module: an isolated Python does not look for modules here."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")  # noqa: PTH100, PTH118, PTH120
-    specification = importlib.util.spec_from_file_location(f"epbuild_{name}", path)
-    module = importlib.util.module_from_spec(specification)  # type: ignore[arg-type]
-    specification.loader.exec_module(module)  # type: ignore[union-attr]
-    return module
-
-
-compiling = beside("compile")
+compiling = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "compile.py")))  # noqa: PTH100, PTH118, PTH120
+"""`compile.py`, beside this script: an isolated Python does not look for modules here."""
 
 
 def ask_compatibility(ep: dict[str, Any], device: Any, model: dict[str, Any], channel: Any) -> None:
