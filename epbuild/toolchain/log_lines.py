@@ -16,7 +16,7 @@ _ERROR_WORDS = re.compile(r"<E>|error\b|\bfail(ed|ure)?\b|terminate called|what\
 _BOILERPLATE = re.compile(
     r"\[ONNXRuntimeError\] : \d+ : ([A-Z_ ]+?) : "
     # A place in the source, a signature and a condition, where words follow.
-    r"|(?:Exception during initialization: )?\S*/onnxruntime/\S+\.(?:cc|h):\d+ .*? was false\. (?=\S)"
+    r"|(?:Exception during initialization: |(?<!\S))\S*/onnxruntime/\S+\.(?:cc|h):\d+ .*? was false\. (?=\S)"
 )
 _PROGRESS = re.compile(r"\d ?%|(?<![\w/.-])\d+ ?(?:/|of) ?\d+(?![\w/.-])")
 # Logged on every Linux host, about nothing that went wrong.

@@ -112,7 +112,8 @@ def execute(arguments):
     try:
         made = Dropped()
         del made
-        time.sleep(20)
+        for _ in range(200):
+            time.sleep(0.1)
     except KeyboardInterrupt:
         sys.stderr.write("came again\\n")
         return 130

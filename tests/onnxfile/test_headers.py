@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import subprocess
+import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -27,6 +30,7 @@ from epbuild.onnxfile.headers import parse_header, read_header
 from epbuild.onnxfile.model_header import ExternalData, Initializer, ModelHeader, ValueInfo
 from epbuild.onnxfile.wire import MalformedModel, encode_varint
 
+ROOT = Path(__file__).parents[2]
 LIGHT_MODELS = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
 
 
@@ -313,9 +317,9 @@ def test_a_graph_of_a_hundred_thousand_nodes_is_read_within_seconds() -> None:
     encoded = node.SerializeToString()
     graph = (b"\x0a" + encode_varint(len(encoded)) + encoded) * 100_000
     file = io.BytesIO(b"\x3a" + encode_varint(len(graph)) + graph)
-    start = time.perf_counter()
+    start = time.process_time()
     assert parse_header(file).operators == {("", "Conv"): 100_000}
-    assert time.perf_counter() - start < 4
+    assert time.process_time() - start < 4
 
 
 def test_external_data_is_told_with_the_bytes_that_are_needed_of_it() -> None:
@@ -327,21 +331,33 @@ def test_external_data_is_told_with_the_bytes_that_are_needed_of_it() -> None:
     assert header(model([], initializer=tensors)).external_data == {"w.bin": 80, "v.bin": 0}
 
 
+READ = """
+import pathlib, sys
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.wire import MalformedModel
+try:
+    read_header(pathlib.Path(sys.argv[1]))
+except MalformedModel as error:
+    print(error)
+print(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+"""In a process of its own: to trace each piece of memory in this one takes five times as long."""
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is measured as Linux tells it")
 @pytest.mark.parametrize(
     "field", [b"\x2a\x00", *(pytest.param(other, marks=pytest.mark.exhaustive) for other in (b"\x5a\x00", b"\x62\x00"))]
 )
-def test_a_file_of_nothing_but_tiny_things_does_not_fill_the_memory(field: bytes) -> None:
+def test_a_file_of_nothing_but_tiny_things_does_not_fill_the_memory(field: bytes, tmp_path: Path) -> None:
     graph = field * 3_000_000
-    file = io.BytesIO(b"\x3a" + encode_varint(len(graph)) + graph)
-    tracemalloc.start()
-    try:
-        with pytest.raises(MalformedModel, match="more than 500,000"):
-            parse_header(file)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 200_000_000
+    file = tmp_path / "tiny.onnx"
+    file.write_bytes(b"\x3a" + encode_varint(len(graph)) + graph)
+    command, environment = [sys.executable, "-c", READ, str(file)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", check=True)
+    told, peak = done.stdout.splitlines()
+    assert "more than 500,000" in told
+    assert int(peak) * 1024 < 200_000_000
 
 
 def test_texts_that_no_header_has_are_refused_before_they_fill_the_memory() -> None:

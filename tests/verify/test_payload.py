@@ -71,9 +71,9 @@ def open_ended(number: int, head: bytes, left: int) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is measured as Linux tells it")
-def test_a_single_file_of_nearly_two_gigabytes_is_read_in_300_megabytes(tmp_path: Path) -> None:
-    """A sparse file: one embedded context of 1.9 GB that says at its very end what it was compiled for."""
-    size, marker = 1_900_000_000, b"soc_type=SM8750;arch=79"
+def test_a_single_file_of_nearly_two_gigabytes_is_read_in_300_megabytes(tmp_path: Path, exhaustive: bool) -> None:
+    """A sparse file: one embedded context of 1.9 GB, or of 0.5, that says at its very end what it was compiled for."""
+    size, marker = 1_900_000_000 if exhaustive else 500_000_000, b"soc_type=SM8750;arch=79"
     node = helper.make_node("EPContext", ["x"], ["y"], "context", domain="com.microsoft", source=QNN).SerializeToString()
     attribute = AttributeProto(name="ep_cache_context", type=AttributeProto.STRING).SerializeToString()
     head = open_ended(4, b"", size)
