@@ -48,10 +48,15 @@ Raises MissingBlob or DamagedBlob when the store has them no longer, and StoreEr
 """
 
 
+def changed(path: str, step: StepId | None, how: str = "") -> BuildError:
+    """The error of a file that is no longer what it was when it was listed."""
+    message = f"the file {path} changed while it was published{how}"
+    return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
+
+
 def wrong_size(artifact: Artifact, step: StepId | None) -> BuildError:
     """The error of a file that has another size than when it was listed."""
-    message = f"the file {artifact.path} changed while it was packed: it no longer has {artifact.size} bytes"
-    return BuildError(Problem("EPB415", message, step, "Nothing was kept; run the build again."))
+    return changed(artifact.path, step, f": it no longer has {artifact.size} bytes")
 
 
 def own_manifest(document: Any) -> Any:

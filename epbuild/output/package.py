@@ -122,9 +122,9 @@ def _bases(emission: Emission, parts: Sequence[PartContents], inputs: Inputs, re
         folder = _base_folder(item)
         pipeline: list[Artifact] = []
         if item.part.genai is not None:
-            from epbuild.output.genai_files import base_pipeline_artifacts
+            from epbuild.output.genai_files import pipeline_artifacts
 
-            pipeline = base_pipeline_artifacts(emission, item, folder, inputs.files, resolve)
+            pipeline = pipeline_artifacts(emission, item, inputs.files, resolve, base=folder)
         artifacts = [*pipeline, *base_artifacts(emission, item, folder, resolve, pipeline)]
         found |= {artifact.path: artifact for artifact in artifacts}
     return list(found.values())

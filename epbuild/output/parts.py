@@ -18,8 +18,8 @@ from epbuild.output.manifest import ManifestModel, PartManifest
 from epbuild.output.merging import MergedModel, MergedModels, draft_names, merged_key, read_merged, settings_of
 from epbuild.plan.made import Made, prepared_by
 from epbuild.plan.outputs import MANIFEST
-from epbuild.plan.steps import Emission, Merging, Part
-from epbuild.plan.target import PlannedEp
+from epbuild.plan.request import ep_document
+from epbuild.plan.steps import Emission, Genai, Merging, Part
 from epbuild.recipe.model import Recipe
 
 
@@ -161,18 +161,13 @@ def part_document(part: Part, digests: Mapping[Path, str]) -> dict[str, Any]:
         **({"base": dict(part.base)} if part.base else {}),
         **({"components": dict(part.components)} if part.components else {}),
         **({"merge": settings_of(part.merging)} if part.merging is not None else {}),
-        **(
-            {
-                "genai": {
-                    "config": digests[genai.config],
-                    "roles": dict(genai.roles),
-                    "files": {name: digests[path] for name, path in genai.files.items()},
-                }
-            }
-            if genai is not None
-            else {}
-        ),
+        **({"genai": _genai(genai, digests)} if genai is not None else {}),
     }
+
+
+def _genai(genai: Genai, digests: Mapping[Path, str]) -> dict[str, Any]:
+    files = {name: digests[path] for name, path in genai.files.items()}
+    return {"config": digests[genai.config], "roles": dict(genai.roles), "files": files}
 
 
 def _custom_ops(document: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -228,27 +223,20 @@ def _target(part: Part) -> dict[str, Any]:
     target = part.target
     return {
         "name": target.name,
-        "eps": [_ep(ep) for ep in target.eps],
+        "eps": [
+            {
+                "ep": ep.entry.ep,
+                "module": ep.entry.module,
+                "device": ep_document(ep)["device"],
+                "provider_options": ep.lasting_options,
+            }
+            for ep in target.eps
+        ],
         "session_options": dict(target.session_options),
         "environment": dict(target.environment),
         "unchecked_options": list(target.unchecked),
         **({} if part.reproducible else {"reproducible": "no"}),
         **({"not_reproducible": part.known_to_differ} if part.known_to_differ else {}),
-    }
-
-
-def _ep(ep: PlannedEp) -> dict[str, Any]:
-    device = ep.device
-    return {
-        "ep": ep.entry.ep,
-        "module": ep.entry.module,
-        "device": {
-            "type": device.type,
-            "vendor": device.vendor,
-            "metadata": dict(device.metadata),
-            "virtual": device.virtual,
-        },
-        "provider_options": ep.lasting_options,
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epbuild.archive.artifact import Artifact, Copy, Write
+from epbuild.archive.artifact import Artifact, Copy, Write, changed
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.core.atomic import rename, sync_directory, sync_file
@@ -179,8 +179,7 @@ class Publisher:
 
     def _check(self, artifact: Artifact, digest: str | None) -> None:
         if digest != artifact.sha256:
-            message = f"the file {artifact.path} changed while it was emitted"
-            raise BuildError(Problem("EPB415", message, StepId(self._emission.id), "Nothing was kept; run the build again."))
+            raise changed(artifact.path, StepId(self._emission.id))
 
     def _keep(self, artifact: Artifact, path: Path, existing: Path) -> bool:
         """Make `path` the very file `existing`, if it has that content."""
