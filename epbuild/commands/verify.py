@@ -11,11 +11,10 @@ from epbuild.archive.opened import OpenedArtifact, opened
 from epbuild.archive.refusal import UnsoundArchive
 from epbuild.catalog.numbers import Thresholds
 from epbuild.core.errors import NothingToVerify, Problem
-from epbuild.verify.archive_statement import check_statement
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
-from epbuild.verify.faults import faulty_models
 from epbuild.verify.findings import Finding, sentence
-from epbuild.verify.static import check_artifact
+from epbuild.verify.statement import check_statement
+from epbuild.verify.static import check_artifact, faulty_models
 
 if TYPE_CHECKING:
     from epbuild.verify.live.check import LiveCheck

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -122,7 +123,7 @@ def compare(old: Path, new: Path) -> Comparison:
 
     Raises NothingToVerify (EPB600) where there is nothing, Incomparable (EPB630) where something cannot be read.
     """
-    digests: dict[Payload, str] = {}
+    sha256 = cache(Payload.sha256)
     pairs = paired_artifacts(find_artifacts(old), find_artifacts(new))
     parts = []
     for pair in pairs:
@@ -130,7 +131,7 @@ def compare(old: Path, new: Path) -> Comparison:
         part = (
             _one_sided(first, second)
             if first is None or second is None
-            else difference(traits(first, digests), traits(second, digests))
+            else difference(traits(first, sha256), traits(second, sha256))
         )
         parts.append(part if len(pairs) == 1 else _placed(part, first, second, place_of(pair) or "."))
     return Comparison(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Literal
 
 from epbuild.core.safepath import BadReference, locate
-from epbuild.onnxfile.epcontext import resolve
 from epbuild.verify.facts import Model
 
 SizedKind = Literal["model", "context binary", "external data"]
@@ -44,28 +43,18 @@ class SizeChange:
 
 def model_files(model: Model, label: str) -> FileSizes:
     """The sizes that a model's file and its references lead to; what is not there, or cannot be read, is left out."""
-    header, folder = model.header, PurePosixPath(model.file).parent
-    if isinstance(header, str):
+    if isinstance(model.header, str):
         return FileSizes(label, None, (), {}, {})
-    references = tuple(
-        None if node.reference is None else (folder / node.reference).as_posix() for node in header.ep_context_nodes
-    )
-    binaries, data = dict[str, int](), dict[str, int]()
-    for name, node in zip(references, header.ep_context_nodes, strict=True):
-        try:
-            if name is not None:
-                binaries[name] = resolve(model.path, node).stat().st_size
-        except (BadReference, OSError):
-            continue
-    for location in header.external_locations:
-        try:
-            data[(folder / location).as_posix()] = locate(model.path.parent, location).stat().st_size
-        except (BadReference, OSError):
-            continue
-    try:
-        size = model.path.stat().st_size
-    except OSError:
-        return FileSizes(label, None, references, binaries, data)
+    references = tuple(map(model.binary, model.nodes))
+    named = zip(references, model.contexts, strict=True)
+    binaries = {name: found.payload.size for name, found in named if name is not None and found.payload is not None}
+    data = {}
+    for location in model.header.external_locations:
+        with suppress(BadReference, OSError):
+            data[model.beside(location)] = locate(model.path.parent, location).stat().st_size
+    size = None
+    with suppress(OSError):
+        size = model.size
     return FileSizes(label, size, references, binaries, data)
 
 

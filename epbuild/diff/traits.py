@@ -6,7 +6,7 @@ Models are read by their headers, contexts and data by their digests, as streams
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -17,9 +17,8 @@ from epbuild.diff.sizes import FileSizes, model_files
 from epbuild.onnxfile.epcontext import COMPATIBILITY, SCHEMA_TYPES, EPContextNode, compatibility, resolve
 from epbuild.onnxfile.model_header import Initializer, ModelHeader
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.checks import read_target
 from epbuild.verify.facts import Model
-from epbuild.verify.makers import entry_of
+from epbuild.verify.makers import entry_of, target_of
 from epbuild.verify.manifest import Manifest, sources_of
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
@@ -78,13 +77,13 @@ class Traits:
     """Whether its recipe accepts that the same compile gives other bytes."""
 
 
-def traits(artifact: ArtifactFolder, digests: dict[Payload, str]) -> Traits:
-    """The facts of an artifact. `digests` remembers what has been read. Raises Incomparable (EPB630)."""
+def traits(artifact: ArtifactFolder, sha256: Callable[[Payload], str]) -> Traits:
+    """The facts of an artifact. `sha256` is what reads digests. Raises Incomparable (EPB630)."""
     if artifact.flaw is not None:
         raise _incomparable(f"the manifest in {artifact.folder} cannot be used: {artifact.flaw}")
     manifest = artifact.manifest
     listed = {model["file"]: model for model in manifest.document.get("models", ())} if manifest is not None else {}
-    models = tuple(_model_traits(model, listed.get(model.file), digests) for model in artifact.models)
+    models = tuple(_model_traits(model, listed.get(model.file), sha256) for model in artifact.models)
     if manifest is None:
         return Traits(has_manifest=False, whole={}, models=models)
     return Traits(True, _traits_of_all(manifest), models, bool(manifest.models) and "reproducible" in manifest.document["target"])
@@ -117,16 +116,19 @@ def _traits_of_all(manifest: Manifest) -> Facts:
     }
 
 
-def _model_traits(model: Model, listed: Mapping[str, Any] | None, digests: dict[Payload, str]) -> ModelTraits:
+def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callable[[Payload], str]) -> ModelTraits:
     header = model.header
     if isinstance(header, str):
         raise _incomparable(f"{model.path} {header}")
     try:
         contexts = [_context(model, node) for node in header.ep_context_nodes]
-        own_data = {name: _sha256(Payload.whole(locate(model.path.parent, name)), digests) for name in header.external_locations}
-        found = {payload: _sha256(payload, digests) for payload in contexts if payload is not None}
-        sha256 = _sha256(Payload.whole(model.path), digests)
-        made_for = [_made_for(payload, node) for payload, node in zip(contexts, header.ep_context_nodes, strict=True)]
+        own_data = {name: sha256(Payload.whole(locate(model.path.parent, name))) for name in header.external_locations}
+        found = {payload: sha256(payload) for payload in contexts if payload is not None}
+        own = sha256(Payload.whole(model.path))
+        made_for = [
+            target_of(payload, node.source) if payload is not None else None
+            for payload, node in zip(contexts, header.ep_context_nodes, strict=True)
+        ]
     except (BadReference, OSError) as error:
         raise _incomparable(f"{model.path}: {getattr(error, 'strerror', None) or error}") from error
     inside = _header_facts(header)
@@ -150,7 +152,7 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, digests: dict[
     return ModelTraits(
         name=name,
         file=model.file,
-        sha256=sha256,
+        sha256=own,
         holds_weights=any(initializer.inline_bytes for initializer in header.initializers),
         embeds=any(node.payload is not None for node in header.ep_context_nodes),
         inside=inside,
@@ -241,12 +243,6 @@ def _context(model: Model, node: EPContextNode) -> Payload | None:
     return Payload(model.path, *node.payload) if node.payload is not None else None
 
 
-def _made_for(payload: Payload | None, node: EPContextNode) -> str | None:
-    known = entry_of(node.source)
-    pattern = known.target_pattern if known is not None else None
-    return read_target(payload, pattern) if payload is not None and pattern else None
-
-
 def _fields(ep: str, text: str) -> tuple[dict[str, str], dict[str, str]]:
     """What a compatibility string has on the target, and on the toolchain; what the catalog cannot read counts for the target."""
     known = entry_of(ep)
@@ -270,12 +266,6 @@ def _initializer_place(item: Initializer) -> str:
 
 def _type(kind: str, shape: Any) -> str:
     return f"{kind}[{'?' if shape is None else ', '.join('?' if size is None else str(size) for size in shape)}]"
-
-
-def _sha256(payload: Payload, digests: dict[Payload, str]) -> str:
-    if payload not in digests:
-        digests[payload] = payload.sha256()
-    return digests[payload]
 
 
 def _incomparable(message: str) -> Incomparable:

@@ -1,6 +1,8 @@
-"""Amounts of bytes, and their differences, in words."""
+"""Amounts in words: bytes, their differences, and lists that are cut off."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def amount(size: int) -> str:
@@ -21,3 +23,8 @@ def percent(part: int, whole: int) -> str:
         return ""
     value = 100 * part / whole
     return f"{value:+,.1f}%" if value < 1000 else f"{1 + value / 100:,.0f}x"
+
+
+def limited(items: Sequence[str], most: int, more: str = "and {} more") -> list[str]:
+    """The first `most` of the items, and how many more there are."""
+    return [*items[:most], *([more.format(len(items) - most)] if len(items) > most else [])]

@@ -14,7 +14,7 @@ from epbuild.cache.entries import KINDS, CacheEntry, Kind
 from epbuild.commands.cache import CacheCheck, CacheStats
 from epbuild.commands.gc import Collection
 from epbuild.core.units import counted
-from epbuild.report.amounts import amount
+from epbuild.report.amounts import amount, limited
 from epbuild.report.terminal import is_screen, print_line
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def collection_document(place: Path, found: Collection, limits: Limits, *, dry_r
             {"kind": entry.kind, "name": entry.name, "bytes": entry.size, "reason": reason} for entry, reason in collected.removed
         ],
         "kept": {
-            "needed": {_plural(kind): sums for kind, sums in _sums(collected.needed).items()},
-            "recent": {_plural(kind): sums for kind, sums in _sums(collected.recent).items()},
+            "needed": _sums(collected.needed),
+            "recent": _sums(collected.recent),
         },
         "bytes_removed": sum(entry.size for entry, _ in collected.removed),
         "bytes_left": collected.left,
@@ -97,7 +97,13 @@ def print_collection(place: Path, found: Collection, limits: Limits, *, dry_run:
     print_line("")
     verb = "Would remove" if dry_run else "Removed"
     reasons = Counter(reason for _, reason in collected.removed)
-    why = [f"{reasons[reason]} {words}" for reason, words in _reasons(limits).items() if reasons[reason]]
+    over = "" if limits.max_size is None else f"to come down to {amount(limits.max_size)}"
+    words: dict[Reason, str] = {
+        "unused": f"unused for {_age(limits.max_age)}",
+        "over size": over,
+        "damaged": "set aside as damaged",
+    }
+    why = [f"{reasons[reason]} {text}" for reason, text in words.items() if reasons[reason]]
     text = f"{verb} {amount(sum(entry.size for entry in removed))}: {', '.join(why)}." if why else "There is nothing to remove."
     print_line(f"{text} {amount(collected.left)} {'would be' if dry_run and why else 'are'} left in {place}.")
     if limits.max_size is not None and collected.left > limits.max_size:
@@ -171,16 +177,11 @@ def check_progress() -> Iterator[Bar | NoBar]:
         yield Bar(display)
 
 
-def _reasons(limits: Limits) -> dict[Reason, str]:
-    over = "" if limits.max_size is None else f"to come down to {amount(limits.max_size)}"
-    return {"unused": f"unused for {_age(limits.max_age)}", "over size": over, "damaged": "set aside as damaged"}
-
-
-def _sums(entries: Iterable[CacheEntry]) -> dict[Kind, dict[str, int]]:
-    sums: dict[Kind, dict[str, int]] = {kind: {"count": 0, "bytes": 0} for kind in KINDS}
+def _sums(entries: Iterable[CacheEntry]) -> dict[str, dict[str, int]]:
+    sums = {_plural(kind): {"count": 0, "bytes": 0} for kind in KINDS}
     for entry in entries:
-        sums[entry.kind]["count"] += 1
-        sums[entry.kind]["bytes"] += entry.size
+        sums[_plural(entry.kind)]["count"] += 1
+        sums[_plural(entry.kind)]["bytes"] += entry.size
     return sums
 
 
@@ -194,10 +195,8 @@ def _row(label: str, cells: Iterable[tuple[int, int]]) -> str:
 
 def _print_list(title: str, paths: Sequence[Path]) -> None:
     print_line(f"{title}{':' if paths else '.'}")
-    for path in paths[:MOST_NAMED]:
-        print_line(f"  {path.parent}")
-    if len(paths) > MOST_NAMED:
-        print_line(f"  and {len(paths) - MOST_NAMED} more")
+    for line in limited([str(path.parent) for path in paths], MOST_NAMED):
+        print_line(f"  {line}")
 
 
 def _age(seconds: float) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ from epbuild.core.units import counted
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFinished
 from epbuild.publish.events import ChangedFile, OutputCompared, SharingSaved
 from epbuild.report.amounts import amount, percent, signed
-from epbuild.report.terminal import coloured, painted
+from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, wrapped
 
-WIDTH = 80
 _CELLS = (11, 11, 12, 9)
 _GAP = 2
 _MOST_OUTPUTS = 6
@@ -33,7 +31,6 @@ _MOST_STEPS = 10
 _FEW_STEPS = 4  # of a build in which there is little time to find
 _LONG_SECONDS = 60
 _LEAST_SECONDS = 0.05  # less is shown as 0.0
-_BOLD = "1"
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ def sharing_lines(found: Sequence[SharingSaved], does: str, yardstick: str) -> I
         unshared, _, saved, part = _saving(found)
         where = found[0].step if len(found) == 1 else f"{len(found)} groups"
         text = f"Sharing {does} {saved} of {unshared}{f' ({part})' if part else ''} in {where} ({yardstick})."
-        yield from textwrap.wrap(printable(text), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        yield from wrapped(text, others="  ")
 
 
 def time_lines(seconds: Mapping[str, float], wall: float) -> Iterator[str]:
@@ -189,7 +186,7 @@ def _has_row(output: OutputCompared, file: ChangedFile) -> bool:
 def _with_bold_word(heading: str, colour: bool) -> str:
     word = re.match(r"\w*", heading)
     length = word.end() if word else 0
-    return painted(heading[:length], _BOLD, colour) + heading[length:]
+    return painted(heading[:length], BOLD, colour) + heading[length:]
 
 
 def _own_seconds(seconds: Mapping[str, float]) -> Iterator[tuple[str, float]]:
@@ -231,9 +228,7 @@ def _row(name: str, cells: Sequence[str]) -> Iterator[str]:
     text, room = printable(name), WIDTH - len(numbers)
     if len(text) > room - _GAP:
         indent = text[: len(text) - len(text.lstrip())]
-        yield from textwrap.wrap(
-            text.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
-        )
+        yield from wrapped(text.strip(), indent, f"{indent}  ")
         text = ""
     if text or numbers:
         yield f"{text:<{room}}{numbers}".rstrip()

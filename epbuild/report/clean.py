@@ -9,7 +9,7 @@ from epbuild.commands.clean import Forgotten
 from epbuild.core.units import counted
 from epbuild.engine.events import shown_path
 from epbuild.publish.removal import Cleaned
-from epbuild.report.amounts import amount
+from epbuild.report.amounts import amount, limited
 from epbuild.report.cache import MOST_NAMED
 from epbuild.report.terminal import print_line
 
@@ -26,10 +26,8 @@ def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
         "of another recipe": f"it is an output of {found.owner}, too; `epbuild clean {found.owner}` removes it",
     }
     kept = [f"{folder}/{name}".rstrip("/") + f": {words[why]}" for name, why in found.kept.items()]
-    for line in kept[:MOST_NAMED]:
+    for line in limited(kept, MOST_NAMED, "and {} more there"):
         print_line(f"{'kept':<{len(removed)}}  {line}")
-    if len(kept) > MOST_NAMED:
-        print_line(f"{'kept':<{len(removed)}}  and {len(kept) - MOST_NAMED} more there")
 
 
 def print_clean_sum(found: Sequence[Cleaned], forgotten: Forgotten | None, recipe: Path, *, dry_run: bool) -> None:

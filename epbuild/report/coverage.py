@@ -12,7 +12,6 @@ cls    phone                                           failed
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,14 +23,12 @@ from epbuild.engine.events import Event, StepFailed, StepFinished
 from epbuild.report.amounts import amount
 from epbuild.report.listener import Listener
 from epbuild.report.table import Table, code, written
-from epbuild.report.terminal import coloured, painted
+from epbuild.report.terminal import BOLD, DIM, WIDTH, coloured, painted, wrapped
 
 FORMAT = 1
-_WIDTH = 80
 _INDENT = "  "
 _GAP = 2
 _COLOURS = {"whole": "32", "partial": "33", "failed": "31"}
-_BOLD, _DIM = "1", "2"
 _WORDS = {"whole": "whole", "partial": "in part", "failed": "not at all"}
 _LONGEST_REASON = 600
 _MOST_ROWS = 10_000
@@ -98,11 +95,11 @@ def coverage_document(rows: Sequence[ModelCovered]) -> dict[str, Any]:
 def coverage_lines(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Iterator[str]:
     """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `shown`."""
     colour = coloured(sys.stdout)
-    yield f"{painted('Coverage', _BOLD, colour)}: {_sum(rows)}"
+    yield f"{painted('Coverage', BOLD, colour)}: {_sum(rows)}"
     cells = [[_outcome(row), _size_cell(row), _time(row), _accuracy(row)] for row in rows]
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
-    room = _WIDTH - sum(widths)
+    room = WIDTH - sum(widths)
     model = max((len(printable(row.model)) for row in rows), default=0) + _GAP
     explained: dict[tuple[str, str], str] = {}
     for row, values in zip(rows, cells, strict=True):
@@ -118,8 +115,8 @@ def coverage_lines(rows: Sequence[ModelCovered], shown: frozenset[str] = frozens
         first = explained.setdefault((row.model, why), row.target)
         if first != row.target:
             why = f"as for {first}"
-        for line in textwrap.wrap(printable(why), _WIDTH - len(_INDENT), break_long_words=False, break_on_hyphens=False):
-            yield _INDENT + painted(line, _DIM, colour)
+        for line in wrapped(why, width=WIDTH - len(_INDENT), long_words=False):
+            yield _INDENT + painted(line, DIM, colour)
 
 
 def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozenset()) -> Table:

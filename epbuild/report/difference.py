@@ -20,17 +20,15 @@ from typing import Any
 from epbuild.core.differences import shown
 from epbuild.core.errors import printable
 from epbuild.diff.difference import Comparison, Difference
-from epbuild.report.terminal import coloured
+from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, wrapped
 
 FORMAT = 1
 
-_WIDTH = 80
 _GAP = 2
 _VALUE = 22
-_WHAT = _WIDTH - 2 * (_VALUE + _GAP)
+_WHAT = WIDTH - 2 * (_VALUE + _GAP)
 NOT_COMPARED = "the options, the toolchain and the source models"
 """What is not compared where there is no manifest."""
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def comparison_document(old: str, new: str, found: Comparison) -> dict[str, Any]:
@@ -66,12 +64,12 @@ def comparison_document(old: str, new: str, found: Comparison) -> dict[str, Any]
 
 def print_comparison(found: Comparison) -> None:
     """The verdict on the first line; then every fact that differs, by sense; then what is equal, and what was not compared."""
-    bold, plain = (_BOLD, _PLAIN) if coloured(sys.stdout) else ("", "")
-    lines = [f"{bold}{found.verdict}{plain}"]
+    colour = coloured(sys.stdout)
+    lines = [painted(found.verdict, BOLD, colour)]
     if found.differences:
         lines += ["", f"{'':{_WHAT + _GAP}}{'A':{_VALUE + _GAP}}B"]
     for sense in found.senses:
-        lines.append(f"{bold}{sense}{plain}")
+        lines.append(painted(sense, BOLD, colour))
         lines += [line for item in found.differences if item.sense == sense for line in _row(item)]
     notes = []
     if found.differences and found.same:
@@ -82,13 +80,13 @@ def print_comparison(found: Comparison) -> None:
         )
         notes.append(f"Not compared, as {has_none}: {NOT_COMPARED}.")
     if notes:
-        lines += ["", *(line for note in notes for line in textwrap.wrap(note, _WIDTH))]
+        lines += ["", *(line for note in notes for line in textwrap.wrap(note, WIDTH))]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _row(item: Difference) -> Iterator[str]:
     """The fact and its two values in three columns; a fact that is too long for its column has a line of its own."""
-    what = textwrap.wrap(printable(item.what), _WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    what = wrapped(item.what, "  ", "    ")
     if len(what) > 1 or len(what[0]) > _WHAT:
         yield from what
         what = []

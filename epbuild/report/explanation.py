@@ -12,19 +12,15 @@ out of date  emit:decoder/phone/directory
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from epbuild.commands.explain import Explanation
 from epbuild.core.differences import shown
-from epbuild.report.terminal import coloured
+from epbuild.report.terminal import BOLD, coloured, painted, wrapped
 
 FORMAT = 1
-
-_WIDTH = 80
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def explanation_document(recipe: str, found: Sequence[Explanation]) -> dict[str, Any]:
@@ -34,11 +30,10 @@ def explanation_document(recipe: str, found: Sequence[Explanation]) -> dict[str,
 
 def print_explanations(found: Sequence[Explanation]) -> None:
     """The explanations one after the other, with an empty line between them."""
-    bold, plain = (_BOLD, _PLAIN) if coloured(sys.stdout) else ("", "")
-    texts = []
+    colour, texts = coloured(sys.stdout), []
     for explanation in found:
         head, *rest = _lines(explanation, "")
-        texts.append("\n".join((f"{bold}{head}{plain}", *rest)) + "\n")
+        texts.append("\n".join((painted(head, BOLD, colour), *rest)) + "\n")
     sys.stdout.write("\n".join(texts))
 
 
@@ -61,15 +56,15 @@ def _cause_document(explanation: Explanation) -> dict[str, Any]:
 def _lines(explanation: Explanation, margin: str) -> Iterator[str]:
     yield f"{margin}{explanation.state}  {explanation.step.id}"
     inner = f"{margin}  "
-    yield from _wrapped(_history(explanation), inner)
+    yield from wrapped(_history(explanation), inner, inner)
     if explanation.state != "current" and explanation.step.id != explanation.step.action:
         how = "done together with" if explanation.step.kind == "merge" else "compiled in one process with all of"
-        yield from _wrapped(f"It is {how} {explanation.step.action}.", inner)
+        yield from wrapped(f"It is {how} {explanation.step.action}.", inner, inner)
     waits = {f"needs {cause.step.id}" for cause in explanation.causes}
     # A step that is done has no reasons; what had changed for it is still why the step that follows it has work to do.
     for reason in explanation.reasons or map(str, explanation.changes):
         if reason not in waits:
-            yield from _wrapped(reason, inner, "- ")
+            yield from wrapped(reason, f"{inner}- ", f"{inner}  ")
     if explanation.causes:
         yield f"{inner}It waits for:" if waits & set(explanation.reasons) else f"{inner}It is made of:"
         for cause in explanation.causes:
@@ -97,13 +92,3 @@ def _history(explanation: Explanation) -> str:
     if explanation.state != "restorable" or explanation.causes:
         return f"{text}."
     return f"{text}. " + ("The store has what it takes to put its files back." if emits else "The store has a result for that.")
-
-
-def _wrapped(text: str, margin: str, bullet: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=f"{margin}{bullet}",
-        subsequent_indent=f"{margin}{' ' * len(bullet)}",
-        break_on_hyphens=False,
-    )

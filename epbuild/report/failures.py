@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,11 +22,9 @@ from epbuild.commands.events import StepCompared
 from epbuild.core.errors import Problem, printable
 from epbuild.core.units import counted
 from epbuild.engine.events import Event, RunStarted, StepFailed
-from epbuild.report.terminal import coloured, painted
+from epbuild.report.terminal import BOLD, coloured, painted, wrapped
 
-_WIDTH = 80
 _MOST_STEPS = 20
-_BOLD = "1"
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,10 @@ def failure_lines(failures: list[FailureGroup]) -> Iterator[str]:
     steps = {step for failure in failures for step in failure.steps}
     if not steps:
         return
-    heading = painted("Failed, as allowed" if failures[0].allowed else "Failed", _BOLD, coloured(sys.stdout))
+    heading = painted("Failed, as allowed" if failures[0].allowed else "Failed", BOLD, coloured(sys.stdout))
     yield f"{heading}: {counted(len(steps), 'step')}, for {counted(len(failures), 'reason')}"
     for failure in failures:
-        yield from textwrap.wrap(
-            printable(failure.reason), _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-        )
+        yield from wrapped(failure.reason, others="  ", long_words=False)
         rest = len(failure.steps) - _MOST_STEPS
         yield from (f"  {printable(step)}" for step in failure.steps[: _MOST_STEPS + (rest == 1)])
         if rest > 1:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from epbuild.core.errors import printable
-from epbuild.report.terminal import coloured, painted
+from epbuild.report.terminal import WIDTH, coloured, painted, wrapped
 from epbuild.verify.findings import Finding, Outcome
 
 FORMAT = 1
-_WIDTH = 80
 _OUTCOMES: tuple[Outcome, ...] = ("failed", "skipped", "passed")
 _COLOURS: dict[Outcome, str] = {"passed": "32", "failed": "31", "skipped": "33"}
 _MOST_ALIKE = 3
@@ -28,13 +25,11 @@ def findings_document(path: Path, findings: Sequence[Finding]) -> dict[str, Any]
         "format": FORMAT,
         "path": path.as_posix(),
         "counts": {outcome: counts[outcome] for outcome in _OUTCOMES},
-        "findings": [_finding_document(finding) for finding in findings],
+        # Figures are there only where there are any.
+        "findings": [
+            {name: value for name, value in asdict(finding).items() if name != "figures" or value} for finding in findings
+        ],
     }
-
-
-def _finding_document(finding: Finding) -> dict[str, Any]:
-    """A finding; figures are there only where there are any."""
-    return {name: value for name, value in asdict(finding).items() if name != "figures" or value}
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
@@ -51,34 +46,27 @@ def print_findings(findings: Sequence[Finding]) -> None:
         sys.stdout.write(f"{check:<{width}}  {shown}\n")
         for finding in found:
             if finding.outcome == "failed":
-                _tell((finding.subject,), _sentences(finding))
+                _print_subjects((finding.subject,), _text(finding))
         # What passed and has a message was measured: how it was, and on what, belongs to the result.
-        _tell_alike(
-            finding for finding in found if finding.outcome == "skipped" or (finding.outcome == "passed" and finding.message)
-        )
+        alike: dict[str, list[str]] = {}
+        for finding in found:
+            if finding.outcome == "skipped" or (finding.outcome == "passed" and finding.message):
+                alike.setdefault(_text(finding), []).append(finding.subject)
+        for reason, subjects in alike.items():
+            _print_subjects(subjects, reason)
     counts = Counter(finding.outcome for finding in findings)
     sys.stdout.write(", ".join(f"{counts[outcome]} {outcome}" for outcome in reversed(_OUTCOMES) if counts[outcome]) + "\n")
 
 
-def _tell_alike(findings: Iterable[Finding]) -> None:
-    """The messages of findings, each once."""
-    reasons: dict[str, list[str]] = {}
-    for finding in findings:
-        reasons.setdefault(_sentences(finding), []).append(finding.subject)
-    for reason, subjects in reasons.items():
-        _tell(subjects, reason)
-
-
-def _sentences(finding: Finding) -> str:
+def _text(finding: Finding) -> str:
     code = f" [{finding.code}]" if finding.code else ""
     return f"{finding.message}{f' {finding.hint}' if finding.hint else ''}{code}"
 
 
-def _tell(subjects: Sequence[str], text: str) -> None:
-    named = list(dict.fromkeys(subject for subject in subjects))
+def _print_subjects(subjects: Sequence[str], text: str) -> None:
+    named = list(dict.fromkeys(subjects))
     more = len(named) - _MOST_ALIKE
     listed = ", ".join(named[:_MOST_ALIKE]) + (f" and {more} more" if more > 0 else "")
-    whole = printable(f"{listed}: {text}")
     # Between words only, so that a name can be searched for.
-    for number, line in enumerate(textwrap.wrap(whole, _WIDTH - 4, break_long_words=False, break_on_hyphens=False)):
+    for number, line in enumerate(wrapped(f"{listed}: {text}", width=WIDTH - 4, long_words=False)):
         sys.stdout.write(f"{'  ' if number == 0 else '    '}{line}\n")

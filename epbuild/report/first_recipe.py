@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
 from epbuild.commands.init.answers import FirstRecipe
 from epbuild.commands.init.kinds import KINDS, StarterKind, without_recipe
-from epbuild.commands.init.recipe import RecipeChoices
 from epbuild.commands.init.sizing import BadSizes, Check, Sizes
 from epbuild.commands.init.sources import FoundModel, LeftOut
 from epbuild.core.defaults import DEFAULT_RECIPE
@@ -20,9 +19,7 @@ from epbuild.onnxfile.model_header import ValueInfo
 from epbuild.onnxfile.sizes import shape_text
 from epbuild.report.amounts import amount
 from epbuild.report.problems import print_problems
-from epbuild.report.terminal import print_line
-
-_WIDTH = 80
+from epbuild.report.terminal import WIDTH, print_line, wrapped
 
 
 class TerminalQuestions:
@@ -66,14 +63,20 @@ class TerminalQuestions:
         return bool(typer.confirm("Do the models share weights, in one context binary?", default=False))
 
     def show_found(self, found: Sequence[FoundModel]) -> None:
+        """Show a line for each model: its file, its size, its inputs; what is too long for it goes on in others."""
         print_line(f"{counted(len(found), 'model')}:")
-        for line in _model_lines(found):
-            print_line(line)
+        wide = min(max(len(model.path) for model in found), WIDTH // 2)
+        for model in found:
+            size = "" if model.size is None else amount(model.size)
+            inputs = "looked at when it is built" if model.header is None else ", ".join(map(_input, model.header.inputs))
+            for line in wrapped(inputs, f"  {printable(model.path):{wide}}  {size:>9}  ", " " * (wide + 15)):
+                print_line(line)
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
         """Show what is left out, and why."""
         for item in left:
-            _print_wrapped(f"Left out: {printable(item.path)}. {printable(item.why)}", "", "  ", break_on_hyphens=False)
+            for line in wrapped(f"Left out: {item.path}. {item.why}", others="  "):
+                print_line(line)
 
     def show_static(self, kind: StarterKind) -> None:
         print_line(f"{kind.entry.ep} takes static shapes only.")
@@ -89,7 +92,10 @@ def print_first_recipe(recipe: FirstRecipe, *, with_models: bool) -> None:
     show.show_left(recipe.left)
     if obstacle := choices.kind.obstacle():
         print_line(f"Not here: {choices.kind.entry.ep} {obstacle}.")
-    _print_guesses(choices)
+    guesses = sum(not sized.chosen for model in choices.models for sized in choices.sizes.get(model, {}).values())
+    if guesses:
+        what = f"The sizes of {counted(guesses, 'input')} are guesses, marked in the recipe"
+        print_line(f"{what}: look at them, or give them with --size.")
     several = " --keep-going" if len(choices.models) > 1 and not choices.share_weights else ""
     path = recipe.path
     shown = "" if path == Path(DEFAULT_RECIPE) else f" {path}" if " " not in str(path) else f' "{path}"'
@@ -103,32 +109,12 @@ def _read_kind(text: str) -> str:
     return text.lower()
 
 
-def _model_lines(found: Sequence[FoundModel]) -> Iterator[str]:
-    """A line for each model: its file, its size, its inputs; what is too long for it goes on in others."""
-    wide = min(max(len(model.path) for model in found), _WIDTH // 2)
-    for model in found:
-        size = "" if model.size is None else amount(model.size)
-        inputs = "looked at when it is built" if model.header is None else ", ".join(map(_input, model.header.inputs))
-        head = f"  {printable(model.path):{wide}}  {size:>9}  "
-        yield from textwrap.wrap(
-            printable(inputs), _WIDTH, initial_indent=head, subsequent_indent=" " * (wide + 15), break_on_hyphens=False
-        )
-
-
 def _input(value: ValueInfo) -> str:
     """An input with its dimensions; names that an exporter made up mean nothing, and are shown as open."""
     shape = value.shape and tuple(None if isinstance(size, str) and any(map(str.isdigit, size)) else size for size in value.shape)
     return f"{value.name}{shape_text(shape).replace(', ', ',')}"
 
 
-def _print_guesses(choices: RecipeChoices) -> None:
-    guesses = sum(not sized.chosen for model in choices.models for sized in choices.sizes.get(model, {}).values())
-    if guesses:
-        print_line(
-            f"The sizes of {counted(guesses, 'input')} are guesses, marked in the recipe: look at them, or give them with --size."
-        )
-
-
-def _print_wrapped(text: str, first: str, others: str, *, break_on_hyphens: bool = True) -> None:
-    for line in textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=break_on_hyphens):
+def _print_wrapped(text: str, first: str, others: str) -> None:
+    for line in textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=others):
         print_line(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,12 +11,11 @@ from epbuild.core.errors import printable
 from epbuild.core.units import counted
 from epbuild.plan.result import LeftNode
 from epbuild.report.amounts import amount
-from epbuild.report.terminal import coloured, painted
+from epbuild.report.terminal import BOLD, WIDTH, coloured, painted, wrapped
 from epbuild.verify.fallback import Outside
 
-_WIDTH = 80
 _LABEL = 16
-_BOLD, _RED, _GREEN, _YELLOW, _PLAIN = "1", "31", "32", "33", ""
+_RED, _GREEN, _YELLOW, _PLAIN = "31", "32", "33", ""
 _MOST_NODES = 5
 """So many nodes of one operator are named; `--json` has all."""
 _NUMBERS = ("main_context", "embed_mode", "max_size")
@@ -112,25 +110,22 @@ def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
         yield "the EP's own", ", ".join(own), _PLAIN
 
 
-def _quantized_io_options() -> str:
-    return ", ".join(f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
-
-
 def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
     others = found["other_operators"]
     count = sum(others.values())
     listed = ", ".join(f"{name} x {number}" for name, number in others.items())
     if not found["ep_context_nodes"]:
-        yield "not compiled", f"{_nodes(count)}, none of them an EPContext node: {listed}", _YELLOW
+        yield "not compiled", f"{counted(count, 'node')}, none of them an EPContext node: {listed}", _YELLOW
     elif count:
-        yield "outside the EP", f"{_nodes(count)}: {listed}", _YELLOW
+        yield "outside the EP", f"{counted(count, 'node')}: {listed}", _YELLOW
         for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
             rest = len(group.nodes) - _MOST_NODES
             names = ", ".join(name or "(no name)" for name in group.nodes[:_MOST_NODES]) + (
                 f" and {rest} more" if rest > 0 else ""
             )
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
-        yield "", _WHY_QUANTIZING.format(_quantized_io_options()) if others.keys() <= _QUANTIZING else _WHY, _PLAIN
+        options = (f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
+        yield "", _WHY_QUANTIZING.format(", ".join(options)) if others.keys() <= _QUANTIZING else _WHY, _PLAIN
     else:
         yield "outside the EP", "nothing", _GREEN
     weights = found["initializers"]
@@ -147,18 +142,13 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
 
 
 def _heading(text: str, colour: bool) -> None:
-    sys.stdout.write(painted(printable(text), _BOLD, colour) + "\n")
+    sys.stdout.write(painted(printable(text), BOLD, colour) + "\n")
 
 
 def _print_lines(lines: Iterator[_Line] | list[_Line], colour: bool) -> None:
     """Lines with a label in a column of its own; a text breaks between words only, so that a name can be searched for."""
     for label, text, style in lines:
-        parts = textwrap.wrap(printable(text), _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False) or [""]
-        for number, part in enumerate(parts):
+        for number, part in enumerate(wrapped(text, width=WIDTH - _LABEL, long_words=False) or [""]):
             shown = painted(part, style, colour) if style else part
             # One space at the left: with it, a SHA-256 just fits into 80 columns.
             sys.stdout.write(f" {label if number == 0 else '':<{_LABEL - 1}}{shown}".rstrip() + "\n")
-
-
-def _nodes(count: int) -> str:
-    return counted(count, "node")

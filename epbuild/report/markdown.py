@@ -46,18 +46,14 @@ def markdown(old: str, new: str, found: Comparison) -> str:
         return " ".join(filter(None, (f"**{found.verdict}**", untold))) + "\n"
     tables = [table for table in (_alone(found), *_size_tables(found), *_fact_tables(found)) if table.rows]
     ending = [*([f"The same: {', '.join(found.same)}."] if found.same else []), *([untold] if untold else [])]
+    verdict = re.sub("^They ", "The artifacts ", re.sub("^Their ", "The ", found.verdict))
     text = ""
     for most in _MOST_ROWS:
-        parts = [_headline(found), _sum(old, new, found), *(written(table, most, _REST) for table in tables), *ending]
+        parts = [f"**{verdict}**", _sum(old, new, found), *(written(table, most, _REST) for table in tables), *ending]
         text = "\n\n".join(parts) + "\n"
         if len(text) <= MOST_CHARACTERS:
             break
     return text
-
-
-def _headline(found: Comparison) -> str:
-    sentence = re.sub("^They ", "The artifacts ", re.sub("^Their ", "The ", found.verdict))
-    return f"**{sentence}**"
 
 
 def _sum(old: str, new: str, found: Comparison) -> str:

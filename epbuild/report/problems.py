@@ -214,7 +214,8 @@ def _annotation(problem: Problem, kind: Kind) -> str:
         properties = {"file": _in_repository(str(where))}
     elif where is not None:
         properties = {"title": where}
-    listed = ",".join(f"{name}={_escaped_property(str(value))}" for name, value in properties.items())
+    escaped = {name: _escaped(str(value)).replace(":", "%3A").replace(",", "%2C") for name, value in properties.items()}
+    listed = ",".join(f"{name}={value}" for name, value in escaped.items())
     command = "notice" if kind == "note" else kind
     return f"::{command}{f' {listed}' if listed else ''}::{_escaped(problem.text)} [{problem.code}]"
 
@@ -231,7 +232,3 @@ def _in_repository(file: str) -> str:
 
 def _escaped(text: str) -> str:
     return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
-
-
-def _escaped_property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -82,8 +82,8 @@ class _BuildLines(Listener):
                 self._begin(Completion(0, groups, left), "comparison", f"{groups} to make again and compare{_time_left(left)}")
             case ToolchainStarted(name, text) | StepStarted(name, text) | StepOutput(name, text, True):
                 self._show(name, text)
-            case Fetching(name):
-                self._show(name, _arriving(event))
+            case Fetching(name, _, done, total):
+                self._show(name, f"fetching {amount(done)}" + (f" of {amount(total)}" if total else ""))
             case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name) | OutputRemoved(name):
                 self._end(name, event)
             case StepFinished(name) | StepFailed(name) | StepCompared(name):
@@ -343,7 +343,3 @@ def _painted(text: str) -> str:
     if found is None:
         return text
     return text[: found.start(2)] + painted(found[2], _COLOURS[found[2]], True) + text[found.end(2) :]
-
-
-def _arriving(event: Fetching) -> str:
-    return f"fetching {amount(event.done)}" + (f" of {amount(event.total)}" if event.total else "")

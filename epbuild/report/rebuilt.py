@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from epbuild.commands.events import StepCompared
 from epbuild.core.errors import printable
 from epbuild.diff.bytes_differ import DifferingBytes, FileDifference
+from epbuild.report.amounts import limited
 
 _MOST_PARTS = 10
 _LONGEST = 80
@@ -16,10 +17,8 @@ def comparison_lines(event: StepCompared) -> Iterator[str]:
     """For each file what differs, by its meaning; then why that is known, and where both are."""
     for item in event.differences:
         yield f"  {printable(item.file)}: {_extent(item)}"
-        for part in item.found[:_MOST_PARTS]:
-            yield f"    {printable(_part(part))}"
-        if len(item.found) > _MOST_PARTS:
-            yield f"    and {len(item.found) - _MOST_PARTS} more"
+        for part in limited(list(map(_part, item.found)), _MOST_PARTS):
+            yield f"    {printable(part)}"
     if event.verdict == "known" and event.known:
         yield f"  known: {event.known}"
     if event.kept:
@@ -42,7 +41,8 @@ def _part(part: DifferingBytes) -> str:
     start = f"from byte {part.offset:,} on"
     match part.meaning:
         case "timestamp":
-            return f"time of day{place}, {_times(part.runs)}: {part.old} -> {part.new}"
+            times = "once" if part.runs == 1 else f"{part.runs:,} times"
+            return f"time of day{place}, {times}: {part.old} -> {part.new}"
         case "padding":
             return f"{part.count:,} bytes{place} that look like padding that was never set (every second 16-bit slot), {start}"
         case "text":
@@ -57,10 +57,6 @@ def _part(part: DifferingBytes) -> str:
         return "the same parts, put together in another way"
     shown = f": {part.old} -> {part.new}" if part.old and part.new else ""
     return f"{part.count:,} bytes{place}, {start}{shown}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
 
 
 def _short(text: str | None) -> str:

@@ -14,7 +14,7 @@ from epbuild.commands.events import OutputRemoved, StepCompared
 from epbuild.core.errors import EpbuildError, Problem
 from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, StepFinished, Warned
 from epbuild.publish.events import OutputCompared
-from epbuild.report.amounts import amount
+from epbuild.report.amounts import amount, limited
 from epbuild.report.changes import Sizes
 from epbuild.report.coverage import CoverageList
 from epbuild.report.failures import FailureList
@@ -113,7 +113,11 @@ class StepSummary:
     def _tables(self) -> Iterator[Table]:
         failures = self._failures.failures()
         for title, allowed in (("Failures", False), ("Failures that are allowed", True)):
-            rows = ((code(one.reason, _LONGEST_REASON), _step_cell(one.steps)) for one in failures if one.allowed is allowed)
+            rows = (
+                (code(one.reason, _LONGEST_REASON), "<br>".join(limited([*map(code, one.steps)], _MOST_STEPS)))
+                for one in failures
+                if one.allowed is allowed
+            )
             yield Table(title, ("reason", "steps"), tuple(rows))
         yield self._coverage.table(self._failures.steps)
         warnings = ((code(str(problem.where or "")), _problem_cell(problem)) for problem in self._warnings)
@@ -129,11 +133,6 @@ class StepSummary:
 
 def _problem_cell(problem: Problem) -> str:
     return code(f"{problem.text} [{problem.code}]", _LONGEST_REASON)
-
-
-def _step_cell(steps: tuple[str, ...]) -> str:
-    rest = len(steps) - _MOST_STEPS
-    return "<br>".join([*map(code, steps[:_MOST_STEPS]), *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def _fitting(parts: list[str | Table], room: int) -> str:

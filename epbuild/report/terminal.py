@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from typing import Any
 
 from epbuild.core.atomic import WINDOWS
+from epbuild.core.errors import printable
+
+WIDTH = 80
+BOLD, DIM = "1", "2"
+"""Codes of `painted`."""
 
 
 def print_line(text: str) -> None:
     """One line on standard output."""
     sys.stdout.write(f"{text}\n")
+
+
+def wrapped(text: str, first: str = "", others: str = "", *, width: int = WIDTH, long_words: bool = True) -> list[str]:
+    """A text in lines that begin with `first` and `others`, and break between words only, or where a word is too long as well."""
+    return textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=long_words,
+        break_on_hyphens=False,
+    )
 
 
 def painted(text: str, code: str, colour: bool) -> str:

@@ -6,12 +6,12 @@ import sys
 from collections import Counter
 
 from epbuild.engine.events import shown_path
-from epbuild.report.terminal import coloured, painted, print_line
+from epbuild.report.amounts import limited
+from epbuild.report.terminal import DIM, coloured, painted, print_line
 from epbuild.survey.snapshot import nothing_to_do
-from epbuild.survey.status import StepStatus, Survey
+from epbuild.survey.status import Survey
 
-_DIM = "2"
-_COLOURS = {"current": _DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
+_COLOURS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
 _ORPHAN = "orphan"
 _MOST_REASONS = 6
 
@@ -28,15 +28,10 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     for status in steps:
         state = painted(f"{status.state:<{width}}", _COLOURS[status.state], colour)
         lines = [f"{state}  {status.step.id}"]
-        lines += [painted(f"{'':<{width}}    {reason}", _DIM, colour) for reason in _reasons(status)]
+        lines += [painted(f"{'':<{width}}    {reason}", DIM, colour) for reason in limited(status.reasons, _MOST_REASONS)]
         sys.stdout.write("\n".join(lines) + "\n")
     for orphan in found.orphans:
         sys.stdout.write(f"{painted(f'{_ORPHAN:<{width}}', '33', colour)}  {shown_path(orphan.directory)}\n")
-        sys.stdout.write(painted(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", _DIM, colour) + "\n")
+        sys.stdout.write(painted(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", DIM, colour) + "\n")
     counts = Counter[str](status.state for status in found.steps())
     print_line(f"{len(found.plan.steps)} steps: " + ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state]))
-
-
-def _reasons(status: StepStatus) -> list[str]:
-    left = len(status.reasons) - _MOST_REASONS
-    return [*status.reasons[:_MOST_REASONS], *([f"and {left} more"] if left > 0 else [])]

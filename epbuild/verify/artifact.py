@@ -6,14 +6,16 @@ Nothing outside the path that was given is looked at: links to other folders are
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from epbuild.core.errors import NothingToVerify, Problem
 from epbuild.core.safepath import BadReference, locate
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.verify.facts import Model
-from epbuild.verify.manifest import NAME, BadManifest, Manifest, read_manifest
+from epbuild.verify.manifest import NAME, BadManifest, ListedModel, Manifest, read_manifest
 
 _MODEL = ".onnx"
 
@@ -46,8 +48,24 @@ class ArtifactFolder:
 
     def label(self, model: Model) -> str:
         """What a model of the artifact is called: by its manifest, else by its file."""
-        listed = self.manifest.models if self.manifest is not None else ()
-        return next((item.name for item in listed if item.file == model.file), model.file)
+        return self.listed[model.file].name if model.file in self.listed else model.file
+
+    @property
+    def document(self) -> Mapping[str, Any] | None:
+        """The manifest as it is written."""
+        return self.manifest.document if self.manifest is not None else None
+
+    @property
+    def listed(self) -> Mapping[str, ListedModel]:
+        """The models of the manifest, by their files."""
+        return {model.file: model for model in self.manifest.models} if self.manifest is not None else {}
+
+    @property
+    def compiled(self) -> Iterator[tuple[str, Model, ModelHeader]]:
+        """Each compiled model that can be read, as a finding names it, with its header."""
+        for model in self.models:
+            if not isinstance(model.header, str) and model.header.is_compiled:
+                yield self.shown(model.file), model, model.header
 
     @property
     def has_manifest(self) -> bool:
@@ -98,26 +116,23 @@ def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
 
 def _with_manifest(folder: Path, place: str, name: str) -> ArtifactFolder | None:
     """A folder with its manifest; None where the file is no manifest of epbuild's."""
-    flaw = None
     try:
         manifest = read_manifest(locate(folder, name))
         if manifest is None:
             return None
-    except (BadManifest, BadReference) as error:
-        manifest, flaw = None, str(error)
-    except OSError as error:
-        manifest, flaw = None, f"it cannot be read: {error.strerror or error}"
-    if manifest is not None:
         return ArtifactFolder(folder, _models_of(folder, (model.file for model in manifest.models)), place, manifest)
-    return ArtifactFolder(
-        folder, _models_of(folder, (name for name in _files_below(folder) if name.endswith(_MODEL))), place, None, flaw
-    )
+    except (BadManifest, BadReference) as error:
+        flaw = str(error)
+    except OSError as error:
+        flaw = f"it cannot be read: {error.strerror or error}"
+    models = _models_of(folder, (name for name in _files_below(folder) if name.endswith(_MODEL)))
+    return ArtifactFolder(folder, models, place, flaw=flaw)
 
 
 def _without(outer: ArtifactFolder, emitted: Iterable[str]) -> ArtifactFolder:
     """An artifact that knows which of the others are below it."""
     inner = frozenset(place[len(outer.place) : -1] for place in emitted if place != outer.place and place.startswith(outer.place))
-    return ArtifactFolder(outer.folder, outer.models, outer.place, outer.manifest, outer.flaw, outer.whole, inner)
+    return replace(outer, inner=inner)
 
 
 def _models_of(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.core.errors import nearest
@@ -39,7 +40,7 @@ def source_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether each context is for the target of the manifest, or else for the one that its model names; and whether models are."""
     makers = makers_in(artifact.manifest)
-    read: dict[Payload, str | None] = {}
+    read = cache(read_target)
     judged: set[tuple[Payload, str | None]] = set()
     for model in artifact.models:
         for context in model.contexts:
@@ -56,20 +57,23 @@ def target_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             known = entry_of(node.source)
             pattern = by.target_pattern if by is not None else known.target_pattern if known is not None else None
             try:
-                if payload not in read:
-                    read[payload] = read_target(payload, pattern) if pattern else None
+                seen = read(payload, pattern) if pattern else None
             except OSError as error:
                 yield Finding("target", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
                 continue
             by_whom = f", as {model.file} has it" if own is not None else ""
-            yield _target_finding(name, read[payload], wanted, by_whom, readable=pattern is not None)
+            yield _target_finding(name, seen, wanted, by_whom, readable=pattern is not None)
     for model in artifact.models:
         yield from _compatibility_findings(artifact, model, makers)
 
 
 def partition_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether each context holds the graph that its node runs, as far as the names of graphs in it show."""
-    graphs: dict[tuple[Payload, bytes], frozenset[bytes]] = {}
+
+    @cache
+    def graphs_in(payload: Payload, pattern: bytes) -> frozenset[bytes]:
+        return frozenset(itertools.islice((match[0] for match in payload.matches(pattern)), _MOST_GRAPHS))
+
     for model in artifact.models:
         for node in model.nodes:
             payloads = _payloads(model, node)
@@ -77,14 +81,11 @@ def partition_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
                 continue
             name, pattern = artifact.shown(model.file), _names_like(node.partition_name)
             try:
-                for payload in payloads:
-                    if (payload, pattern) not in graphs:
-                        names = (match[0] for match in payload.matches(pattern))
-                        graphs[payload, pattern] = frozenset(itertools.islice(names, _MOST_GRAPHS))
+                graphs = {graph for payload in payloads for graph in graphs_in(payload, pattern)}
             except OSError as error:
                 yield Finding("partitions", name, "failed", f"A context cannot be read: {error.strerror or error}.", "EPB600")
                 continue
-            yield _partition_finding(name, node, sorted({graph for payload in payloads for graph in graphs[payload, pattern]}))
+            yield _partition_finding(name, node, sorted(graphs))
 
 
 def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:

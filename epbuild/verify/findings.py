@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 Outcome = Literal["passed", "failed", "skipped"]
 """`skipped`: it could not be checked here, for the reason in the message; that is no failure."""
+EMIT_AGAIN = "Emit or copy it again."
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader, operator_name
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.result import LeftNode
-from epbuild.verify.checks import read_target
-from epbuild.verify.makers import entry_of
+from epbuild.verify.makers import target_of
 from epbuild.verify.manifest import NAME, BadManifest, read_manifest
 from epbuild.verify.payload import Payload
 from epbuild.verify.signature import signature
@@ -56,27 +56,12 @@ def inspect_files(paths: Iterable[Path]) -> dict[str, Any]:
     return {"format": FORMAT, "models": found, "shared": _shared(models)}
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Contexts:
     """Digests and targets of contexts, each read once however many models refer to it."""
 
-    _digests: dict[Payload, str] = field(default_factory=dict)
-    _targets: dict[tuple[Payload, str], str | None] = field(default_factory=dict)
-
-    def digest(self, payload: Payload) -> str:
-        if payload not in self._digests:
-            self._digests[payload] = payload.sha256()
-        return self._digests[payload]
-
-    def target(self, payload: Payload, source: str | None) -> str | None:
-        """What a context was made for, where the catalog knows how this EP writes it down."""
-        entry = entry_of(source)
-        if entry is None or entry.target_pattern is None:
-            return None
-        key = payload, entry.target_pattern
-        if key not in self._targets:
-            self._targets[key] = read_target(*key)
-        return self._targets[key]
+    digest: Callable[[Payload], str] = field(default_factory=lambda: cache(Payload.sha256))
+    target: Callable[[Payload, str | None], str | None] = field(default_factory=lambda: cache(target_of))
 
 
 def _read_model(path: Path) -> ModelHeader:

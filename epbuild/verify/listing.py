@@ -6,18 +6,16 @@ from collections.abc import Iterator
 
 from epbuild.core.safepath import BadReference, MissingReference, locate
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.findings import Finding
+from epbuild.verify.findings import EMIT_AGAIN, Finding
 from epbuild.verify.manifest import NAME, ListedFile
 from epbuild.verify.payload import Payload
-
-_AGAIN = "Emit or copy it again."
 
 
 def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether there is a manifest, and it can be used."""
     name = artifact.shown(NAME)
     if artifact.flaw is not None:
-        yield Finding("manifest", name, "failed", f"The manifest cannot be used: {artifact.flaw}.", "EPB612", _AGAIN)
+        yield Finding("manifest", name, "failed", f"The manifest cannot be used: {artifact.flaw}.", "EPB612", EMIT_AGAIN)
     elif artifact.manifest is not None:
         yield Finding("manifest", name, "passed")
     elif artifact.whole:
@@ -60,7 +58,7 @@ def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         name = artifact.shown(listed.path)
         if payload.size != listed.size:
             message = f"It has {payload.size:,} bytes; the manifest has {listed.size:,}."
-            yield Finding("digests", name, "failed", message, "EPB613", _AGAIN)
+            yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
             continue
         try:
             found = payload.sha256()
@@ -69,7 +67,7 @@ def digest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
             continue
         if found != listed.sha256:
             message = f"Its content was changed: it has the SHA-256 {found[:12]}…; the manifest has {listed.sha256[:12]}…."
-            yield Finding("digests", name, "failed", message, "EPB613", _AGAIN)
+            yield Finding("digests", name, "failed", message, "EPB613", EMIT_AGAIN)
         else:
             yield Finding("digests", name, "passed")
 
@@ -79,7 +77,7 @@ def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
     try:
         locate(artifact.folder, listed.path)
     except MissingReference:
-        return Finding("files", name, "failed", "The manifest lists it, and it is not there.", "EPB615", _AGAIN)
+        return Finding("files", name, "failed", "The manifest lists it, and it is not there.", "EPB615", EMIT_AGAIN)
     except BadReference as error:
-        return Finding("files", name, "failed", str(error), "EPB615", _AGAIN)
+        return Finding("files", name, "failed", str(error), "EPB615", EMIT_AGAIN)
     return Finding("files", name, "passed")

@@ -10,9 +10,10 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue as BadOption
 from epbuild.catalog.normalize import UnknownName, find_option, normalize
 from epbuild.onnxfile.epcontext import EPContextNode
-from epbuild.verify.checks import ExpectedEp
+from epbuild.verify.checks import ExpectedEp, read_target
 from epbuild.verify.facts import Model
 from epbuild.verify.manifest import Manifest
+from epbuild.verify.payload import Payload
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Maker(ExpectedEp):
 def entry_of(source: str | None) -> EpEntry | None:
     """The catalog's entry of the EP whose EPContext nodes have this `source`."""
     return next((found for found in map(entry, known_eps()) if source in found.sources), None)
+
+
+def target_of(payload: Payload, source: str | None) -> str | None:
+    """What a context was made for, where the catalog knows how this EP writes it down. Raises OSError."""
+    known = entry_of(source)
+    return read_target(payload, known.target_pattern) if known is not None and known.target_pattern else None
 
 
 def makers_in(manifest: Manifest | None) -> tuple[Maker, ...]:

@@ -33,44 +33,34 @@ def model_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 def schema_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether every EPContext node is as the operator's schema has it, with a context where one must be and nowhere else."""
-    for model in artifact.models:
-        if not model.nodes:
-            continue
+    for name, model, _ in artifact.compiled:
         flaws = [f"{node_title(node)} {flaw}" for node in model.nodes for flaw in _flaws(node)]
-        flaws += _flaws_between(model)
-        yield from _findings("schema", artifact.shown(model.file), flaws, "EPB614")
+        yield from _findings("schema", name, [*flaws, *_flaws_between(model)], "EPB614")
 
 
 def reference_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether everything that a model refers to is below its folder, is not empty or too short, and is listed by the manifest."""
     listed = artifact.manifest.files if artifact.manifest is not None else None
-    for model in artifact.models:
-        if not model.is_compiled:
-            continue
+    for name, model, _ in artifact.compiled:
         flaws = [flaw.text for flaw in check_references(model)]
         if listed is not None:  # else it is unknown whether they are the right ones
-            unlisted = [name for name in model.references if model.beside(name) not in listed]
-            flaws += [f"it refers to {name}, which the manifest does not list" for name in unlisted]
-        yield from _findings("references", artifact.shown(model.file), flaws, "EPB605")
+            unlisted = [other for other in model.references if model.beside(other) not in listed]
+            flaws += [f"it refers to {other}, which the manifest does not list" for other in unlisted]
+        yield from _findings("references", name, flaws, "EPB605")
 
 
 def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether no model still needs the external data of its source, except what was published with it."""
-    manifest = artifact.manifest
-    by_file = {listed.file: listed for listed in manifest.models} if manifest is not None else {}
-    for model in artifact.models:
-        header = model.header
-        if isinstance(header, str) or not header.is_compiled:
-            continue
-        name = artifact.shown(model.file)
-        if manifest is None or model.file not in by_file:
+    manifest, listed = artifact.manifest, artifact.listed
+    for name, model, header in artifact.compiled:
+        if manifest is None or model.file not in listed:
             if header.external_data:
                 message = "Without a manifest, it is unknown whether its external data is its own, or the source's."
                 yield Finding("source data", name, "skipped", message)
             else:
                 yield Finding("source data", name, "passed")
             continue
-        needed = [location for location in header.external_data if location in by_file[model.file].source_data]
+        needed = [location for location in header.external_data if location in listed[model.file].source_data]
         flaws = [
             f"it refers to {location}, external data of its source model that was not emitted with it"
             for location in needed
@@ -82,13 +72,8 @@ def source_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
 
 def signature_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether each model has the inputs and outputs of its source; a dimension that the source leaves open may have become a size."""
-    listed = {model.file: model for model in artifact.manifest.models} if artifact.manifest is not None else {}
-    for model in artifact.models:
-        header = model.header
-        if isinstance(header, str) or not header.is_compiled:
-            continue
-        name = artifact.shown(model.file)
-        source = listed.get(model.file)
+    for name, model, header in artifact.compiled:
+        source = artifact.listed.get(model.file)
         if source is None or source.inputs is None or source.outputs is None:
             yield Finding("signature", name, "skipped", "It is unknown what the inputs and outputs of its source are.")
             continue

@@ -1,4 +1,4 @@
-"""Provenance of an artifact against its manifest and files.
+"""Provenance of an artifact against its manifest and files, and of an archive.
 
 Nothing is signed here: a file that is changed with its statement is found by a check of signatures.
 """
@@ -9,13 +9,15 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from epbuild.core.digest import file_digest
 from epbuild.core.safepath import BadReference, MissingReference, locate
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.findings import Finding
+from epbuild.verify.findings import EMIT_AGAIN, Finding
 from epbuild.verify.manifest import NAME
 from epbuild.verify.payload import Payload
 
-_AGAIN = "Emit or copy it again."
+_BESIDE = ".intoto.json"
+_BOTH_AGAIN = "Get both again, from one build."
 _MOST_BYTES = 64 << 20
 _TYPE = "https://in-toto.io/Statement/"
 
@@ -27,30 +29,51 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         return
     name = artifact.shown(manifest.provenance)
     try:
-        subjects = read_subjects(locate(artifact.folder, manifest.provenance))
+        subjects = _read_subjects(locate(artifact.folder, manifest.provenance))
         own = Payload.whole(locate(artifact.folder, NAME)).sha256()
     except MissingReference:
-        yield Finding("provenance", name, "failed", "The manifest names it, and it is not there.", "EPB615", _AGAIN)
+        yield Finding("provenance", name, "failed", "The manifest names it, and it is not there.", "EPB615", EMIT_AGAIN)
         return
     except BadReference as error:
-        yield Finding("provenance", name, "failed", str(error), "EPB615", _AGAIN)
+        yield Finding("provenance", name, "failed", str(error), "EPB615", EMIT_AGAIN)
         return
     except OSError as error:
         yield Finding("provenance", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
         return
     if subjects is None:
-        yield Finding("provenance", name, "failed", "It is no statement of in-toto about files.", "EPB613", _AGAIN)
+        yield Finding("provenance", name, "failed", "It is no statement of in-toto about files.", "EPB613", EMIT_AGAIN)
         return
     digests = {NAME: own, **{path: listed.sha256 for path, listed in manifest.files.items()}}
     wrong = [path for path, digest in digests.items() if subjects.get(path) != digest]
     for path in wrong:
         message = "The provenance is about another file of this name." if path in subjects else "The provenance is not about it."
-        yield Finding("provenance", artifact.shown(path), "failed", message, "EPB613", _AGAIN)
+        yield Finding("provenance", artifact.shown(path), "failed", message, "EPB613", EMIT_AGAIN)
     if not wrong:
         yield Finding("provenance", name, "passed")
 
 
-def read_subjects(path: Path) -> Mapping[str, str] | None:
+def check_statement(archive: Path) -> Finding | None:
+    """Whether NAME.intoto.json beside the archive NAME is a statement about it; None where there is none.
+
+    Raises OSError where the archive cannot be read.
+    """
+    place = archive.with_name(f"{archive.name}{_BESIDE}")
+    if not place.is_file():
+        return None
+    try:
+        subjects = _read_subjects(place)
+    except OSError:
+        subjects = None
+    if subjects is None:
+        return Finding("provenance", place.name, "failed", "It is no in-toto statement that can be read.", "EPB637", _BOTH_AGAIN)
+    digest = file_digest(archive)
+    if digest not in subjects.values():
+        message = f"It is not about this archive, which has the SHA-256 {digest[:12]}…."
+        return Finding("provenance", place.name, "failed", message, "EPB637", _BOTH_AGAIN)
+    return Finding("provenance", place.name, "passed")
+
+
+def _read_subjects(path: Path) -> Mapping[str, str] | None:
     """The SHA-256 of each file that the in-toto statement at `path` is about; None where that is none. Raises OSError."""
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)

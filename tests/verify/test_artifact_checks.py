@@ -27,9 +27,8 @@ from compiled_models import (
 )
 
 from epbuild.verify.artifact import find_artifacts
-from epbuild.verify.faults import faulty_models
 from epbuild.verify.findings import Finding
-from epbuild.verify.static import check_artifact
+from epbuild.verify.static import check_artifact, faulty_models
 
 CHECKS = (
     "manifest", "files", "digests", "model", "schema", "references", "source data", "source", "target", "partitions", "sharing",

@@ -54,8 +54,12 @@ class _Batch:
 
 def model_names(artifact: ArtifactFolder) -> dict[str, str]:
     """What each compiled model of an artifact goes by, by its file: its name in the manifest, else the file's without its suffix."""
-    listed = {model.file: model.name for model in artifact.manifest.models} if artifact.manifest is not None else {}
-    return {model.file: listed.get(model.file, Path(model.file).stem) for model in artifact.models if model.nodes}
+    listed = artifact.listed
+    return {
+        model.file: listed[model.file].name if model.file in listed else Path(model.file).stem
+        for model in artifact.models
+        if model.nodes
+    }
 
 
 def check_live(
@@ -118,8 +122,7 @@ def _check_batch(batch: _Batch, artifact: ArtifactFolder, session: Session, chec
     if not check.numbers:
         return
     inputs = {name: model.header.inputs for name, model in batch.models if not isinstance(model.header, str)}
-    document = artifact.manifest.document if artifact.manifest is not None else None
-    comparing = CompareModels(check.comparison, session, check.sources, document, scratch)
+    comparing = CompareModels(check.comparison, session, check.sources, artifact.document, scratch)
     for found in comparing.judge(list(loads.values()), inputs, attempt.failure):
         yield replace(found, subject=shown[found.subject], message=sentence(found.message))
 

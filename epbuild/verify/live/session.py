@@ -44,7 +44,7 @@ class LoadOptions:
 def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, report: Callable[[str], None]) -> Session:
     """What to open the models of an artifact with. Raises CannotLoad, ToolchainError, and what reading the recipe raises."""
     manifest = artifact.manifest
-    document = manifest.document if manifest is not None else None
+    document = artifact.document
     planned = sources.eps(document)
     asked: Mapping[str, Mapping[str, str]] = manifest.eps if manifest is not None else {ep: {} for ep in _eps_in(artifact)}
     unknown = [ep for ep in asked if ep not in planned and ep not in known_eps()]
@@ -93,11 +93,10 @@ def _custom_ops_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sourc
         named = (Path(text) if names_library(text) else None for text in given.custom_ops)
         found = zip(given.custom_ops, named, strict=True)
         return tuple(CustomOpLibraries(text if path is None else path.name, place, path) for text, path in found)
-    document = artifact.manifest.document if artifact.manifest is not None else None
-    group = sources.group(document)
+    group = sources.group(artifact.document)
     planned = {ops.name: ops for ops in group.custom_ops} if group is not None else {}
     ops: list[CustomOpLibraries] = []
-    for listed in document.get("custom_ops", ()) if document is not None else ():
+    for listed in (artifact.document or {}).get("custom_ops", ()):
         if "module" in listed:
             ops.append(CustomOpLibraries(listed["module"], place))
         elif listed["library"] in planned:
