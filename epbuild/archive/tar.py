@@ -83,18 +83,14 @@ def first_member(file: BinaryIO, most: int) -> tuple[str, bytes] | None:
 
 
 def _first_member(source: _Readable, most: int) -> tuple[str, bytes] | None:
-    header = _exactly(source, _BLOCK_BYTES)
-    if len(header) < _BLOCK_BYTES:
-        return None
-    name, _, _, _, size_text, _, sum_text, kind, _, magic, *_, prefix = _HEADER.unpack(header)
     try:
-        size, expected = int(size_text.rstrip(b"\0 "), 8), int(sum_text.rstrip(b"\0 "), 8)
-    except ValueError:
+        member = tarfile.TarInfo.frombuf(_exactly(source, _BLOCK_BYTES), "utf-8", "replace")
+    except tarfile.HeaderError:
         return None
-    if magic != _USTAR or kind != _FILE or prefix.strip(b"\0") or expected != _sum(header) or not 0 <= size <= most:
+    if member.type != tarfile.REGTYPE or not 0 <= member.size <= most:
         return None
-    data = _exactly(source, size)
-    return (name.rstrip(b"\0").decode(errors="replace"), data) if len(data) == size else None
+    data = _exactly(source, member.size)
+    return (member.name, data) if len(data) == member.size else None
 
 
 def _head(path: str, size: int) -> bytes:

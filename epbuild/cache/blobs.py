@@ -78,14 +78,14 @@ class BlobStore:
     def find(self, digest: str) -> Blob | None:
         """The blob of that name, of whatever size it has; looks at no content."""
         try:
-            return Blob(digest, self._place(digest).stat().st_size)
+            return Blob(digest, self.place(digest).stat().st_size)
         except (OSError, MissingBlob):
             return None
 
     def has(self, digest: str, size: int) -> bool:
         """Whether a blob of that name and size in bytes is there; looks at no content."""
         try:
-            return self._place(digest).stat().st_size == size
+            return self.place(digest).stat().st_size == size
         except (OSError, MissingBlob):
             return False
 
@@ -119,7 +119,7 @@ class BlobStore:
         with self._open(digest) as source:
             identity = os.fstat(source.fileno())
             check = Check(self._checksums, digest, identity.st_size)
-            read(_Explained(source, f"read {digest} in the store {self.root}"), check.reading, write)
+            read(_Watched(source, f"read {digest} in the store {self.root}"), check.reading, write)
         if not check.passed():
             raise self._damaged_blob(digest, identity)
 
@@ -139,9 +139,8 @@ class BlobStore:
         `read_so_far` takes how many bytes were read each time; what it raises ends it. Raises MissingBlob, DamagedBlob, StoreError.
         """
         with self._open(digest) as source:
-            with explained(f"read {digest} in the store {self.root}"):
-                reading = _naming(source)
-                read(_Watched(source, read_so_far), reading, ahead=False)
+            reading = _naming(source)
+            read(_Watched(source, f"read {digest} in the store {self.root}", read_so_far), reading, ahead=False)
             identity = os.fstat(source.fileno())
         if reading.digest != digest:
             raise self._damaged_blob(digest, identity)
@@ -158,7 +157,7 @@ class BlobStore:
         """Remove a blob that was listed, unless it was stored again since, and return whether it is gone. Raises StoreError."""
         with explained(f"remove {entry.name} from the store {self.root}"):
             self._checksums.forget(entry.name)
-            return self._drafts.withdraw(self._place(entry.name), entry.used_ns)
+            return self._drafts.withdraw(self.place(entry.name), entry.used_ns)
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written, once it is a day old. Raises StoreError."""
@@ -167,9 +166,6 @@ class BlobStore:
 
     def place(self, digest: str) -> Path:
         """Where the blob of that name is, or would be: a file to be read, or linked to, and never written. Raises MissingBlob."""
-        return self._place(digest)
-
-    def _place(self, digest: str) -> Path:
         # Digests come from documents on disk: one that is no digest must not name a path outside the store.
         if not _DIGEST.fullmatch(digest):
             raise MissingBlob(digest, self.root)
@@ -182,7 +178,7 @@ class BlobStore:
         return blob
 
     def _keep(self, draft: Draft, blob: Blob) -> None:
-        place = self._place(blob.digest)
+        place = self.place(blob.digest)
         if self.has(blob.digest, blob.size):
             if touch(place):
                 return
@@ -197,7 +193,7 @@ class BlobStore:
                 raise
 
     def _open(self, digest: str) -> io.FileIO:
-        place = self._place(digest)
+        place = self.place(digest)
         with explained(f"read {place}"):
             try:
                 return place.open("rb", buffering=0)
@@ -210,7 +206,7 @@ class BlobStore:
         return DamagedBlob(digest, self.root)
 
     def _set_aside(self, digest: str, identity: os.stat_result) -> None:
-        place = self._place(digest)
+        place = self.place(digest)
         # Where it cannot be moved, for instance in a store that this user may only read, it is still not used.
         with suppress(OSError):
             # Another process may have put a sound blob in its place since this one was opened.
@@ -226,32 +222,22 @@ def _naming(file: io.FileIO | io.BufferedRandom) -> Reading:
     return Reading(checksum=os.fstat(file.fileno()).st_size >= LARGE_BYTES)
 
 
-class _Explained(io.RawIOBase):
-    """A file whose own failures are reported as the store's, and no others that happen while it is read."""
+class _Watched(io.RawIOBase):
+    """A file whose own failures are reported as the store's, and no others that happen while it is read.
 
-    def __init__(self, file: io.FileIO, task: str) -> None:
+    `read_so_far` takes the size of every piece that is read.
+    """
+
+    def __init__(self, file: io.FileIO, task: str, read_so_far: Callable[[int], None] = lambda count: None) -> None:
         self._file = file
         self._task = task
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int | None:
-        with explained(self._task):
-            return self._file.readinto(buffer)
-
-
-class _Watched(io.RawIOBase):
-    """A file whose reader is watched: `read_so_far` takes the size of every piece that is read."""
-
-    def __init__(self, file: io.FileIO, read_so_far: Callable[[int], None]) -> None:
-        self._file = file
         self._read_so_far = read_so_far
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int | None:
-        count = self._file.readinto(buffer)
+        with explained(self._task):
+            count = self._file.readinto(buffer)
         self._read_so_far(count or 0)
         return count

@@ -39,13 +39,7 @@ def lease(
     `waiting` is called once if another holds it. Raises Cancelled when `cancelled` is set during the wait, StoreError
     when the lock file cannot be made, ValueError for a key that cannot name a file.
     """
-    from filelock import FileLock
-
-    place = _place(root, key)
-    lock = FileLock(place)
-    with explained(f"lock {place}"):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        held = try_lock(lock)
+    lock, held = _try(root, key)
     if not held and waiting is not None:
         waiting()
     while not held:
@@ -53,7 +47,7 @@ def lease(
             time.sleep(_POLL_SECONDS)
         elif cancelled.wait(_POLL_SECONDS):
             raise Cancelled(key)
-        with explained(f"lock {place}"):
+        with explained(f"lock {lock.lock_file}"):
             held = try_lock(lock)
     try:
         yield
@@ -64,13 +58,7 @@ def lease(
 @contextmanager
 def lease_if_free(root: Path, key: str) -> Iterator[bool]:
     """Hold the lease `key` as `lease` does, but only if nobody holds it now: the block is given whether it does."""
-    from filelock import FileLock
-
-    place = _place(root, key)
-    lock = FileLock(place)
-    with explained(f"lock {place}"):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        held = try_lock(lock)
+    lock, held = _try(root, key)
     try:
         yield held
     finally:
@@ -102,8 +90,15 @@ def try_lock(lock: BaseFileLock) -> bool:
     return True
 
 
-def _place(root: Path, key: str) -> Path:
+def _try(root: Path, key: str) -> tuple[BaseFileLock, bool]:
+    """The lock of a lease, and whether it could be taken at once."""
+    from filelock import FileLock
+
     if not _NAME.fullmatch(key):
         raise ValueError(f"not a name for a lease: {key!r}")
     # The file stays after the lease: removing it would let a waiter lock a file that nobody else can find any more.
-    return root / "leases" / f"{key}.lock"
+    place = root / "leases" / f"{key}.lock"
+    lock = FileLock(place)
+    with explained(f"lock {place}"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return lock, try_lock(lock)

@@ -74,7 +74,7 @@ class ActionRecords:
         """Record `document`, which must be JSON (else ValueError or TypeError), under `key`. Raises StoreError."""
         place = self._place(key)
         envelope = {"format": RECORD_FORMAT, "key": key, "record": document}
-        data = f"{canonical_json({**envelope, _DIGEST: _digest(envelope)})}\n".encode()
+        data = f"{canonical_json({**envelope, _DIGEST: document_digest(envelope)})}\n".encode()
         with explained(f"write {place}"), self._drafts.new() as draft:
             draft.file.write(data)
             draft.publish(place)
@@ -102,7 +102,11 @@ class ActionRecords:
 
     def set_aside(self, key: str) -> None:
         """Let the record count as absent from now on."""
-        self._set_aside(self._place(key))
+        place = self._place(key)
+        # It counts as absent whether or not it can be moved.
+        with suppress(OSError):
+            self._damaged.mkdir(parents=True, exist_ok=True)
+            rename(place, self._damaged / place.name)
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written, once it is a day old. Raises StoreError."""
@@ -133,7 +137,7 @@ class ActionRecords:
             case {"format": found, "key": written, "record": dict(document)} if (found, written) == (RECORD_FORMAT, key):
                 if _is_whole(envelope, data) and (self._shape is None or self._shape(document)):
                     return document, used
-        self._set_aside(place)
+        self.set_aside(key)
         return None
 
     def _place(self, key: str) -> Path:
@@ -141,26 +145,16 @@ class ActionRecords:
             raise ValueError(f"not an action key: {key!r}")
         return self._records / key[:2] / f"{key}.json"
 
-    def _set_aside(self, place: Path) -> None:
-        # It counts as absent whether or not it can be moved.
-        with suppress(OSError):
-            self._damaged.mkdir(parents=True, exist_ok=True)
-            rename(place, self._damaged / place.name)
-
 
 def address_records(root: Path) -> ActionRecords:
     """What addresses led to that nobody pinned, each the one content for ever: records in the store at `root`, by the address's digest."""
     return ActionRecords(root / "remote", lambda found: isinstance(found.get("sha256"), str))
 
 
-def _digest(envelope: Mapping[str, Any]) -> str:
-    return document_digest(envelope)
-
-
 def _is_whole(envelope: Mapping[str, Any], data: bytes) -> bool:
     """Whether the bytes that were read are an envelope as it was written."""
     content = {name: value for name, value in envelope.items() if name != _DIGEST}
     try:
-        return envelope.get(_DIGEST) == _digest(content) and data == f"{canonical_json(envelope)}\n".encode()
+        return envelope.get(_DIGEST) == document_digest(content) and data == f"{canonical_json(envelope)}\n".encode()
     except ValueError:  # what no JSON can hold, and Python reads: NaN, lone surrogates
         return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from epbuild.core.errors import ChangeRefused, Problem
 from epbuild.core.safepath import real_path
 from epbuild.onnxfile.packaging import Packaging, Repackaged, repackage
-from epbuild.output.owned import emitted_files
+from epbuild.output.owned import listed_files
 from epbuild.plan.outputs import MANIFEST
 
 
@@ -38,6 +38,6 @@ def _refuse_output(model: Path) -> None:
     """Raises ChangeRefused (EPB625) for a model that a build published."""
     place = real_path(model)
     for folder in place.parents:
-        if place.relative_to(folder).as_posix() in emitted_files(folder):
+        if place.relative_to(folder).as_posix() in listed_files(folder):
             message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
             raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))

@@ -20,7 +20,6 @@ from epbuild.output.materials import (
     Distribution,
     InputFile,
     Materials,
-    SourceMaterial,
     ToolchainMaterial,
     option_files,
     preparations_of,
@@ -146,13 +145,13 @@ def bill(materials: Materials, models: Iterable[BomModel], artifacts: Iterable[A
         *_tools(materials),
     ]
     links = {
-        _output(name): [_emitted_ref(path) for path in tops],
-        **{_emitted_ref(model.file): _needs(model, files, materials) for model in emitted},
-        **{_emitted_ref(artifact.path): [] for artifact in others},
-        **{_model_ref(model): [_file_ref(file) for file in model.data] for model in materials.models.values()},
+        f"output:{name}": [f"emitted:{path}" for path in tops],
+        **{f"emitted:{model.file}": _needs(model, files, materials) for model in emitted},
+        **{f"emitted:{artifact.path}": [] for artifact in others},
+        **{f"model:{model.name}": [_file_ref(file) for file in model.data] for model in materials.models.values()},
         **{_file_ref(file): [] for model in materials.models.values() for file in model.data},
         # What packages need of each other is not known here, so that they are not in the graph as ones that need nothing.
-        **{_toolchain_ref(toolchain): _held(toolchain) for toolchain in materials.toolchains.values()},
+        **{f"toolchain:{toolchain.name}": _held(toolchain) for toolchain in materials.toolchains.values()},
     }
     document = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC_VERSION}.schema.json",
@@ -162,7 +161,7 @@ def bill(materials: Materials, models: Iterable[BomModel], artifacts: Iterable[A
         "metadata": {
             "lifecycles": [{"phase": "build"}],
             "tools": {"components": [{"type": "application", **_package(Distribution("epbuild", __version__))}]},
-            "component": {"type": "data", "bom-ref": _output(name), "name": name},
+            "component": {"type": "data", "bom-ref": f"output:{name}", "name": name},
         },
         "components": sorted(components, key=lambda component: str(component["bom-ref"])),
         "dependencies": [_dependency(ref, links[ref]) for ref in sorted(links)],
@@ -186,7 +185,7 @@ def _emitted(model: BomModel, files: Mapping[str, Artifact], materials: Material
     known = {kind: [{"format": _format(value)} for value in found] for kind, found in values.items() if found}
     return {
         "type": _MODEL,
-        "bom-ref": _emitted_ref(model.file),
+        "bom-ref": f"emitted:{model.file}",
         "name": model.name,
         "hashes": _hashes(files[model.file].sha256),
         "properties": _properties(facts),
@@ -198,7 +197,7 @@ def _other(artifact: Artifact) -> dict[str, Any]:
     """A file of the output that is not a model."""
     return {
         "type": "file",
-        "bom-ref": _emitted_ref(artifact.path),
+        "bom-ref": f"emitted:{artifact.path}",
         "name": artifact.path,
         "hashes": _hashes(artifact.sha256),
         "properties": _properties({("role", artifact.role)}),
@@ -208,7 +207,9 @@ def _other(artifact: Artifact) -> dict[str, Any]:
 def _sources(materials: Materials) -> Iterator[dict[str, Any]]:
     models = materials.models.values()
     for model in models:
-        yield {**_file(model.graph), "type": _MODEL, "bom-ref": _model_ref(model), "name": model.name, **_path(model.graph)}
+        facts = _properties({("path", model.graph.name)})
+        ref = f"model:{model.name}"
+        yield {**_file(model.graph), "type": _MODEL, "bom-ref": ref, "name": model.name, "properties": facts}
     for file in {file for model in models for file in model.data}:
         yield {**_file(file), "type": "data"}
 
@@ -217,8 +218,8 @@ def _tools(materials: Materials) -> Iterator[dict[str, Any]]:
     toolchains = materials.toolchains.values()
     for toolchain in toolchains:
         facts = {("python", toolchain.python), ("platform", toolchain.platform)}
-        ref = _toolchain_ref(toolchain)
-        yield {"type": "platform", "bom-ref": ref, "name": toolchain.name, "properties": _properties(facts), **_NOT_SHIPPED}
+        ref, name = f"toolchain:{toolchain.name}", toolchain.name
+        yield {"type": "platform", "bom-ref": ref, "name": name, "properties": _properties(facts), **_NOT_SHIPPED}
     for package in {package for toolchain in toolchains for package in toolchain.packages}:
         yield {"type": "library", "bom-ref": package.purl, **_package(package), **_NOT_SHIPPED}
     libraries = {library for toolchain in toolchains for library in toolchain.libraries}
@@ -231,9 +232,9 @@ def _needs(model: BomModel, files: Mapping[str, Artifact], materials: Materials)
     built = [actions[action] for action in model.actions]
     toolchains = {toolchain_of(made) for item in built for made in (item, *preparations_of(item))}
     return [
-        *(_emitted_ref(files[path].path) for path in model.refers),
-        *(_model_ref(materials.models[source]) for source in model.sources),
-        *(_toolchain_ref(materials.toolchains[name]) for name in toolchains),
+        *(f"emitted:{files[path].path}" for path in model.refers),
+        *(f"model:{materials.models[source].name}" for source in model.sources),
+        *(f"toolchain:{materials.toolchains[name].name}" for name in toolchains),
         *(_file_ref(file) for item in built for file in option_files(item)),
     ]
 
@@ -256,10 +257,6 @@ def _file(file: InputFile) -> dict[str, Any]:
     return {**found, "externalReferences": [{"type": "distribution", "url": file.uri}]} if file.uri else found
 
 
-def _path(file: InputFile) -> dict[str, Any]:
-    return {"properties": _properties({("path", file.name)})}
-
-
 def _hashes(sha256: str) -> list[dict[str, str]]:
     return [{"alg": "SHA-256", "content": sha256}]
 
@@ -273,22 +270,6 @@ def _format(value: Mapping[str, Any]) -> str:
     shape = value["shape"]
     sizes = "" if shape is None else f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
     return f"{value['name']}: {value['type']}{sizes}"
-
-
-def _output(name: str) -> str:
-    return f"output:{name}"
-
-
-def _emitted_ref(path: str) -> str:
-    return f"emitted:{path}"
-
-
-def _model_ref(model: SourceMaterial) -> str:
-    return f"model:{model.name}"
-
-
-def _toolchain_ref(toolchain: ToolchainMaterial) -> str:
-    return f"toolchain:{toolchain.name}"
 
 
 def _file_ref(file: InputFile) -> str:

@@ -40,11 +40,6 @@ def listed_files(output: Path) -> dict[str, Listed]:
         return {}
 
 
-def emitted_files(output: Path) -> frozenset[str]:
-    """The names alone; see `listed_files`."""
-    return frozenset(listed_files(output))
-
-
 def _listed(document: Mapping[str, Any]) -> dict[str, Listed]:
     """What the manifest of a folder lists, or that of a model package, where it is below what ONNX Runtime reads."""
     own = own_manifest(document)

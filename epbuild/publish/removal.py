@@ -11,7 +11,7 @@ from epbuild.cache.digests import Digests, StatKey, unchanged
 from epbuild.core.directory import Owned, mend, prepare, swap_in
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.output.existing import Written
-from epbuild.output.owned import emitted_files
+from epbuild.output.owned import listed_files
 from epbuild.output.provenance import is_statement_about
 from epbuild.plan.steps import STATEMENT
 
@@ -56,7 +56,7 @@ class Emitted(Owned):
         """With `force`, changed files go as well; those that are `claimed`, as absolute paths, belong to another output now."""
         self._step = step
         self._directory = directory
-        self._archive = not directory.is_dir() and (directory.name in recorded or bool(emitted_files(directory)))
+        self._archive = not directory.is_dir() and (directory.name in recorded or bool(listed_files(directory)))
         self._root = directory.parent if self._archive else directory
         statement = directory.with_name(f"{directory.name}{STATEMENT}")
         if self._archive and not recorded and is_statement_about(statement, directory.name):

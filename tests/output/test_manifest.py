@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from epbuild.archive.artifact import Artifact
 from epbuild.core.schemas import schema
 from epbuild.output.manifest import ManifestModel, PartManifest
-from epbuild.output.owned import emitted_files
+from epbuild.output.owned import listed_files
 
 DIGEST = "ab" * 32
 SCHEMA = schema("manifest")
@@ -195,7 +195,7 @@ def test_every_key_of_the_schema_is_explained() -> None:
 
 def test_a_manifest_says_which_files_are_epbuilds_own_itself_included(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(rendered())
-    assert emitted_files(tmp_path) == {"llm.bin", "prefill.onnx", "manifest.json"}
+    assert listed_files(tmp_path).keys() == {"llm.bin", "prefill.onnx", "manifest.json"}
 
 
 GARBAGE = [
@@ -217,11 +217,11 @@ GARBAGE = [
 @pytest.mark.parametrize("garbage", GARBAGE)
 def test_a_broken_manifest_gives_epbuild_no_right_to_any_file(tmp_path: Path, garbage: bytes) -> None:
     (tmp_path / "manifest.json").write_bytes(garbage)
-    assert emitted_files(tmp_path) == frozenset()
+    assert listed_files(tmp_path) == {}
 
 
 def test_no_manifest_gives_epbuild_no_right_to_any_file(tmp_path: Path) -> None:
-    assert emitted_files(tmp_path) == frozenset()
+    assert listed_files(tmp_path) == {}
 
 
 json_values = st.recursive(
@@ -236,4 +236,4 @@ def test_no_content_of_a_manifest_stops_a_build(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         manifest = Path(folder) / "manifest.json"
         manifest.write_bytes(content)
-        assert all(isinstance(path, str) for path in emitted_files(manifest.parent))
+        assert all(isinstance(path, str) for path in listed_files(manifest.parent))
