@@ -11,11 +11,10 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NewType
+from typing import Any, ClassVar, NamedTuple, NewType
 
 
-@dataclass(frozen=True, order=True)
-class Position:
+class Position(NamedTuple):
     """A place in a text file; line and column count from 1, the column in characters."""
 
     file: str

@@ -18,10 +18,10 @@ from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.core.safepath import open_regular, real_path
 from epbuild.core.schemas import schema_text
 from epbuild.recipe.fields import Fields
-from epbuild.recipe.nodes import MappingNode, ScalarNode, merged, without
+from epbuild.recipe.nodes import MAX_NODES, MappingNode, ScalarNode, merged, without
 from epbuild.recipe.paths import is_same
 from epbuild.recipe.problems import CANNOT_READ, TEMPLATE, TOO_LARGE, WRONG_VALUE, quoted
-from epbuild.recipe.source import MAX_BYTES, MAX_NODES, read
+from epbuild.recipe.source import MAX_BYTES, read
 
 MAX_FILE_DEPTH = 10
 """How many files deep `extends` and `include` may go."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from epbuild.core.errors import Position
 
 Scalar = str | int | float | bool
 """What a YAML scalar may be in a recipe; `null` is refused where a value is needed."""
 
+MAX_NODES = 250_000
+"""How many values a recipe may have once every alias is written out."""
+
+MAX_DEPTH = 50
+"""How deep values may be nested."""
+
 KeyPath = tuple[str | int, ...]
 """The way from the root to a value: keys of mappings and indices of lists."""
 
 
-@dataclass(frozen=True)
-class ScalarNode:
+class ScalarNode(NamedTuple):
     """One scalar: its value, and the text it was written as (without quotes)."""
 
     where: Position
@@ -25,8 +30,7 @@ class ScalarNode:
     height: int = 0
 
 
-@dataclass(frozen=True)
-class SequenceNode:
+class SequenceNode(NamedTuple):
     """A list."""
 
     where: Position
@@ -35,16 +39,14 @@ class SequenceNode:
     height: int
 
 
-@dataclass(frozen=True)
-class KeyedNode:
+class KeyedNode(NamedTuple):
     """A value in a mapping, and where its key stands."""
 
     name_where: Position
     node: Node
 
 
-@dataclass(frozen=True)
-class MappingNode:
+class MappingNode(NamedTuple):
     """A mapping, merge keys already merged: its own keys in the order of the text, then the merged ones.
 
     `gaps` are keys that were written and cannot be used: they are in no entry, and are not missing.
@@ -122,9 +124,14 @@ def pruned(node: Node, paths: Collection[KeyPath]) -> Node:
     return node
 
 
-def extent(children: list[Node]) -> tuple[int, int]:
+def extent(children: Iterable[Node]) -> tuple[int, int]:
     """The size and the height of a node with these children."""
-    return 1 + sum(child.size for child in children), 1 + max((child.height for child in children), default=-1)
+    size, height = 1, 0
+    for child in children:
+        size += child.size
+        if child.height >= height:
+            height = child.height + 1
+    return size, height
 
 
 def render(value: Scalar) -> str:

@@ -44,6 +44,11 @@ def quoted(text: str) -> str:
     return f"'{printable(text)}'"
 
 
+def code_point(character: str) -> str:
+    """Write a character as Unicode's tables do."""
+    return f"U+{ord(character):04X}"
+
+
 def one_of(words: Iterable[str]) -> str:
     """The words that are possible at a place, for a hint; `nothing` when there are none."""
     known = list(words)

@@ -13,7 +13,8 @@ from typing import Any
 
 from epbuild.core.errors import Problem, nearest
 from epbuild.core.schemas import import_jsonschema, schema
-from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, plain
+from epbuild.recipe.fit import Predicate, predicate
+from epbuild.recipe.nodes import KeyPath, MappingNode, Node, ScalarNode, locate, plain, render
 from epbuild.recipe.problems import (
     BAD_NAME,
     MISSING_KEY,
@@ -44,6 +45,8 @@ _SECTIONS = ("toolchains", "models", "targets", "groups", "outputs")
 
 def judge_sections(root: MappingNode) -> list[Violation]:
     """Find what the schema has against a recipe, but for the definitions in its sections."""
+    if _predicate(())(root):
+        return []
     return list(
         dict.fromkeys(found for error in _validator(()).iter_errors(plain(root)) for found in _translated(error, root, ()))
     )
@@ -55,7 +58,10 @@ def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violat
     A text that still has one is for the planner, and not judged here. In an `unresolved` definition it is a problem of its own, and
     nothing else is found where it matters: one value decides what is asked of others.
     """
-    errors = list(_validator((path[0], *path[2:])).iter_errors(plain(node)))
+    part = (path[0], *path[2:])
+    if _predicate(part)(node):
+        return []
+    errors = list(_validator(part).iter_errors(plain(node)))
     if unresolved and any(map(_has_template, errors)):
         return []
     sound = (error for error in errors if not _has_template(error) and not _is_for_templates(error, node))
@@ -64,22 +70,42 @@ def judge(path: KeyPath, node: Node, *, unresolved: bool = False) -> list[Violat
 
 @cache
 def _validator(part: KeyPath) -> Any:
-    """A validator of a whole recipe less its definitions, of one definition in a section of it, or of a key of that."""
-    document = schema("recipe")
-    found: Any = document
-    if part:
-        section = document["properties"][part[0]]
-        found = section["items"] if section["type"] == "array" else section["additionalProperties"]
-    found = _written_out(found, document["$defs"])
-    if part:
-        for key in part[1:]:
-            found = found["properties"][key]
-    else:
-        for name in _SECTIONS:
-            for inside in ("items", "additionalProperties"):
-                found["properties"][name].pop(inside, None)
+    """A validator of a part of a recipe: it finds every error, and takes its time."""
+    document, found = _schema_of(part)
     # jsonschema takes longer to import than a whole build with nothing to do.
-    return import_jsonschema().Draft202012Validator({**found, "$defs": document["$defs"]})
+    return import_jsonschema().Draft202012Validator({**_written_out(found, document["$defs"]), "$defs": document["$defs"]})
+
+
+@cache
+def _predicate(part: KeyPath) -> Predicate:
+    """Whether a part of a recipe has no error."""
+    document, found = _schema_of(part)
+    return predicate(found, document["$defs"])
+
+
+def _schema_of(part: KeyPath) -> tuple[Any, Any]:
+    """The schema's document, and in it that of a whole recipe less its definitions, of one definition in a section, or of a key of that."""
+    document = _document()
+    found: Any = document
+    if not part:
+        shallow = {
+            name: {key: value for key, value in section.items() if key not in ("items", "additionalProperties")}
+            for name, section in document["properties"].items()
+            if name in _SECTIONS
+        }
+        return document, {**document, "properties": {**document["properties"], **shallow}}
+    for number, key in enumerate(part):
+        while found.keys() == {"$ref"}:
+            found = document["$defs"][found["$ref"].removeprefix("#/$defs/")]
+        found = found["properties"][key]
+        if number == 0:
+            found = found["items"] if found["type"] == "array" else found["additionalProperties"]
+    return document, found
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return schema("recipe")
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
@@ -151,12 +177,13 @@ def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
         case "type":
             return wrong_type(node, limit)
         case "enum" if isinstance(node, ScalarNode) and isinstance(node.value, str):
-            message = f"{quoted(node.value)} is not allowed here; write one of: {one_of(limit)}."
+            words = list(map(render, limit))
+            message = f"{quoted(node.value)} is not allowed here; write one of: {one_of(words)}."
             synonym = error.schema.get("synonyms", {}).get(node.value.casefold())
-            hint = f"Here it is called '{synonym}'." if synonym else nearest(node.value, limit)
+            hint = f"Here it is called '{synonym}'." if synonym else nearest(node.value, words)
             return Problem(WRONG_VALUE, message, node.where, hint)
         case "enum":
-            return Problem(WRONG_TYPE, f"{actual(node)}; write one of: {one_of(limit)}.", node.where)
+            return Problem(WRONG_TYPE, f"{actual(node)}; write one of: {one_of(map(render, limit))}.", node.where)
         case "pattern":
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
             return Problem(code, error.schema.get("patternErrorMessage") or error.message, node.where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from epbuild.core.errors import Argument, Position, Problem, nearest
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, render
@@ -122,7 +122,7 @@ def resolved(
                 inner = walk(entry.node, later.get(key, ()) if later else ())
                 if inner is not entry.node:
                     changed[key] = KeyedNode(entry.name_where, inner)
-            return replace(node, entries={**node.entries, **changed}) if changed else node
+            return node._replace(entries={**node.entries, **changed}) if changed else node
         if isinstance(node, SequenceNode):
             items = tuple(walk(item, kept) for item in node.items)
             same = all(map(operator.is_, items, node.items))

@@ -53,6 +53,8 @@ MISTAKES = [
     ("merge into a name that a template spoils", IN_GROUP, IN_GROUP + '    merge: {name: ‸"a b${group}"}\n', "EPB107", "is not a name"),
     ("connections as a list", IN_GROUP, IN_GROUP + "    merge: {name: m, connect: ‸[a.y=b.x]}\n", "EPB105", "a mapping"),
     ("output that feeds nothing", IN_GROUP, IN_GROUP + "    merge: {name: m, connect: {a.y: ‸[]}}\n", "EPB106", ""),
+    ("number for a yes or no", IN_GROUP, IN_GROUP + "    reproducible: ‸3\n", "EPB105", "write one of: true, false, yes, no"),
+    ("word for a yes or no", IN_GROUP, IN_GROUP + "    reproducible: ‸nope\n", "EPB106", "Did you mean 'no'?"),
     ("number for a prefix", IN_GROUP, IN_GROUP + "    merge: {name: m, prefixes: {a: ‸1}}\n", "EPB105", ""),
     ("missing path of a model", "prefill.onnx", "‸{sha256: " + "a" * 64 + "}", "EPB104", "'path'"),
     ("external initializers without a file", IN_GROUP, IN_GROUP + "    compile: {initializers: ‸{store: external}}\n",

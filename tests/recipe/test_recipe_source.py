@@ -10,8 +10,8 @@ import yaml
 from recipe_texts import FULL, MINIMAL, load_text, problems_of, told, values
 
 from epbuild.core.errors import RecipeError
-from epbuild.recipe.nodes import MappingNode, plain
-from epbuild.recipe.source import MAX_DEPTH, MAX_NODES, read
+from epbuild.recipe.nodes import MAX_DEPTH, MAX_NODES, MappingNode, plain
+from epbuild.recipe.source import read
 
 
 def parsed(text: str) -> object:

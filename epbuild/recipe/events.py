@@ -1,0 +1,186 @@
+"""YAML events as the nodes of a recipe.
+
+The events are followed here, because PyYAML's own loader guesses like YAML 1.1 (`no`, `1:30`, `0x1F`), keeps the last of two equal keys,
+forgets where a key stood, and recurses without a bound. A large recipe has a hundred thousand of them, and each is a few calls.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
+
+from yaml import AliasEvent, Event, MappingEndEvent, NodeEvent, ScalarEvent, SequenceEndEvent, SequenceStartEvent, StreamEndEvent
+
+from epbuild.core.errors import Position, Problem, RecipeError
+from epbuild.recipe.nodes import MAX_DEPTH, MAX_NODES, KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, extent
+from epbuild.recipe.problems import DUPLICATE_KEY, SYNTAX, TOO_LARGE, UNUSABLE, WRONG_TYPE, WRONG_VALUE, code_point, quoted
+
+# A number as JSON writes it. Everything else that some YAML calls a number is text: `012`, `0x1F`, `1:30`, `1_000`, `.5`, `.inf`.
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)((?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
+_CONSTANTS: Mapping[str, bool | None] = {
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+}
+_LONGEST_INTEGER = len(str(-(1 << 63)))
+
+
+class ReadText(NamedTuple):
+    """A recipe's text as nodes, and what is wrong with it that did not keep it from being read."""
+
+    root: MappingNode
+    problems: tuple[Problem, ...]
+
+
+class EventReader:
+    """Builds nodes from events, bottom up, so that an alias is a node that already knows its size."""
+
+    def __init__(self, events: Iterator[Any], file: str) -> None:
+        self._events = events
+        self._file = file
+        self._anchors: dict[str, Node] = {}
+        self._open_anchors: set[str] = set()
+        self._count = 0
+        self._problems: list[Problem] = []
+
+    def text(self) -> ReadText:
+        """Read all events. Raises RecipeError when they are not one mapping, or too many."""
+        next(self._events)  # the stream's start
+        start = next(self._events)
+        if isinstance(start, StreamEndEvent):
+            self._stop(SYNTAX, "The recipe is empty.", start, "Begin it with 'epbuild: 1'.")
+        root = self._node(next(self._events), depth=0)
+        next(self._events)  # the document's end
+        after = next(self._events)
+        if not isinstance(after, StreamEndEvent):
+            self._stop(SYNTAX, "A recipe is one YAML document; a second one starts here.", after)
+        if isinstance(root, ScalarNode) and root.value is None:
+            self._stop(SYNTAX, "The recipe is empty.", start, "Begin it with 'epbuild: 1'.")
+        if not isinstance(root, MappingNode):
+            problem = Problem(WRONG_TYPE, "A recipe is a mapping of keys to values.", root.where)
+            raise RecipeError(*self._problems, problem)
+        return ReadText(root, tuple(self._problems))
+
+    def _node(self, event: Any, depth: int) -> Node:
+        if type(event) is AliasEvent:
+            return self._anchored(event, depth)
+        if depth > MAX_DEPTH:
+            self._too_deep(event)
+        self._count += 1
+        if self._count > MAX_NODES:
+            self._too_many(event)
+        if event.tag is not None:
+            self._note(SYNTAX, "A recipe has no tags ('!').", event, "Write the plain value; text may be in quotes.")
+        anchor: str | None = event.anchor
+        if anchor is None:
+            return self._scalar(event) if type(event) is ScalarEvent else self._content(event, depth)
+        self._open_anchors.add(anchor)
+        node = self._content(event, depth)
+        self._open_anchors.discard(anchor)
+        self._anchors[anchor] = node
+        return node
+
+    def _content(self, event: Any, depth: int) -> Node:
+        if type(event) is ScalarEvent:
+            return self._scalar(event)
+        if type(event) is SequenceStartEvent:
+            return self._sequence(event, depth)
+        return self._mapping(event, depth)
+
+    def _scalar(self, event: Any) -> ScalarNode:
+        text: str = event.value
+        # The text as a whole has no such character, but an escape may stand for one.
+        if event.style == '"' and (unusable := UNUSABLE.search(text)):
+            self._note(WRONG_VALUE, f"A text cannot hold the character {code_point(unusable[0])} here.", event)
+            text = UNUSABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+        return ScalarNode(self._where(event), _plain_scalar(text) if event.implicit[0] else text, text)
+
+    def _sequence(self, event: NodeEvent, depth: int) -> SequenceNode:
+        items = []
+        while type(item := next(self._events)) is not SequenceEndEvent:
+            items.append(self._node(item, depth + 1))
+        return SequenceNode(self._where(event), tuple(items), *extent(items))
+
+    def _mapping(self, event: NodeEvent, depth: int) -> MappingNode:
+        entries: dict[str, KeyedNode] = {}
+        merged: list[MappingNode] = []
+        merge_where: Position | None = None
+        while type(key_event := next(self._events)) is not MappingEndEvent:
+            key = self._node(key_event, depth + 1)
+            value_event = next(self._events)
+            value = self._node(value_event, depth + 1)
+            if type(key) is not ScalarNode:
+                self._note(WRONG_TYPE, "A key is a text, not a list or a mapping.", key_event)
+                continue
+            written, is_written = key.written, type(key_event) is ScalarEvent
+            name_where = key.where if is_written else self._where(key_event)
+            is_merge = written == "<<" and is_written and key_event.implicit[0]
+            first = merge_where if is_merge else (entries[written].name_where if written in entries else None)
+            if first is not None:
+                place = f"line {first.line}, column {first.column}"
+                self._note(DUPLICATE_KEY, f"The key {quoted(written)} is written twice; first at {place}.", key_event)
+            elif is_merge:
+                merge_where = name_where
+                merged = self._merged(value, value_event)
+            else:
+                entries[written] = KeyedNode(name_where, value)
+        for mapping in merged:
+            for name, entry in mapping.entries.items():
+                entries.setdefault(name, entry)
+        return MappingNode(self._where(event), entries, *extent([entry.node for entry in entries.values()]))
+
+    def _merged(self, value: Node, event: Event) -> list[MappingNode]:
+        """What a merge key merges: one mapping, or a list of them of which the earlier wins."""
+        mappings = value.items if isinstance(value, SequenceNode) else (value,)
+        found = [node for node in mappings if isinstance(node, MappingNode)]
+        if len(found) < len(mappings):
+            self._note(WRONG_TYPE, "'<<' merges a mapping, or a list of mappings.", event)
+        return found
+
+    def _anchored(self, event: Any, depth: int) -> Node:
+        name: Any = event.anchor
+        if name in self._open_anchors:
+            self._stop(SYNTAX, f"The alias {quoted('*' + name)} stands inside what it refers to.", event)
+        if name not in self._anchors:
+            self._stop(SYNTAX, f"No anchor '&{name}' stands before the alias {quoted('*' + name)}.", event)
+        node = self._anchors[name]
+        if depth + node.height > MAX_DEPTH:
+            self._too_deep(event)
+        self._count += node.size
+        if self._count > MAX_NODES:
+            self._too_many(event)
+        return node
+
+    def _too_many(self, event: Event) -> NoReturn:
+        self._stop(TOO_LARGE, f"Here the recipe passes {MAX_NODES:,} values, its aliases written out.", event)
+
+    def _too_deep(self, event: Event) -> NoReturn:
+        self._stop(TOO_LARGE, f"Values may be nested {MAX_DEPTH} deep, and this one is deeper.", event)
+
+    def _where(self, event: Event) -> Position:
+        mark: Any = event.start_mark
+        return Position(self._file, mark.line + 1, mark.column + 1)
+
+    def _note(self, code: str, message: str, event: Event, hint: str | None = None) -> None:
+        self._problems.append(Problem(code, message, self._where(event), hint))
+
+    def _stop(self, code: str, message: str, event: Event, hint: str | None = None) -> NoReturn:
+        problem = Problem(code, message, self._where(event), hint)
+        raise RecipeError(*self._problems, problem)
+
+
+@lru_cache(maxsize=4096)  # keys and values are the same again and again
+def _plain_scalar(text: str) -> Scalar | None:
+    """The value of a scalar without quotes. A number that 64 bits cannot hold stays the text that it is."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    number = _NUMBER.fullmatch(text)
+    if number is None:
+        return text
+    if number[1]:
+        value = float(text)
+        return value if math.isfinite(value) else text
+    return int(text) if len(text) <= _LONGEST_INTEGER and -(1 << 63) <= int(text) < 1 << 63 else text
