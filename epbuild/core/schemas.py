@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,8 +51,7 @@ def schema_text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@cache
 def schema(name: str) -> dict[str, Any]:
-    """`<name>.schema.json`, parsed; not to be changed."""
+    """`<name>.schema.json`, parsed."""
     document: dict[str, Any] = json.loads(schema_text(name))
     return document

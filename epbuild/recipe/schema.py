@@ -85,7 +85,7 @@ def _predicate(part: KeyPath) -> Predicate:
 
 def _schema_of(part: KeyPath) -> tuple[Any, Any]:
     """The schema's document, and in it that of a whole recipe less its definitions, of one definition in a section, or of a key of that."""
-    document = schema("recipe")
+    document = _recipe_schema()
     found: Any = document
     if not part:
         shallow = {
@@ -101,6 +101,11 @@ def _schema_of(part: KeyPath) -> tuple[Any, Any]:
         if number == 0:
             found = found["items"] if found["type"] == "array" else found["additionalProperties"]
     return document, found
+
+
+@cache
+def _recipe_schema() -> dict[str, Any]:
+    return schema("recipe")
 
 
 def _written_out(part: Any, definitions: dict[str, Any]) -> Any:
