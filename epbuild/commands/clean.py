@@ -6,8 +6,8 @@ What is not epbuild's stays. The cache keeps what it has.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,7 +20,6 @@ from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.plan import ReadVariables, Request, read_plan, workspace_of
 from epbuild.core.errors import Problem, StoreError
-from epbuild.plan.steps import Emission, Plan
 from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.orphans import Outputs
@@ -43,7 +42,9 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
     """
     variables = ReadVariables()
     recipe, plan = read_plan(request, environment=variables)
-    wanted = _wanted(plan, request.selection)
+    globs = request.selection or ("*",)
+    # Not the steps that these need.
+    wanted = dict.fromkeys(step.action for step in plan.steps if any(fnmatchcase(step.id, glob) for glob in globs))
     emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
     if not dry_run:
         forget(request.recipe)  # should this be killed, the next build has to clean up
@@ -52,7 +53,7 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
         outputs = Outputs(workspace, memory)
         claimed = outputs.claimed(emission.path for emission in emissions)
         for emission in emissions:
-            with _held(outputs, emission, dry_run=dry_run or not workspace.lasting):
+            with nullcontext() if dry_run or not workspace.lasting else outputs.held(emission.path):
                 output = outputs.last(emission.path)
                 others = outputs.others(output, recipes=True) if output is not None else ()
                 if others:
@@ -98,17 +99,3 @@ def check_idle(recipe: Path) -> None:
         if workspace.busy():
             message = f"a build is at work in {directory}"
             raise StoreError(Problem("EPB509", message, hint="Wait until it has ended, or stop it."))
-
-
-def _wanted(plan: Plan, selection: Collection[str]) -> list[str]:
-    """The actions of the steps that were asked for: not of those that these need."""
-    return list(
-        dict.fromkeys(
-            step.action for step in plan.steps if not selection or any(fnmatchcase(step.id, glob) for glob in selection)
-        )
-    )
-
-
-def _held(outputs: Outputs, emission: Emission, *, dry_run: bool) -> AbstractContextManager[None]:
-    """The lease under which a build lays the output out."""
-    return nullcontext() if dry_run else outputs.held(emission.path)

@@ -18,13 +18,12 @@ from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.commands.events import ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
-from epbuild.commands.locked import lock_path
+from epbuild.commands.locked import lock_path, lock_text
 from epbuild.commands.plan import Request
 from epbuild.commands.remote import RemoteModels, wheels_of
 from epbuild.commands.run import lasting_workspace
 from epbuild.core.atomic import write_file
-from epbuild.core.errors import EnvironmentFailure, PlanError, Position, Problem, ToolchainError, nearest
-from epbuild.core.safepath import read_regular
+from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.planner import problems_of_the_rest
 from epbuild.plan.sources import find_source
@@ -35,7 +34,7 @@ from epbuild.recipe.requirement import plain_name
 from epbuild.toolchain.environment import prepare, ready
 from epbuild.toolchain.lock_changes import LockChange, changes
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
-from epbuild.toolchain.lock_file import decoded, render, salvage
+from epbuild.toolchain.lock_file import render, salvage
 from epbuild.toolchain.platforms import PLATFORMS, platform_here
 from epbuild.toolchain.pylock import pylock_name, pylock_text
 from epbuild.toolchain.resolve import asked, find_python, found_installed, named_python, resolve_packages
@@ -114,16 +113,10 @@ def _write(path: Path, text: str) -> None:
 
 def _there(path: Path, progress: Progress) -> tuple[str | None, Lock | None]:
     """The text of the lock that is there, and what of it can be read; Nones where there is none."""
-    try:
-        # Git may give the lines other ends on Windows.
-        text = decoded(read_regular(path)).replace("\r\n", "\n")
-    except FileNotFoundError:
+    text = lock_text(path)
+    if text is None:
         return None, None
-    except OSError as error:
-        message = f"the lock cannot be read: {error.strerror}"
-        raise PlanError(
-            Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
-        ) from error
+    text = text.replace("\r\n", "\n")  # Git may give the lines other ends on Windows
     lock, problem = salvage(text, str(path))
     if problem is not None:
         progress.report(Warned(replace(problem, hint="It is written anew, with the versions that could be read.")))
@@ -180,10 +173,10 @@ class _Maker:
             self.progress.report(ToolchainLocked(toolchain.name, tuple(platforms), count, time.monotonic() - begin))
         return LockedToolchain(asked(toolchain), platforms)
 
-    def _resolved(self, toolchain: ToolchainSpec, before: LockedToolchain) -> dict[str, LockedEnvironment]:
+    def _resolved(self, toolchain: ToolchainSpec, locked: LockedToolchain) -> dict[str, LockedEnvironment]:
         """The platforms of a toolchain that epbuild makes, each with what its requirements come to there."""
         old = {
-            platform: found for platform, found in before.platforms.items() if platform in PLATFORMS and not found.is_installed
+            platform: found for platform, found in locked.platforms.items() if platform in PLATFORMS and not found.is_installed
         }
         wanted = toolchain.platforms or tuple(sorted({*old, *filter(None, [self.here])}))
         if not wanted:
@@ -203,7 +196,9 @@ class _Maker:
                 if self.upgrade.keeps(package.name) or environment in found.values()
             }
             resolved = resolve_packages(toolchain, python, platform, preferred)
-            found[platform] = _with_files_of(old.get(platform), resolved)
+            before = {package.name: package for package in old[platform].packages} if platform in old else {}
+            packages = tuple(_settled(before.get(package.name), package) for package in resolved.packages)
+            found[platform] = replace(resolved, packages=packages)
         return found
 
     def _as_before(self, toolchain: ToolchainSpec, old: Mapping[str, LockedEnvironment]) -> ToolchainSpec:
@@ -256,15 +251,8 @@ class _Maker:
         return LockedModel(digests[graph], {location: digests[path] for location, path in external.items()})
 
 
-def _with_files_of(old: LockedEnvironment | None, new: LockedEnvironment) -> LockedEnvironment:
-    """`new`, with the files that a package was locked with before, if it still has them: a file that was added later is no change."""
-    before = {package.name: package for package in old.packages} if old else {}
-
-    return replace(new, packages=tuple(_settled(before.get(package.name), package) for package in new.packages))
-
-
 def _settled(was: Package | None, package: Package) -> Package:
-    """`package`, with the files that it was locked with before, if it still has them."""
+    """`package`, with the files that it was locked with before, if it still has them: a file that was added later is no change."""
     if was is not None and was.files and was.version == package.version and set(was.files) <= set(package.files):
         return was
     return package

@@ -19,7 +19,7 @@ from epbuild.recipe.model import ModelSpec, Recipe, ToolchainSpec
 from epbuild.toolchain.lock_facts import Lock, LockedModel, LockedToolchain
 from epbuild.toolchain.resolve import asked, named_python
 
-AGAIN = "Write the lock anew: `epbuild lock`."
+_AGAIN = "Write the lock anew: `epbuild lock`."
 _SESSION_KEYS = "session-keys"
 
 
@@ -31,50 +31,46 @@ class Misfit:
     toolchain: str | None = None
 
 
-def misfits(recipe: Recipe, lock: Lock, path: Path) -> list[Misfit]:
+def misfits(recipe: Recipe, lock: Lock, path: Path) -> Iterator[Misfit]:
     """Everything in which a recipe is not the one that the lock in `path` was made for; one for each toolchain, model and EP."""
-    top = Position(str(path), 1, 1)
+
+    def misfit(code: str, message: str, where: Position | None = None, toolchain: str | None = None) -> Misfit:
+        return Misfit(Problem(code, message, where or Position(str(path), 1, 1), _AGAIN), toolchain)
+
     if lock.recipe != recipe.name:
         message = f"{path.name} is the lock of another recipe: '{lock.recipe}', and this one is '{recipe.name}'"
-        return [Misfit(Problem("EPB243", message, top, AGAIN))]
-    found = []
+        yield misfit("EPB243", message)
+        return
     for name, toolchain in recipe.toolchains.items():
         locked = lock.toolchains.get(name)
         reason = _toolchain_reason(toolchain, locked, path.name) if locked else None
         if locked is None and toolchain.packages:
             reason = f"the toolchain '{name}' is not in {path.name}"
         if reason is not None:
-            found.append(Misfit(Problem("EPB244", reason, toolchain.where, AGAIN), name))
+            yield misfit("EPB244", reason, toolchain.where, name)
     for name in lock.toolchains.keys() - recipe.toolchains.keys():
-        message = f"{path.name} has a toolchain '{name}', which the recipe does not have"
-        found.append(Misfit(Problem("EPB244", message, top, AGAIN)))
-    found += [Misfit(Problem("EPB246", message, top, AGAIN)) for message in _catalog_reasons(recipe, lock, path.name)]
+        yield misfit("EPB244", f"{path.name} has a toolchain '{name}', which the recipe does not have")
+    for reason in _catalog_reasons(recipe, lock, path.name):
+        yield misfit("EPB246", reason)
     remote = remote_models(recipe)
     for name, model in remote.items():
         reason = _model_reason(model, lock.models.get(name), path.name)
         if reason is not None:
-            found.append(Misfit(Problem("EPB247", reason, model.path_where, AGAIN)))
+            yield misfit("EPB247", reason, model.path_where)
     for name in lock.models.keys() - remote.keys():
-        message = f"{path.name} has a remote model '{name}', which the recipe does not use"
-        found.append(Misfit(Problem("EPB247", message, top, AGAIN)))
+        yield misfit("EPB247", f"{path.name} has a remote model '{name}', which the recipe does not use")
     releases = releases_of_models(recipe)
     reported: set[str] = set()
-    held = {release.requirement: release for release in lock.wheels}
+    held = {release.requirement: release.name for release in lock.wheels}
     for requirement, (address, model) in releases.items():
         if requirement not in held and model.name in lock.models:  # else the model is reported already
-            others = [
-                release.requirement
-                for release in lock.wheels
-                if release.name == address.distribution and release.requirement not in releases
-            ]
+            others = [other for other, name in held.items() if name == address.distribution and other not in releases]
             reported.update(others)
             instead = f", only that of {', '.join(others)}" if others else ""
             message = f"{path.name} does not have the wheel of {requirement}, where the model '{model.name}' is from{instead}"
-            found.append(Misfit(Problem("EPB297", message, model.path_where, AGAIN)))
+            yield misfit("EPB297", message, model.path_where)
     for requirement in sorted(held.keys() - releases.keys() - reported):
-        message = f"{path.name} has the wheel of {requirement}, which no model of the recipe is from"
-        found.append(Misfit(Problem("EPB297", message, top, AGAIN)))
-    return found
+        yield misfit("EPB297", f"{path.name} has the wheel of {requirement}, which no model of the recipe is from")
 
 
 def catalog_facts(recipe: Recipe) -> dict[str, str]:

@@ -66,9 +66,8 @@ class HeldLock:
                 reasons = deviations(environments[name], str(self.platform), self.environments[name])
                 if reasons:
                     message = f"the toolchain '{name}' does not match {self.path.name}: {', '.join(reasons)}"
-                    remedy = (
-                        "Put that right in its environment" if toolchain.interpreter else f"Remove {_folder(environments[name])}"
-                    )
+                    folder = environments[name].memory.parent
+                    remedy = "Put that right in its environment" if toolchain.interpreter else f"Remove {folder}"
                     problems.append(Problem("EPB308", message, toolchain.where, f"{remedy}, or run `epbuild lock`."))
         return problems
 
@@ -98,6 +97,22 @@ class HeldLock:
 def lock_path(recipe: Path) -> Path:
     """The lock of the recipe in a file: beside it, `epbuild.lock` for `epbuild.yaml`."""
     return recipe.with_suffix(".lock")
+
+
+def lock_text(path: Path) -> str | None:
+    """What the lock in a file holds; None where there is none. Raises PlanError (EPB242) for one that cannot be read."""
+    try:
+        content = read_regular(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        message = f"the lock cannot be read: {error.strerror}"
+        raise PlanError(
+            Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
+        ) from error
+    from epbuild.toolchain.lock_file import decoded
+
+    return decoded(content)
 
 
 def check_lock(recipe: Recipe) -> None:
@@ -160,7 +175,7 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
         return []
     from epbuild.commands.lock_fit import misfits
 
-    found = misfits(recipe, lock, path)
+    found = list(misfits(recipe, lock, path))
     if found and strict:
         raise PlanError(*(misfit.problem for misfit in found))
     return found
@@ -169,20 +184,9 @@ def _fitting(recipe: Recipe, lock: Lock | None, *, strict: bool) -> list[Misfit]
 def _lock_beside(recipe: Recipe) -> Lock | None:
     """The recipe's lock; None where there is none. Raises PlanError (EPB242) for one that cannot be read."""
     path = lock_path(recipe.file)
-    try:
-        content = read_regular(path)
-    except FileNotFoundError:
+    text = lock_text(path)
+    if text is None:
         return None
-    except OSError as error:
-        message = f"the lock cannot be read: {error.strerror}"
-        raise PlanError(
-            Problem("EPB242", message, Position(str(path), 1, 1), "Check what is there, and its permissions.")
-        ) from error
-    from epbuild.toolchain.lock_file import decoded, read_lock
+    from epbuild.toolchain.lock_file import read_lock
 
-    return read_lock(decoded(content), str(path))
-
-
-def _folder(environment: Environment) -> Path:
-    """The folder of an environment that epbuild made."""
-    return environment.memory.parent
+    return read_lock(text, str(path))

@@ -31,7 +31,9 @@ def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path) -> Itera
     if path.is_file():
         return _decoded(path)
     record = _record(workspace, recipe, action)
-    return iter([_stored(record)] if record else [])
+    if record is None:
+        return iter(())
+    return iter([BlobStore(cache_directory()).read_bytes(record.result["log"]["digest"]).decode("utf-8", "replace")])
 
 
 def _has_log(workspace: Workspace, recipe: Path, action: str) -> bool:
@@ -46,12 +48,5 @@ def _record(workspace: Workspace, recipe: Path, action: str) -> StepRecord | Non
 
 
 def _decoded(path: Path) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield decoder.decode(chunk)
-    yield decoder.decode(b"", final=True)
-
-
-def _stored(record: StepRecord) -> str:
-    return BlobStore(cache_directory()).read_bytes(record.result["log"]["digest"]).decode("utf-8", "replace")
+        yield from codecs.iterdecode(iter(lambda: file.read(_CHUNK), b""), "utf-8", "replace")

@@ -115,20 +115,20 @@ class _Rebuilding:
         made = self._made[ident]
         kind = kind_of(made.action)
         place = kept_place(self._workspace.directory, ident)
+        lease = re.sub(r"[^A-Za-z0-9._-]+", ".", f"{_FOLDER}-{ident}")
         self._progress.report(StepStarted(ident, kind.doing_again))
-        with self._actions.leases.hold(ident, ident, self._workspace.directory, _lease_name(ident)):
+        with self._actions.leases.hold(ident, ident, self._workspace.directory, lease):
             with _explained(ident):
                 _remove(place)
             # No member is called by an empty name: the log is nobody's else.
             with self._actions.execution(KeyedAction(made.action, made.needed, made.document), f"{ident}//{_NEW}") as execution:
-                files = self._remake(made, execution)
+                files, trees = self._remake(made, execution), execution.staging / _FOLDER
                 with _explained(ident):
-                    differences = self._compare(made, files, execution.staging / _FOLDER)
-                    meant = _differences_in_meaning(
-                        kind.compares_in_meaning(made.action), differences, execution.staging / _FOLDER
-                    )
+                    differences = self._compare(made, files, trees)
+                    meant = _differences_in_meaning(kind.compares_in_meaning(made.action), differences, trees)
                     if differences:
-                        _swap_in(execution.staging / _FOLDER, place)
+                        _remove(place)
+                        _move(trees, place)
                     execution.log.unlink(missing_ok=True)  # it is there for a compile that fails
                 size = sum(artifact["size"] for artifact in made.result["artifacts"].values())
         known = kind.known_differences(made.action)
@@ -137,7 +137,10 @@ class _Rebuilding:
             verdict = "different" if meant else "known"
         problems = tuple(_problem(item, made, place) for item in differences) if verdict == "different" else ()
         if problems and meant:
-            problems = (_other_meaning(meant, made, place),)
+            message = (
+                f"made again, it differs in more than the bytes of its contexts, which the recipe accepts: {'; '.join(meant)}"
+            )
+            problems = (Problem("EPB652", message, StepId(ident), f"Both are kept in {shown_path(place)}."),)
         self._count(verdict, 1 if problems else 0)
         compared = StepCompared(
             step=ident,
@@ -177,7 +180,6 @@ class _Rebuilding:
 
     def _remake(self, made: Made, execution: Execution) -> Mapping[str, Path]:
         ident = made.action.id
-
         try:
             return maker_of(made.action).remake(made.action, replace(execution, progress=OutputOf(self._progress, ident)))
         except EnvironmentFailure:
@@ -226,11 +228,6 @@ def _differences_in_meaning(accepted: bool, differences: Sequence[FileDifference
     return tuple(f"{item.what}: {shown(item.old)}, then {shown(item.new)}" for item in found.differences if not item.of_bytes)
 
 
-def _other_meaning(meant: Sequence[str], made: Made, place: Path) -> Problem:
-    message = f"made again, it differs in more than the bytes of its contexts, which the recipe accepts: {'; '.join(meant)}"
-    return Problem("EPB652", message, StepId(made.action.id), f"Both are kept in {shown_path(place)}.")
-
-
 def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
     ident, why = StepId(made.action.id), kind_of(made.action).known_to_differ(made.action)
     hint = f"Both are kept in {shown_path(place)}."
@@ -249,18 +246,9 @@ def _problem(item: FileDifference, made: Made, place: Path) -> Problem:
     return Problem("EPB652", message, ident, hint)
 
 
-def _lease_name(ident: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", ".", f"{_FOLDER}-{ident}")
-
-
 def _move(path: Path, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(path, place)
-
-
-def _swap_in(trees: Path, place: Path) -> None:
-    _remove(place)
-    _move(trees, place)
 
 
 def _remove(place: Path) -> None:

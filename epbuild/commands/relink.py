@@ -14,7 +14,13 @@ from epbuild.plan.outputs import MANIFEST
 
 def models_in(paths: Iterable[Path]) -> list[Path]:
     """The models that paths name, those in folders too. Raises ChangeRefused (EPB620) for a folder without any."""
-    return [model for path in paths for model in _models(path)]
+    found = []
+    for path in paths:
+        models = sorted(path.glob("*.onnx")) if path.is_dir() else [path]
+        if not models:
+            raise ChangeRefused(Problem("EPB620", f"there is no .onnx file in the folder {path}"))
+        found += models
+    return found
 
 
 def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, output: Path | None) -> Repackaged:
@@ -23,15 +29,6 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
         for model in models:
             _refuse_output(model)
     return repackage(models, packaging, binary=binary, destination=output)
-
-
-def _models(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.glob("*.onnx"))
-    if not found:
-        raise ChangeRefused(Problem("EPB620", f"there is no .onnx file in the folder {path}"))
-    return found
 
 
 def _refuse_output(model: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from epbuild.archive.opened import OpenedArtifact, opened
+from epbuild.archive.opened import opened
 from epbuild.archive.refusal import UnsoundArchive
 from epbuild.catalog.numbers import Thresholds
 from epbuild.core.errors import NothingToVerify, Problem
@@ -71,9 +71,12 @@ def verify(path: Path, live: LiveOptions | None, report: Report) -> Iterator[Fin
                 message = f"{path} holds archives or images alone: name one of them, such as {skipped[0].as_posix()}"
                 raise NothingToVerify(Problem("EPB600", message)) from error
             check = _live_check(artifacts, live) if live is not None else None
-            about = list(_archive_findings(path, received))
-            yield from about
-            sound = not any(finding.outcome == "failed" for finding in about)
+            sound = True
+            if received.unpacked:
+                yield Finding("archive", path.as_posix(), "passed")
+                if path.is_file() and (found := check_statement(path)) is not None:
+                    sound = found.outcome != "failed"
+                    yield found
             for artifact in artifacts:
                 for finding in _findings(artifact, check, lambda text: report(received.shown(text)), sound=sound):
                     yield replace(finding, message=received.shown(finding.message))
@@ -82,13 +85,6 @@ def verify(path: Path, live: LiveOptions | None, report: Report) -> Iterator[Fin
     except UnsoundArchive as error:
         for problem in error.problems:
             yield Finding("archive", path.as_posix(), "failed", sentence(problem.message), problem.code, problem.hint)
-
-
-def _archive_findings(path: Path, received: OpenedArtifact) -> Iterator[Finding]:
-    if received.unpacked:
-        yield Finding("archive", path.as_posix(), "passed")
-    if received.unpacked and path.is_file() and (found := check_statement(path)) is not None:
-        yield found
 
 
 def _findings(artifact: ArtifactFolder, check: LiveCheck | None, report: Report, *, sound: bool) -> Iterator[Finding]:

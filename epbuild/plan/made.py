@@ -32,7 +32,7 @@ class Made:
 
     def prepared(self, member: str) -> tuple[Made, ...]:
         """What made the model that a member of a session group was compiled from, in order; nothing where it was compiled as it is."""
-        last = next(item.prepared for item in self.group.members if item.name == member)
+        last = self.group.member(member).prepared
         found: list[Made] = []
         made = next((made for made in self.needed if made.action.id == last), None)
         while made is not None:

@@ -133,6 +133,10 @@ class SessionGroup(InTarget):
         """The name of the members' one weights file, beside each of them; EPs that share through it write it down. None: none."""
         return f"{self.group}.weights.bin" if self.share and self.initializer_threshold is not None else None
 
+    def member(self, name: str) -> Member:
+        """That of a name. Raises KeyError."""
+        return {member.name: member for member in self.members}[name]
+
     def most_left(self, member: Member) -> int | None:
         """How many nodes of a member may be left outside the EPs that compile; None: any number."""
         asked = member.expect.fallback_nodes

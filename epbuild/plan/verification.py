@@ -171,7 +171,7 @@ def with_inputs(
     """
     found = []
     for checked in verification.members:
-        member = next(item for item in sessions[checked.session].members if item.name == checked.name)
+        member = sessions[checked.session].member(checked.name)
         files = {Path(os.path.relpath(path, base)).as_posix(): path for path in _input_files(checked.choice, base, problems)}
         if checked.name in headers:
             problems += [problem for problem in _unknown_inputs(checked, headers[checked.name]) if problem not in problems]

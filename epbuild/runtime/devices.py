@@ -6,11 +6,10 @@ import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .operators import NoLibrary, Places, libraries
+from .operators import NoLibrary, Places, is_file, libraries
 from .plugins import JUDGE_NPUS_ONLY, SHARED_NOT_ON_CPU
 from .variants import Ep, OpenError, Variant
 
@@ -74,7 +73,7 @@ def choose(onnxruntime: ModuleType, variants: list[Variant], devices: Sequence[O
 def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevice] | None, places: Places) -> Fit:
     """How well a variant fits, and on which devices: by ONNX Runtime's verdict, then by the type of the device. Raises _Unfit."""
     for file in (*variant.models.values(), *variant.files):
-        if not _is_file(file):
+        if not is_file(file):
             raise _Unfit(f"lacks its file {file}")
     try:
         operators = libraries(variant.custom_ops, places)
@@ -85,13 +84,6 @@ def _fit(onnxruntime: ModuleType, variant: Variant, devices: Sequence[OrtEpDevic
     # An EP that wrote nothing to be judged by, as the CPU EP, does not count.
     counted = [verdict for ep, verdict in zip(variant.eps, verdicts, strict=True) if ep.name in variant.compatibility]
     return Fit(max(counted, default=_UNKNOWN), kinds[0], variant, chosen, operators)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a name that no file can have here
-        return False
 
 
 def _device(

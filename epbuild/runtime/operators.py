@@ -41,7 +41,7 @@ def register(options: SessionOptions, custom_ops: Sequence[CustomOps], found: Se
 def _library(ops: CustomOps, places: Places) -> str:
     if ops.name in places:
         path = os.fspath(places[ops.name])
-        if not _is_file(path):
+        if not is_file(path):
             raise NoLibrary(f"needs the custom operators of {ops.name}, and custom_ops= leads to no file: {path}")
         return os.path.abspath(path)  # noqa: PTH100 - a name alone would be looked for in the system's folders
     if ops.module is None:
@@ -54,7 +54,8 @@ def _library(ops: CustomOps, places: Places) -> str:
         raise NoLibrary(f"needs the custom operators of {package}, which cannot be imported: {error}") from error
 
 
-def _is_file(path: str) -> bool:
+def is_file(path: str | Path) -> bool:
+    """Whether there is a file at a path."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):  # a name that no file can have here

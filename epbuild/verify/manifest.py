@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -168,7 +168,12 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
     return ListedModel(
         name=item["name"],
         file=item["file"],
-        source_data=frozenset(location for each in sources_of(item).values() for location in _data(each)),
+        # What it was compiled with: its source's own, or the weights file of its group.
+        source_data=frozenset(
+            location
+            for each in sources_of(item).values()
+            for location in ([each["weights_file"]] if "weights_file" in each else each["external_data"])
+        ),
         inputs=tuple(source["inputs"]) if "inputs" in source else None,
         outputs=tuple(source["outputs"]) if "outputs" in source else None,
         left=tuple(LeftNode(left["node"], left["operator"], left["reason"]) for left in item.get("left", ())),
@@ -179,11 +184,6 @@ def sources_of(model: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The source of a model in a manifest, by the model's name; of a merged one, of the source of each of its members."""
     listed = [model] if "source" in model else model["merged"]
     return {item["name"]: item["source"] for item in listed}
-
-
-def _data(source: Mapping[str, Any]) -> Collection[str]:
-    """The external data that a model was compiled with: its source's own, or the weights file of its group."""
-    return [source["weights_file"]] if "weights_file" in source else source["external_data"]
 
 
 def _short(value: object) -> str:

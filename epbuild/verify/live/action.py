@@ -115,7 +115,7 @@ class _Check:
         place.mkdir(parents=True)
         own = self._execution.apart(place)
         self._logs.append(own.log)
-        member = _member(built, name)
+        member = built.group.member(name)
         try:
             self._compile_alone(built.group, member, own)
         except EpbuildError as error:
@@ -130,7 +130,7 @@ class _Check:
 
     def _reference(self, checked: CheckedMember, built: Compiled, compiled: Path, place: Path) -> ReferenceRun:
         """The outputs of what a member is compared with."""
-        member = _member(built, checked.name)
+        member = built.group.member(checked.name)
         step = StepId(self._action.id)
         try:
             compiled_from = member.known
@@ -212,7 +212,3 @@ class _Check:
                     whole.write(f"--- {log.parent.name}\n".encode())
                     with log.open("rb") as part:
                         shutil.copyfileobj(part, whole)
-
-
-def _member(built: Compiled, name: str) -> Member:
-    return next(member for member in built.group.members if member.name == name)

@@ -188,7 +188,7 @@ class CompareModels:
 
         Of a member that is prepared, `source` knows what is compiled.
         """
-        member = next(member for member in group.members if member.name == name)
+        member = group.member(name)
         if member.prepared is not None:
             if source.prepared is None:
                 message = f"what {member.prepared} made is not in the cache"

@@ -64,11 +64,13 @@ class Sources:
 
     def find(self, name: str, document: Mapping[str, Any] | None) -> RunnableSource:
         """The source of a model; raises NoSource, also when it is not what the model was compiled from by the manifest."""
-        model = _model_in(name, document)
+        models = document["models"] if document is not None else ()
+        model: Mapping[str, Any] = next((model for model in models if model["name"] == name), {})
         if "merged" in model and not self.named.get(name):
             members = ", ".join(item["name"] for item in model["merged"])
             raise NoSource(f"it was merged from {members}; name one model that computes the same with --source {name}=FILE")
-        member = self._member(name, document)
+        group = self.group(document, name)
+        member = group.member(name) if group is not None else None
         own = self.named.get(name) or self.named.get("")
         files = member.original if member is not None else None
         prepared = _prepared(model) if member is not None and member.prepared is not None else None
@@ -107,10 +109,6 @@ class Sources:
                 )
         return RunnableSource(graph, external, header, member.model.free_dimensions if member is not None else {}, prepared)
 
-    def _member(self, name: str, document: Mapping[str, Any] | None) -> Member | None:
-        group = self.group(document, name)
-        return next((member for member in group.members if member.name == name), None) if group is not None else None
-
     def _missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:
         if self.recipe is None:
             return "its source model is not known; name the recipe with --recipe, or the model with --source"
@@ -143,9 +141,3 @@ def _other_values(graph: Path, model: Mapping[str, Any]) -> bool:
         return bool(other_values(read_header(graph), model["source"]))
     except (OSError, MalformedModel):  # which is an error where it is read
         return False
-
-
-def _model_in(name: str, document: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The entry of a model in a manifest; nothing without one."""
-    models = document["models"] if document is not None else ()
-    return next((model for model in models if model["name"] == name), {})
