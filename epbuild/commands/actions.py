@@ -166,7 +166,6 @@ class Actions:
                 self._progress.report(Warned(Problem("EPB460", message, StepId(other.id), hint)))
 
     def skip(self, action: str) -> None:
-        """Take note that an action was not started."""
         note = f"needs {self._held_back[action]}" if action in self._held_back else ""
         self._ledger.end_all(action, "skipped", note)
 
@@ -324,5 +323,4 @@ class _Workplace:
         self._subject = subject
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
-        """A `Workplace`'s."""
         return self._actions.execution(self._subject, f"{self._subject.action.id}/{name}")

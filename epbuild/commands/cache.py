@@ -96,7 +96,6 @@ def check_cache(root: Path, progress: ByteProgress, cancelled: threading.Event |
 
 
 def _check_blobs(store: BlobStore, found: CacheCheck, progress: ByteProgress, stop: threading.Event) -> dict[str, str]:
-    """What is wrong with each bad blob, by its digest."""
     from concurrent.futures import ThreadPoolExecutor
 
     total = sum(entry.size for entry in store.entries())
@@ -208,6 +207,5 @@ def _made_from(document: Mapping[str, Any]) -> str:
 
 
 def _blob_names(result: Mapping[str, Any], digest: str) -> list[str]:
-    """What a blob is called in a result."""
     names = [name for name, blob in result["artifacts"].items() if blob["digest"] == digest]
     return [*names, *(["the log"] if result["log"]["digest"] == digest else [])]

@@ -50,7 +50,6 @@ class Upgrade:
     everything: bool = False
 
     def keeps(self, name: str) -> bool:
-        """Whether a distribution's version is kept where it still does."""
         return not self.everything and name not in map(plain_name, self.packages)
 
 

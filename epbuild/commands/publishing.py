@@ -63,7 +63,6 @@ class Publishing:
         self._ledger = ledger
 
     def adopt(self) -> None:
-        """Count in the outputs that are in place."""
         current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in self._found.todo]
         self._outputs.adopt(self._emitted(emission, self._found.actions[emission.id].document) for emission in current)
         self._clear_away({emission.path: emission for emission in current})
@@ -180,5 +179,4 @@ class Publishing:
 
 
 def step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:
-    """What is remembered of an action that has just ended."""
     return StepRecord(step, key, document, result, time.time())

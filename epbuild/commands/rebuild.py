@@ -169,7 +169,6 @@ class _Rebuilding:
         self._tally.end(ident, compiled=False)
 
     def finished(self, seconds: float) -> ComparisonFinished:
-        """The sum of it all."""
         names = ("same", "known", "different", "failed", "skipped")
         return ComparisonFinished(seconds, *(self._counts[name] for name in names))
 

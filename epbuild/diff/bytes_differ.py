@@ -94,7 +94,6 @@ def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
 
 
 def _extent(old: Payload, new: Payload) -> tuple[int, int]:
-    """The first byte that differs, and how many do."""
     first, count = min(old.size, new.size), abs(old.size - new.size)
     with old.path.open("rb") as before, new.path.open("rb") as after:
         for at, left, right in _chunks(old, new, before, after):
@@ -272,7 +271,6 @@ def _chunks(old: Payload, new: Payload, before: BinaryIO, after: BinaryIO) -> It
 
 
 def _positions(left: bytes, right: bytes) -> NDArray[intp]:
-    """Where two pieces of one length differ."""
     import numpy
 
     return numpy.flatnonzero(numpy.frombuffer(left, numpy.uint8) != numpy.frombuffer(right, numpy.uint8))

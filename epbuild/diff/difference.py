@@ -51,7 +51,6 @@ class Difference:
 
     @property
     def lone_artifact(self) -> bool:
-        """Whether it is a whole artifact that only one of the two has."""
         return self.place == _LONE_ARTIFACT
 
     @property
@@ -61,7 +60,6 @@ class Difference:
 
     @property
     def what(self) -> str:
-        """The fact in words."""
         where = self.artifact.rstrip("/")
         return f"{where}: {_subject(self.place)}" if where else _subject(self.place)
 
@@ -86,7 +84,6 @@ class Comparison:
 
     @property
     def senses(self) -> tuple[Sense, ...]:
-        """The senses in which they differ."""
         found = {difference.sense for difference in self.differences}
         return tuple(sense for sense in SENSES if sense in found)
 
@@ -104,7 +101,6 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """All of it in one sentence."""
         if not self.differences:
             return f"No difference: {self.models} model{'' if self.models == 1 else 's'}, the same to the byte."
         if self.senses == ("names",):

@@ -21,7 +21,7 @@ def paired_artifacts(old: Sequence[ArtifactFolder], new: Sequence[ArtifactFolder
         return [(old[0], new[0])]
     found: list[Pair] = []
     before, after = list(old), list(new)
-    for name_of in (lambda item: (item.place, _names(item)), _names, lambda item: item.place):
+    for name_of in (lambda item: (item.place, _group_and_target(item)), _group_and_target, lambda item: item.place):
         met = _once(name_of, before) & _once(name_of, after)
         partners = {name_of(item): item for item in after if name_of(item) in met}
         found += [(item, partners[name_of(item)]) for item in before if name_of(item) in met]
@@ -38,11 +38,10 @@ def place_of(pair: Pair) -> str:
 
 
 def _once(name_of: Callable[[ArtifactFolder], object], side: Sequence[ArtifactFolder]) -> set[object]:
-    """The names that one artifact alone has."""
     return {name for name, count in Counter(map(name_of, side)).items() if count == 1 and name is not None}
 
 
-def _names(artifact: ArtifactFolder) -> object:
+def _group_and_target(artifact: ArtifactFolder) -> object:
     """The group and the target that it was made for; None without a manifest."""
     if artifact.manifest is None:
         return None

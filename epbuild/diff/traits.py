@@ -62,7 +62,6 @@ class ModelTraits:
 
     @property
     def label(self) -> str:
-        """What it is called where one name is enough."""
         return self.name or self.file
 
 

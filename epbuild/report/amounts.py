@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 
 def amount(size: int) -> str:
-    """Bytes in words."""
     from rich.filesize import decimal
 
     return decimal(size)

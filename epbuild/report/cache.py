@@ -45,7 +45,6 @@ def cache_stats_document(found: CacheStats) -> dict[str, Any]:
 
 
 def print_cache_stats(found: CacheStats) -> None:
-    """What is in the cache, where it is, and who uses it."""
     print_line(f"{found.place}")
     print_line(f"{'':<{_LABEL}}{'count':>8}{'size':>10}")
     for kind, (count, size) in found.entries.items():

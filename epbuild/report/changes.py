@@ -43,7 +43,6 @@ class Sizes:
 
     @property
     def change(self) -> int:
-        """By how many bytes it grew."""
         return (self.after or 0) - (self.before or 0)
 
     @property
@@ -69,7 +68,6 @@ class ChangeReport:
         self._keep_going = False
 
     def report(self, event: Event, /) -> None:
-        """Take note of sizes and times."""
         match event:
             case RunStarted(keep_going=keep_going):
                 self._keep_going = keep_going
@@ -85,7 +83,6 @@ class ChangeReport:
                 self._seconds[step] = seconds
 
     def lines(self, ended: RunFinished) -> list[str]:
-        """What there is to show, between empty lines."""
         if (ended.exit_code and not self._keep_going) or not (ended.built or ended.restored):
             return []
         sections = (

@@ -15,7 +15,6 @@ from epbuild.report.terminal import print_line
 
 
 def print_cleaned(found: Cleaned, *, dry_run: bool) -> None:
-    """What was removed of one output, and what stayed there."""
     folder = shown_path(found.directory)
     removed = "would remove" if dry_run else "removed"
     if found.removed:

@@ -44,7 +44,6 @@ class CoverageList:
         self.rows: list[ModelCovered] = []
 
     def report(self, event: Event, /) -> None:
-        """Take note of a model."""
         if isinstance(event, ModelCovered):
             self.rows.append(event)
 
@@ -58,18 +57,15 @@ class CoverageList:
 
 
 def print_coverage(rows: Sequence[ModelCovered]) -> None:
-    """`coverage`."""
     for line in coverage_lines(rows):
         sys.stdout.write(line + "\n")
 
 
 def print_coverage_markdown(rows: Sequence[ModelCovered]) -> None:
-    """`coverage --markdown`."""
     sys.stdout.write(written(coverage_table(rows), _MOST_ROWS) + "\n")
 
 
 def coverage_document(rows: Sequence[ModelCovered]) -> dict[str, Any]:
-    """`coverage --json`."""
     return {
         "format": FORMAT,
         "rows": [

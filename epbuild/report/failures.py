@@ -46,7 +46,6 @@ class FailureList:
         self._keep_going = False
 
     def report(self, event: Event, /) -> None:
-        """Take note of failures."""
         match event:
             case RunStarted(keep_going=keep_going):
                 self._keep_going = keep_going
@@ -57,7 +56,6 @@ class FailureList:
                     self._found.setdefault((allowed, _without_names(reason, step)), {})[step] = reason
 
     def failures(self) -> list[FailureGroup]:
-        """What failed by now."""
         return [
             FailureGroup(reason if len(steps) > 1 else next(iter(steps.values())), tuple(steps), allowed)
             for (allowed, reason), steps in self._found.items()
@@ -65,7 +63,6 @@ class FailureList:
 
     @property
     def steps(self) -> frozenset[str]:
-        """The steps that failed by now."""
         return frozenset(step for steps in self._found.values() for step in steps)
 
     def lines(self) -> list[str]:

@@ -73,7 +73,6 @@ class TerminalQuestions:
                 print_line(line)
 
     def show_left(self, left: Sequence[LeftOut]) -> None:
-        """Show what is left out, and why."""
         for item in left:
             for line in wrapped(f"Left out: {item.path}. {item.why}", others="  "):
                 print_line(line)

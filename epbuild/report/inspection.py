@@ -33,7 +33,6 @@ _Line = tuple[str, str, str]
 
 
 def print_inspection(found: Mapping[str, Any]) -> None:
-    """What `inspect_model` found."""
     colour = coloured(sys.stdout)
     _heading(f"{found['file']} ({amount(found['size'])})", colour)
     _print_lines(_values(found), colour)
@@ -47,7 +46,6 @@ def print_inspection(found: Mapping[str, Any]) -> None:
 
 
 def print_inspections(found: Mapping[str, Any]) -> None:
-    """What `inspect_files` found."""
     colour = coloured(sys.stdout)
     for number, model in enumerate(found["models"]):
         if number:

@@ -65,11 +65,9 @@ class Rows:
             self._display.remove_task(self._tasks.pop(name))
 
     def print(self, line: str) -> None:
-        """A line, above the rows."""
         self._display.console.print(Text.from_ansi(line), soft_wrap=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
         self._display.stop()
 
 

@@ -35,7 +35,6 @@ _FOLDED = {"Contexts", "Names"}
 
 
 def print_markdown(old: str, new: str, found: Comparison) -> None:
-    """`diff --markdown`."""
     sys.stdout.write(markdown(old, new, found))
 
 
@@ -74,7 +73,6 @@ def _sum(old: str, new: str, found: Comparison) -> str:
 
 
 def _alone(found: Comparison) -> Table:
-    """The outputs that only one side has."""
     rows = [
         (
             _output_cell(item.artifact),

@@ -226,13 +226,11 @@ class LastLines:
         self._coverage = CoverageList()
 
     def report(self, event: Event, /) -> None:
-        """Take note of an event."""
         self._changes.report(event)
         self._failures.report(event)
         self._coverage.report(event)
 
     def lines(self, event: RunFinished) -> Iterator[str]:
-        """The last lines of a build."""
         yield from self._changes.lines(event)
         yield from self._coverage.lines(self._failures.steps)
         if not under_github_actions():  # where each problem is an annotation, and shown once
@@ -241,7 +239,6 @@ class LastLines:
 
 
 def summary(event: RunFinished) -> str:
-    """The last line of a build."""
     counts = {
         "built": event.built,
         "restored": event.restored,
@@ -299,7 +296,6 @@ def _comparison_lines(event: StepCompared) -> Iterator[str]:
 
 
 def print_end_problems(event: Event) -> None:
-    """The problems of something that ended."""
     match event:
         case StepFailed(problems=problems, allowed=allowed):
             print_problems(problems, "warning" if allowed else "error")
@@ -308,7 +304,6 @@ def print_end_problems(event: Event) -> None:
 
 
 def comparison_summary(event: ComparisonFinished) -> str:
-    """The line below the comparisons of a build."""
     counts = {
         "the same": event.same,
         "known to differ": event.known,

@@ -77,7 +77,6 @@ class StepSummary:
         self._coverage = CoverageList()
 
     def report(self, event: Event, /) -> None:
-        """Take note of an event."""
         self._failures.report(event)
         self._coverage.report(event)
         match event:

@@ -16,7 +16,6 @@ BOLD, DIM = "1", "2"
 
 
 def print_line(text: str) -> None:
-    """One line on standard output."""
     sys.stdout.write(f"{text}\n")
 
 

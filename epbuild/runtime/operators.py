@@ -55,7 +55,6 @@ def _library(ops: CustomOps, places: Places) -> str:
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether there is a file at a path."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):  # a name that no file can have here

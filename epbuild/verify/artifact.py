@@ -52,12 +52,10 @@ class ArtifactFolder:
 
     @property
     def document(self) -> Mapping[str, Any] | None:
-        """The manifest as it is written."""
         return self.manifest.document if self.manifest is not None else None
 
     @property
     def listed(self) -> Mapping[str, ListedModel]:
-        """The models of the manifest, by their files."""
         return {model.file: model for model in self.manifest.models} if self.manifest is not None else {}
 
     @property
@@ -130,7 +128,6 @@ def _with_manifest(folder: Path, place: str, name: str) -> ArtifactFolder | None
 
 
 def _without(outer: ArtifactFolder, emitted: Iterable[str]) -> ArtifactFolder:
-    """An artifact that knows which of the others are below it."""
     inner = frozenset(place[len(outer.place) : -1] for place in emitted if place != outer.place and place.startswith(outer.place))
     return replace(outer, inner=inner)
 

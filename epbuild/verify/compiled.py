@@ -75,7 +75,6 @@ class SharedBytes:
 
     @property
     def ratio(self) -> float:
-        """The part of the bytes that sharing saves."""
         return self.saved / self.alone if self.alone else 0.0
 
     @property
@@ -111,7 +110,6 @@ def check_shared_bytes(found: SharedBytes, step: str, min_ratio: float) -> list[
 
 
 def _flaws(model: Model, item: ExpectedModel, expected: Expected) -> Iterator[Flaw]:
-    """What is wrong with a model by itself."""
     if not model.path.is_file():
         text = f"the EP reported success for '{item.member}' and wrote no {model.file}"
         yield Flaw("EPB601", "", text, apart=True)

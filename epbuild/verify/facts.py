@@ -40,7 +40,6 @@ class Model:
 
     @property
     def path(self) -> Path:
-        """Where the model is."""
         return self.folder / self.file
 
     @cached_property
@@ -78,7 +77,6 @@ class Model:
 
     @cached_property
     def contexts(self) -> tuple[Context, ...]:
-        """The context of each EPContext node, in order."""
         return tuple(map(self._context, self.nodes))
 
     @cached_property
@@ -130,6 +128,5 @@ class Model:
 
 
 def node_title(node: EPContextNode) -> str:
-    """A node as a clause begins with it."""
     name = node.name if len(node.name) <= _LONGEST_NAME else f"{node.name[:_LONGEST_NAME]}…"
     return f"the EPContext node '{name}'" if name else "an EPContext node without a name"

@@ -24,7 +24,6 @@ class Outside:
 
     @classmethod
     def of(cls, model: ModelResult) -> Outside:
-        """Those of a model of a session group's result."""
         return cls(model.member, model.fallback_nodes, model.left)
 
     @property

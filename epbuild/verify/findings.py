@@ -46,7 +46,6 @@ class Finding:
 
 
 def failed(check: str, subject: str, flaw: Flaw) -> Finding:
-    """A flaw as a finding about `subject`."""
     return Finding(check, subject, "failed", flaw.sentence, flaw.code, flaw.hint)
 
 

@@ -12,7 +12,6 @@ from epbuild.verify.payload import Payload
 
 
 def manifest_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether there is a manifest, and it can be used."""
     name = artifact.shown(NAME)
     if artifact.flaw is not None:
         yield Finding("manifest", name, "failed", f"The manifest cannot be used: {artifact.flaw}.", "EPB612", EMIT_AGAIN)

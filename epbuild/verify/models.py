@@ -17,7 +17,6 @@ _LONGEST_PATH = 1024
 
 
 def model_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
-    """Whether every model is a whole ONNX file, and compiled."""
     for model in artifact.models:
         name = artifact.shown(model.file)
         flaw = check_whole(model)
@@ -93,7 +92,6 @@ def _findings(check: str, name: str, flaws: list[str], code: str, hint: str | No
 
 
 def _flaws(node: EPContextNode) -> Iterator[str]:
-    """What is wrong with a node, as the rest of a clause."""
     for name, kind in node.written:
         if kind != (wanted := SCHEMA_TYPES.get(name, kind)):
             yield f"has the attribute {name} with the type {kind}, which must be {wanted}"
@@ -113,7 +111,6 @@ def _flaws(node: EPContextNode) -> Iterator[str]:
 
 
 def _flaws_between(model: Model) -> Iterator[str]:
-    """What is wrong with the nodes of a model together, and with embedded contexts as a whole."""
     mains = {node.source for node in model.nodes if node.main_context != 0}
     for node in model.nodes:
         if node.main_context == 0 and node.source not in mains:

@@ -23,20 +23,16 @@ class Payload:
 
     @classmethod
     def whole(cls, path: Path) -> Payload:
-        """All that a file holds."""
         return cls(path, 0, path.stat().st_size)
 
     def read(self) -> bytes:
-        """All of the bytes."""
         return b"".join(self._chunks())
 
     def sha256(self) -> str:
-        """The digest of the bytes."""
         with self.path.open("rb") as file:
             return part_digest(file, self.start, self.size).digest
 
     def begins_with(self, magic: bytes) -> bool:
-        """Whether the bytes begin with these."""
         with self.path.open("rb") as file:
             file.seek(self.start)
             return file.read(min(len(magic), self.size)) == magic

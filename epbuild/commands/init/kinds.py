@@ -20,12 +20,10 @@ class StarterKind:
 
     @property
     def asks(self) -> bool:
-        """Whether targets differ in a value."""
         return self.start.option is not None or self.start.metadata is not None
 
     @property
     def static(self) -> bool:
-        """Whether every size of an input has to be known."""
         return self.entry.static_shapes is not None
 
     def obstacle(self, platform: str = sys.platform) -> str | None:

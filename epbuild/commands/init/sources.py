@@ -27,7 +27,6 @@ class FoundModel:
 
     @property
     def is_open(self) -> bool:
-        """Whether an input is known to have an open dimension."""
         shapes = [value.shape for value in self.header.inputs] if self.header else []
         return any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
 

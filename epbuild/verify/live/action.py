@@ -86,7 +86,6 @@ class _Check:
         return VerificationResult({}, log, measured, tuple(self._figures), tuple(self._unjudged))
 
     def _run(self, built: Compiled, place: Path) -> None:
-        """Find the figures of the members of one session group that are checked."""
         for name, digest in built.artifacts.items():
             self._execution.store.materialise(digest, place / "compiled" / name)
         files = {name: place / "compiled" / file for name, file in built.models.items()}
@@ -129,7 +128,6 @@ class _Check:
             raise self._failed(attempt.failure)
 
     def _reference(self, checked: CheckedMember, built: Compiled, compiled: Path, place: Path) -> ReferenceRun:
-        """The outputs of what a member is compared with."""
         member = built.group.member(checked.name)
         step = StepId(self._action.id)
         try:
@@ -195,7 +193,6 @@ class _Check:
         return attempt
 
     def _failed(self, failure: LoadFailure) -> BuildError:
-        """That a compiled model could not be run, as a mistake of its own."""
         subject = f"the model '{failure.model}' cannot be run" if failure.model is not None else "the models cannot be run"
         message = f"{subject} on {self._action.target.title}: {failure.message}"
         hint = f"The whole log: {self._execution.shown_log}."
@@ -205,7 +202,6 @@ class _Check:
         self._execution.progress.report(StepOutput(self._action.id, text))
 
     def _write_log(self) -> None:
-        """The logs of all processes, one after the other."""
         with self._execution.log.open("wb") as whole:
             for log in self._logs:
                 if log.exists():

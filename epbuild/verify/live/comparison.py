@@ -66,8 +66,6 @@ class OutputComparison:
         return default_float(quantised=quantised).atol if self.atol is None else self.atol
 
     def tolerance(self, *, quantised: bool) -> Callable[[np.dtype[Any]], Tolerance]:
-        """What each element of a type may be off by."""
-
         def of(dtype: np.dtype[Any]) -> Tolerance:
             default = default_tolerance(dtype, quantised=quantised)
             return Tolerance(default.atol if self.atol is None else self.atol, default.rtol if self.rtol is None else self.rtol)
@@ -202,7 +200,6 @@ class CompareModels:
         return staging / member.output
 
     def _compared(self, name: str, reference: ReferenceRun, outputs: Sequence[tuple[str, ...]], because: str) -> Finding:
-        """The verdict on all outputs for all samples."""
         comparison, quantised = self.comparison, reference.source.is_quantised
         try:
             measured = measure(reference, outputs, comparison.tolerance(quantised=quantised) if comparison.by_element else None)

@@ -81,14 +81,12 @@ def unmet_numbers(action: Verification, checked: CheckedMember, document: Mappin
 
 
 def _verdicts(action: Verification, checked: CheckedMember, result: VerificationResult) -> list[OutputVerdict]:
-    """The verdict on each output of a member, by what is asked of it now."""
     return [
         Rules(action.numbers, row.quantised, checked.asked).judge(row) for row in result.figures if row.member == checked.name
     ]
 
 
 def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:
-    """That the numbers of a member cannot be judged on this machine."""
     message = f"the numbers of the model '{unjudged.member}' cannot be judged here: {unjudged.reason.rstrip('.')}"
     hint = f"Build it where {action.target.eps[0].entry.ep} can run what it compiles. {_PUBLISH}"
     return Problem("EPB666", message, StepId(action.id), hint)

@@ -110,7 +110,6 @@ class Meter:
 
     @property
     def figures(self) -> Figures:
-        """What all samples together come to."""
         xx, yy, xy, dd = (self._sums[name] for name in ("xx", "yy", "xy", "dd"))
         numbers = self._kind != "exact" and not self._lost
         norm = math.sqrt(xx) * math.sqrt(yy)

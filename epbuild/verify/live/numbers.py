@@ -43,7 +43,6 @@ def default_tolerance(dtype: np.dtype[Any], *, quantised: bool) -> Tolerance:
 
 
 def default_float(*, quantised: bool) -> Tolerance:
-    """The same for floats."""
     return _QUANTISED if quantised else _FLOATING
 
 

@@ -85,7 +85,6 @@ def run_reference(
 
 
 def outputs_of(name: str, attempt: Attempt) -> list[tuple[str, ...]]:
-    """The names of the outputs that a model gave for each sample."""
     return [tuple(report["outputs"]) for report in attempt.of("ran") if report["model"] == name]
 
 
@@ -110,7 +109,6 @@ def measure(reference: ReferenceRun, outputs: Sequence[Sequence[str]], tolerance
 
 
 def _pairs(expected: Path, names: Sequence[str], got: Path, got_names: Sequence[str]) -> Iterator[tuple[str, Any, Any]]:
-    """Each output as it should be, and as it came out."""
     import numpy as np
 
     with np.load(expected, allow_pickle=False) as right, np.load(got, allow_pickle=False) as here:

@@ -50,11 +50,9 @@ class Rules:
 
     @property
     def usual(self) -> Thresholds:
-        """What the catalog has."""
         return self.numbers.quantised if self.quantised else self.numbers.floats
 
     def thresholds(self, figures: Figures) -> Thresholds:
-        """What an output has to come to."""
         asked = self.asked
         if self.bound is not None:
             return self.usual if self._met_by_zeros(figures) else Thresholds()
@@ -67,7 +65,6 @@ class Rules:
         return Thresholds(max_abs=float(2 << (figures.bits - 8))) if figures.kind == "steps" else self.usual
 
     def judge(self, figures: Figures) -> OutputVerdict:
-        """The verdict on one output."""
         if figures.undefined:
             count = f"{figures.undefined:,} of {figures.elements:,} numbers"
             reason = f"the CPU EP itself gives NaN or infinity for {count} with these inputs"
@@ -96,7 +93,6 @@ class Rules:
         return figures.kind != "exact" and bound is not None and figures.largest <= bound
 
     def _overflow(self, figures: Figures) -> str | None:
-        """That numbers are beyond what the EP's precision holds, where they are."""
         limit = self.numbers.largest
         if figures.lost:
             count = f"{figures.lost:,} of {figures.elements:,} numbers came out as NaN or infinity"
@@ -140,7 +136,6 @@ def overall(verdicts: Sequence[OutputVerdict]) -> Outcome:
 
 
 def hint_of(verdicts: Sequence[OutputVerdict]) -> str | None:
-    """What to do about the outputs that decide."""
     outcome = overall(verdicts)
     hints = dict.fromkeys(verdict.hint for verdict in verdicts if verdict.outcome == outcome and verdict.hint is not None)
     return " ".join(hints) or None
@@ -172,7 +167,6 @@ def shown(figures: Figures) -> str:
 
 
 def _missed(figures: Figures, thresholds: Thresholds) -> Iterator[str]:
-    """Each metric that does not come to what is asked of it."""
     for name in METRICS:
         asked, value = getattr(thresholds, name), getattr(figures, name)
         if asked is None or value is None:

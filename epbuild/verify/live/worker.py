@@ -87,12 +87,10 @@ class Attempt:
     failure: LoadFailure | None
 
     def of(self, event: str) -> list[Mapping[str, Any]]:
-        """The reports of one kind, in order."""
         return [report for report in self.reports if report.get("event") == event]
 
     @property
     def seconds(self) -> dict[str, float]:
-        """How long it took to open each model that was opened."""
         return {report["model"]: report["seconds"] for report in self.of("opened")}
 
     @property
@@ -163,7 +161,6 @@ def _crashed(ending: Ending) -> bool:
 
 
 def _last_model(ending: Ending) -> tuple[str, str] | None:
-    """What was being done last, and to which model."""
     doing = [report for report in ending.reports if report.get("event") in _DOING]
     return (doing[-1]["event"], doing[-1]["model"]) if doing else None
 
