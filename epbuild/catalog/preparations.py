@@ -109,7 +109,7 @@ def check_options(kind: PreparationEntry, given: object) -> tuple[dict[str, Any]
     if given is None:
         given = {}
     if not isinstance(given, Mapping):
-        return {}, [OptionFault((), f"The options of '{kind.kind}' are a mapping.", _listed(kind.options))]
+        return {}, [OptionFault((), f"the options of '{kind.kind}' are a mapping", _listed(kind.options))]
     faults = list(_table_faults(kind.options, given, (), f"'{kind.kind}'"))
     faults += _choice_faults(kind, given)
     wrong = {fault.path[0] for fault in faults if fault.path}
@@ -136,15 +136,15 @@ def _choice_faults(kind: PreparationEntry, given: Mapping[str, Any]) -> Iterable
     there = [name for name in kind.one_of if name in given]
     names = " or ".join(f"'{name}'" for name in kind.one_of or kind.any_of)
     if kind.one_of and not there:
-        yield OptionFault((), f"'{kind.kind}' needs {names}.", _meanings(kind, kind.one_of))
+        yield OptionFault((), f"'{kind.kind}' needs {names}", _meanings(kind, kind.one_of))
     if len(there) > 1:
-        yield OptionFault((there[1],), f"'{kind.kind}' takes one of {names}, and not both.", None, of_name=True)
+        yield OptionFault((there[1],), f"'{kind.kind}' takes one of {names}, and not both", None, of_name=True)
     if kind.any_of and not any(name in given for name in kind.any_of):
-        yield OptionFault((), f"'{kind.kind}' needs {names}.", _meanings(kind, kind.any_of))
+        yield OptionFault((), f"'{kind.kind}' needs {names}", _meanings(kind, kind.any_of))
     for name in given:
         needed = kind.options[name].requires if name in kind.options else None
         if needed is not None and given.get(needed) is not True:
-            message = f"'{name}' concerns '{needed}' only, which is not asked for."
+            message = f"'{name}' concerns '{needed}' only, which is not asked for"
             yield OptionFault((name,), message, f"Add '{needed}: true', or leave it out.", of_name=True)
 
 
@@ -157,12 +157,12 @@ def _table_faults(
 ) -> Iterable[OptionFault]:
     for name, value in given.items():
         if name not in options:
-            yield OptionFault((*path, name), f"{whose} has no option '{name}'.", _listed(options, name), of_name=True)
+            yield OptionFault((*path, name), f"{whose} has no option '{name}'", _listed(options, name), of_name=True)
         else:
             yield from _faults(options[name], value, (*path, name))
     for name, option in options.items():
         if option.required and name not in given:
-            yield OptionFault(path, f"{whose} needs '{name}'.", option.meaning)
+            yield OptionFault(path, f"{whose} needs '{name}'", option.meaning)
 
 
 def _listed(options: Collection[str], meant: str = "") -> str:
@@ -174,13 +174,13 @@ def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable
     match option.type:
         case "boolean":
             if not isinstance(value, bool):
-                yield OptionFault(path, f"'{option.name}' is true or false.")
+                yield OptionFault(path, f"'{option.name}' is true or false")
         case "integer" | "number":
             yield from _number_faults(option, value, path)
         case "choice":
             if value not in option.values:
                 hint = nearest(str(value), option.values)
-                yield OptionFault(path, f"'{option.name}' is one of {', '.join(option.values)}.", hint)
+                yield OptionFault(path, f"'{option.name}' is one of {', '.join(option.values)}", hint)
         case "names" | "files":
             yield from _names_faults(option, value, path)
         case "flag-or-names":
@@ -192,16 +192,16 @@ def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable
             if isinstance(value, Mapping):
                 yield from _table_faults(option.options, value, path, f"'{option.name}'")
             else:
-                yield OptionFault(path, f"'{option.name}' is a mapping.", _listed(option.options))
+                yield OptionFault(path, f"'{option.name}' is a mapping", _listed(option.options))
 
 
 def _number_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
     if not _is_number(value) or (option.type == "integer" and value != int(value)):
-        yield OptionFault(path, f"'{option.name}' is a {'whole ' if option.type == 'integer' else ''}number.")
+        yield OptionFault(path, f"'{option.name}' is a {'whole ' if option.type == 'integer' else ''}number")
     elif option.minimum is not None and value < option.minimum:
-        yield OptionFault(path, f"'{option.name}' is at least {option.minimum:g}.")
+        yield OptionFault(path, f"'{option.name}' is at least {option.minimum:g}")
     elif option.maximum is not None and value > option.maximum:
-        yield OptionFault(path, f"'{option.name}' is at most {option.maximum:g}.")
+        yield OptionFault(path, f"'{option.name}' is at most {option.maximum:g}")
 
 
 def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
@@ -209,16 +209,16 @@ def _names_faults(option: PreparationOption, value: Any, path: OptionPath) -> It
         return
     if not isinstance(value, list) or not value:
         what = "a list of patterns of files" if option.type == "files" else "a list of names"
-        yield OptionFault(path, f"'{option.name}' is {what}{', or true or false' if option.type == 'flag-or-names' else ''}.")
+        yield OptionFault(path, f"'{option.name}' is {what}{', or true or false' if option.type == 'flag-or-names' else ''}")
         return
     for index, item in enumerate(value):
         if not isinstance(item, str) or not item:
-            yield OptionFault((*path, index), f"'{option.name}' is a list of texts that are not empty.")
+            yield OptionFault((*path, index), f"'{option.name}' is a list of texts that are not empty")
         elif option.values and item not in option.values:
             hint = nearest(item, option.values)
-            yield OptionFault((*path, index), f"'{option.name}' has some of {', '.join(option.values)}.", hint)
+            yield OptionFault((*path, index), f"'{option.name}' has some of {', '.join(option.values)}", hint)
         elif item in value[:index]:
-            yield OptionFault((*path, index), f"'{option.name}' has '{item}' twice.")
+            yield OptionFault((*path, index), f"'{option.name}' has '{item}' twice")
 
 
 def _by_input_faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
@@ -226,17 +226,17 @@ def _by_input_faults(option: PreparationOption, value: Any, path: OptionPath) ->
     ranges = option.type == "ranges"
     if not isinstance(value, Mapping) or not value:
         what = "[LOW, HIGH]" if ranges else "its sizes"
-        yield OptionFault(path, f"'{option.name}' is a mapping of the model's inputs to {what}.")
+        yield OptionFault(path, f"'{option.name}' is a mapping of the model's inputs to {what}")
         return
     for name, numbers in value.items():
         if ranges and not (
             isinstance(numbers, list) and len(numbers) == 2 and all(map(_is_number, numbers)) and numbers[0] <= numbers[1]
         ):
-            yield OptionFault((*path, name), f"The range of '{name}' is [LOW, HIGH]: two numbers, the smaller one first.")
+            yield OptionFault((*path, name), f"the range of '{name}' is [LOW, HIGH]: two numbers, the smaller one first")
         elif not ranges and not (
             isinstance(numbers, list) and all(_is_number(size) and size == int(size) and size >= 1 for size in numbers)
         ):
-            yield OptionFault((*path, name), f"The sizes of '{name}' are a list of whole numbers from 1.")
+            yield OptionFault((*path, name), f"the sizes of '{name}' are a list of whole numbers from 1")
 
 
 def _is_number(value: Any) -> bool:

@@ -26,7 +26,7 @@ def preparation_options(kind: str, node: Node | None, where: Position) -> tuple[
     if kind not in preparation_kinds():
         known = preparation_kinds()
         hint = nearest(kind, known) or f"There is: {', '.join(known)}."
-        return {}, [Problem(BAD_PREPARATION, f"There is no preparation '{kind}'.", where, hint)]
+        return {}, [Problem(BAD_PREPARATION, f"there is no preparation '{kind}'", where, hint)]
     options, faults = check_options(preparation(kind), None if node is None else plain(node))
     return options, [_problem(fault, node, where) for fault in faults]
 
@@ -45,7 +45,7 @@ def package_problems(kind: str, options: Mapping[str, Any], toolchain: Toolchain
         return []
     what = " and ".join(f"'{name}'" for name in lacking)
     them = "it" if len(lacking) == 1 else "them"
-    message = f"The preparation '{kind}' needs {what}, and the toolchain '{toolchain.name}' does not name {them}."
+    message = f"the preparation '{kind}' needs {what}, and the toolchain '{toolchain.name}' does not name {them}"
     hint = f"Add {', '.join(lacking)} to the packages of '{toolchain.name}' ({toolchain.where}), with the versions that you want."
     return [Problem(LACKS_PACKAGE, message, where, hint)]
 

@@ -28,12 +28,12 @@ _ALL_FORMS = {**_FORMS, "package": _PACKAGE_FORM}
 
 
 class BadAddress(ValueError):
-    """A text that is no address of a remote file: a sentence, and what to write instead. Neither shows what may be a secret."""
+    """A text that is no address of a remote file: why, and what to write instead. Neither shows what may be a secret."""
 
     def __init__(self, message: str, hint: str) -> None:
         self.message = message
         self.hint = hint
-        super().__init__(f"{message} {hint}")
+        super().__init__(f"{message}. {hint}")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def address_problem(path: str, where: Position, *, pinned: bool) -> Problem | No
         return Problem(WRONG_VALUE, error.message, where, error.hint)
     if pinned or is_immutable(address):
         return None
-    message = f"A model from {path.partition(':')[0]}:// needs a 'sha256': what lies behind an address can change."
+    message = f"a model from {path.partition(':')[0]}:// needs a 'sha256': what lies behind an address can change"
     hint = "A whole commit id (40 digits) as the revision is a pin too." if isinstance(address, HubAddress) else None
     return Problem(MISSING_KEY, message, where, hint)
 
@@ -151,14 +151,14 @@ def parse_address(text: str) -> Address:
     found = SCHEME.match(text)
     scheme = found[1] if found else ""
     if scheme == "http":
-        raise BadAddress("What comes over http:// can be changed on its way.", "Use https://, or download the file yourself.")
+        raise BadAddress("what comes over http:// can be changed on its way", "Use https://, or download the file yourself.")
     if found is None or scheme not in _FORMS:
         hint = nearest(scheme, _FORMS) or f"There is: {one_of(_FORMS)}; everything else is a path."
-        raise BadAddress(f"Models cannot be fetched from {quoted(found[0] if found else text)}.", hint)
+        raise BadAddress(f"models cannot be fetched from {quoted(found[0] if found else text)}", hint)
     rest = text[found.end() :]
     server = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in server and (scheme != "hf" or ":" in server):
-        message = "An address cannot hold a user or a password: it is written into every manifest."
+        message = "an address cannot hold a user or a password: it is written into every manifest"
         raise BadAddress(message, f"Write {_FORMS[scheme]}.")
     if not text.isprintable() or " " in text:
         raise _malformed(text, scheme, "has a space or a control character")
@@ -214,10 +214,10 @@ def _package(text: str) -> PackageAddress:
     release, _, file = text.removeprefix(PACKAGE).partition("/")
     requirement = read_requirement(release)
     if requirement.version is None or not requirement.is_plain:
-        message = f"{quoted(release)} names no single version of a package."
+        message = f"{quoted(release)} names no single version of a package"
         raise BadAddress(message, f"Write {_PACKAGE_FORM}, with one version.")
     if not file.isprintable():
-        raise BadAddress(f"{quoted(text)} has a control character.", f"Write {_PACKAGE_FORM}.")
+        raise BadAddress(f"{quoted(text)} has a control character", f"Write {_PACKAGE_FORM}.")
     _check_path(text, "package", file)
     return PackageAddress(requirement.distribution, requirement.version, file)
 
@@ -230,4 +230,4 @@ def _check_path(text: str, scheme: str, path: str) -> None:
 
 
 def _malformed(text: str, scheme: str, reason: str) -> BadAddress:
-    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}.", f"Write {_ALL_FORMS[scheme]}.")
+    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}", f"Write {_ALL_FORMS[scheme]}.")

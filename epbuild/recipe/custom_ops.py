@@ -20,7 +20,7 @@ def custom_ops_problem(text: str, where: Position) -> Problem | None:
     """What is wrong with a text that is neither the path of a library nor the name by which a package is imported."""
     if names_library(text) or _MODULE.fullmatch(text):
         return None
-    message = f"{quoted(text)} is neither the path of a shared library nor the name of a Python package."
+    message = f"{quoted(text)} is neither the path of a shared library nor the name of a Python package"
     imported = text.replace("-", "_")
     hint = "Write a path that ends in .so, .dll or .dylib, or the name by which Python imports the package."
     if _MODULE.fullmatch(imported):  # as pip calls it

@@ -51,7 +51,7 @@ class Fields:
             self.problems.append(wrong_type(node, "string"))
             return None
         if not node.value and not may_be_empty:
-            self.problems.append(Problem(WRONG_VALUE, "This must not be empty.", node.where))
+            self.problems.append(Problem(WRONG_VALUE, "this must not be empty", node.where))
         return node.value
 
     def flag(self, key: str, *, default: bool = False) -> bool:
@@ -86,7 +86,7 @@ class Fields:
         if value == "any":
             return "any"
         self.problems.append(
-            Problem(WRONG_VALUE, f"{quoted(value)} is not a number of nodes: write a whole number, or 'any'.", node.where)
+            Problem(WRONG_VALUE, f"{quoted(value)} is not a number of nodes: write a whole number, or 'any'", node.where)
         )
         return None
 
@@ -101,10 +101,10 @@ class Fields:
         try:
             size = bytes_of(value)
         except ValueError as error:
-            self.problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is not a size.", entry.node.where, str(error)))
+            self.problems.append(Problem(WRONG_VALUE, f"{quoted(value)} is not a size", entry.node.where, str(error)))
             return None
         if size < 1:
-            self.problems.append(Problem(WRONG_VALUE, "This must be at least 1.", entry.node.where))
+            self.problems.append(Problem(WRONG_VALUE, "this must be at least 1", entry.node.where))
         return size
 
     def of(self, node: Node) -> Fields:

@@ -83,7 +83,7 @@ def _read_compile_settings(fields: Fields, model: str) -> CompileSettings:
     file, threshold = initializers.text("file"), initializers.whole("threshold")
     prefix = fields.text("node_name_prefix")
     if store == "external" and initializers.lacks("file"):
-        fields.problems.append(Problem(MISSING_KEY, "External initializers need a 'file'.", initializers.where))
+        fields.problems.append(Problem(MISSING_KEY, "external initializers need a 'file'", initializers.where))
     return CompileSettings(
         embed=fields.flag("embed"),
         graph_optimization_level=level,

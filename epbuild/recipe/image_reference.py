@@ -24,12 +24,12 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class BadImageReference(ValueError):
-    """A text that names no image in a registry: a sentence, and what to write instead. Neither shows what may be a secret."""
+    """A text that names no image in a registry: why, and what to write instead. Neither shows what may be a secret."""
 
     def __init__(self, message: str, hint: str = _FORM) -> None:
         self.message = message
         self.hint = hint
-        super().__init__(f"{message} {hint}")
+        super().__init__(f"{message}. {hint}")
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,21 @@ def parse_image_reference(text: str) -> ImageReference:
     """
     host, slash, rest = text.partition("/")
     if "://" in text:
-        raise BadImageReference("The reference of an image has no '://': it is no address.")
+        raise BadImageReference("the reference of an image has no '://': it is no address")
     if "@" in host:
-        raise BadImageReference("The reference of an image cannot hold a user or a password: it is shown in the build's log.")
+        raise BadImageReference("the reference of an image cannot hold a user or a password: it is shown in the build's log")
     if len(text) > _LONGEST + 1 + _LONGEST_TAG:
-        raise BadImageReference(f"{quoted(text)} is too long for the reference of an image.", "Shorten it.")
+        raise BadImageReference(f"{quoted(text)} is too long for the reference of an image", "Shorten it.")
     if not slash or not ("." in host or ":" in host or host in LOOPBACK):
         hint = f"{_FORM} A host without a dot needs its port: {host}:443." if slash and _HOST.fullmatch(host) else _FORM
-        raise BadImageReference(f"{quoted(text)} names no registry.", hint)
+        raise BadImageReference(f"{quoted(text)} names no registry", hint)
     _check_host(text, host)
     if "@" in rest:
-        raise BadImageReference("The reference of an image to push has no digest: only its content decides that.")
+        raise BadImageReference("the reference of an image to push has no digest: only its content decides that")
     repository, colon, tag = rest.partition(":")
     if colon and not _TAG.fullmatch(tag):
         hint = "A tag has up to 128 of the letters, digits, '.', '_' and '-', and begins with none of '.' and '-'."
-        raise BadImageReference(f"{quoted(tag)} is no tag.", hint)
+        raise BadImageReference(f"{quoted(tag)} is no tag", hint)
     _check_repository(host, repository)
     return ImageReference(host.lower(), repository, tag or DEFAULT_TAG)
 
@@ -84,7 +84,7 @@ def _check_host(text: str, host: str) -> None:
         except AddressValueError:
             good = False
     if not good:
-        raise BadImageReference(f"{quoted(host)} in {quoted(text)} is no host.")
+        raise BadImageReference(f"{quoted(host)} in {quoted(text)} is no host")
 
 
 def _check_repository(host: str, repository: str) -> None:
@@ -96,8 +96,8 @@ def _check_repository(host: str, repository: str) -> None:
                 if lower
                 else "It has parts of small letters and digits, joined by '.', '_', '__' or '-', and between the parts '/'."
             )
-            raise BadImageReference(f"{quoted(repository)} is no repository.", hint)
+            raise BadImageReference(f"{quoted(repository)} is no repository", hint)
     if len(host) + 1 + len(repository) > _LONGEST:
         raise BadImageReference(
-            f"The reference is too long: host and repository have more than {_LONGEST} letters.", "Shorten it."
+            f"the reference is too long: host and repository have more than {_LONGEST} letters", "Shorten it."
         )

@@ -67,7 +67,7 @@ class Matrix:
             row = {axis: values[axis] for axis in [*self._axes, *extra] if axis in values}
             kept.append(MatrixRow(_suffix(row.values()), row, where))
         if not kept and not self.problems:
-            self.problems.append(Problem(WRONG_VALUE, "This matrix has no rows.", self.where))
+            self.problems.append(Problem(WRONG_VALUE, "this matrix has no rows", self.where))
         return kept
 
     def _kept(self) -> Iterator[MatrixRow]:
@@ -87,7 +87,7 @@ class Matrix:
                     "".join(f"-{part}" for _, part in row), {axis: value for axis, (value, _) in zip(order, row, strict=True)}
                 )
         unused = [item for item, _ in self._excluded if id(item) not in used]
-        self.problems += [Problem(WRONG_VALUE, "This excludes no row.", item.where) for item in unused]
+        self.problems += [Problem(WRONG_VALUE, "this excludes no row", item.where) for item in unused]
 
     def _axis(self, items: Iterable[Node]) -> list[Scalar]:
         found: dict[str, Scalar] = {}
@@ -97,7 +97,7 @@ class Matrix:
                 continue
             part = render(value)
             if part in found:
-                message = f"The value {quoted(part)} is in this axis twice."
+                message = f"the value {quoted(part)} is in this axis twice"
                 self.problems.append(Problem(BAD_NAME, message, node.where))
             else:
                 found[part] = value
@@ -122,7 +122,7 @@ class Matrix:
         if _NAME_PART.fullmatch(part) and not part.endswith("."):
             return node.value
         hint = "A name has letters, digits, '.', '_' and '-', and does not end with '.'."
-        self.problems.append(Problem(BAD_NAME, f"The value {quoted(part)} cannot be part of a target's name.", node.where, hint))
+        self.problems.append(Problem(BAD_NAME, f"the value {quoted(part)} cannot be part of a target's name", node.where, hint))
         return None
 
 

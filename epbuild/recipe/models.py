@@ -21,7 +21,7 @@ def read_model(name: str, where: Position, fields: Fields) -> ModelSpec:
         problem = address_problem(path, path_where, pinned=sha256 is not None)
         fields.problems += [problem] if problem else []
         if folder:
-            message = "A model at an address has its external data beside it there, and not in a folder."
+            message = "a model at an address has its external data beside it there, and not in a folder"
             hint = "Leave 'external_data' out, or name a copy of the model by its path."
             fields.problems.append(Problem(WRONG_VALUE, message, folder.where, hint))
     elif path and package_file(path) is None:

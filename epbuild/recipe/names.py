@@ -17,13 +17,13 @@ _LONGEST_NAME = 100
 def name_problem(name: str, where: Position) -> Problem | None:
     """Why `name` cannot be a name: names become ids, and file names on every system."""
     if not _NAME.fullmatch(name):
-        message = f"{quoted(name)} is not a name: letters, digits, '.', '_' and '-', a letter or digit first."
+        message = f"{quoted(name)} is not a name: letters, digits, '.', '_' and '-', a letter or digit first"
     elif name.endswith("."):
-        message = f"The name {quoted(name)} ends with '.', which Windows drops from a file's name."
+        message = f"the name {quoted(name)} ends with '.', which Windows drops from a file's name"
     elif is_device(name):
-        message = f"The name {quoted(name)} is reserved on Windows."
+        message = f"the name {quoted(name)} is reserved on Windows"
     elif len(name) > _LONGEST_NAME:
-        message = f"The name {quoted(name)} is longer than {_LONGEST_NAME} characters."
+        message = f"the name {quoted(name)} is longer than {_LONGEST_NAME} characters"
     else:
         return None
     return Problem(BAD_NAME, message, where)
@@ -36,7 +36,7 @@ def clash_problems(names: Iterable[tuple[str, Position]]) -> list[Problem]:
     for name, where in names:
         other = first.setdefault(name.casefold(), name)
         if other != name:
-            message = f"The name {quoted(name)} differs from {quoted(other)} in letter case only."
+            message = f"the name {quoted(name)} differs from {quoted(other)} in letter case only"
             found.append(Problem(BAD_NAME, message, where))
     return found
 
@@ -58,7 +58,7 @@ def unknown(kind: str, name: str, known: Collection[str], where: Position | Argu
 
     To `suggest` what was meant takes a look at everything known.
     """
-    message = f"No {kind} matches {quoted(name)}." if is_glob(name) else f"There is no {kind} {quoted(name)}."
+    message = f"no {kind} matches {quoted(name)}" if is_glob(name) else f"there is no {kind} {quoted(name)}"
     hint = _suggestion(name, known) if suggest else None
     return Problem(UNKNOWN_REFERENCE, message, where, hint)
 

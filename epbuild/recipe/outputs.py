@@ -71,18 +71,18 @@ def _compression(fields: Fields, pack: Pack | None) -> Compression | None:
     else:
         level, level_where = fields.whole("compression"), where
         if not form.always:
-            message = f"A level alone does not state by which method 'pack: {pack}' is compressed."
+            message = f"a level alone does not state by which method 'pack: {pack}' is compressed"
             fields.problems.append(Problem(WRONG_VALUE, message, where, f"Write {method}, or {example}."))
             return None
     if asked != method:
         hint = f"Write {method}, or {example}{form.hint}."
         reason = form.refused.get(asked or "", "")
         fields.problems.append(
-            Problem(WRONG_VALUE, f"'pack: {pack}' is not compressed by {quoted(asked or '')}{reason}.", where, hint)
+            Problem(WRONG_VALUE, f"'pack: {pack}' is not compressed by {quoted(asked or '')}{reason}", where, hint)
         )
         return None
     if level is not None and not 1 <= level <= most:
-        fields.problems.append(Problem(WRONG_VALUE, f"The level of {method} must be between 1 and {most}.", level_where))
+        fields.problems.append(Problem(WRONG_VALUE, f"the level of {method} must be between 1 and {most}", level_where))
         return None
     return Compression(method, default if level is None else level)
 

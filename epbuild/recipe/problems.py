@@ -66,16 +66,16 @@ def wrong_type(node: Node, types: str | list[str]) -> Problem:
     hint = None
     if isinstance(node, ScalarNode) and "string" in expected and not node.written.startswith("${"):
         hint = f'In quotes it is a string: "{node.written}".' if node.value is not None else None
-    return Problem(WRONG_TYPE, f"{actual(node)}; write {words}.", node.where, hint)
+    return Problem(WRONG_TYPE, f"{actual(node)}; write {words}", node.where, hint)
 
 
 def actual(node: Node) -> str:
     if isinstance(node, MappingNode):
-        return "This is a mapping"
+        return "this is a mapping"
     if isinstance(node, SequenceNode):
-        return "This is a list"
+        return "this is a list"
     if node.value is None:
-        return "There is no value here"
+        return "there is no value here"
     if node.written.startswith("${") and node.value != node.written:
         return f"{quoted(node.written)} is {quoted(render(node.value))} here"
     if isinstance(node.value, str):

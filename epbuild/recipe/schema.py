@@ -146,7 +146,7 @@ def _translated(error: SchemaError, root: Node, above: KeyPath) -> Iterator[Viol
     elif error.validator == "required" and isinstance(node, MappingNode):
         for key in error.validator_value:
             if key not in node.entries:
-                message = f"The key '{key}' is missing in {_dotted(path)}."
+                message = f"the key '{key}' is missing in {_dotted(path)}"
                 yield Violation((*path, key), Problem(MISSING_KEY, message, node.where))
     else:
         yield Violation(path, _wrong(error, node, path))
@@ -158,7 +158,7 @@ def _unknown_keys(error: SchemaError, path: KeyPath, node: MappingNode) -> Itera
     for key, entry in node.entries.items():
         if key not in known:
             hint = nearest(key, unused) or nearest(key, known) or f"Allowed here: {one_of(known)}."
-            problem = Problem(UNKNOWN_KEY, f"{quoted(key)} is not a key of {_dotted(path)}.", entry.name_where, hint)
+            problem = Problem(UNKNOWN_KEY, f"{quoted(key)} is not a key of {_dotted(path)}", entry.name_where, hint)
             yield Violation((*path, key), problem)
 
 
@@ -178,20 +178,20 @@ def _wrong(error: SchemaError, node: Node, path: KeyPath) -> Problem:
             return wrong_type(node, limit)
         case "enum" if isinstance(node, ScalarNode) and isinstance(node.value, str):
             words = list(map(render, limit))
-            message = f"{quoted(node.value)} is not allowed here; write one of: {one_of(words)}."
+            message = f"{quoted(node.value)} is not allowed here; write one of: {one_of(words)}"
             synonym = error.schema.get("synonyms", {}).get(node.value.casefold())
             hint = f"Here it is called '{synonym}'." if synonym else nearest(node.value, words)
             return Problem(WRONG_VALUE, message, node.where, hint)
         case "enum":
-            return Problem(WRONG_TYPE, f"{actual(node)}; write one of: {one_of(map(render, limit))}.", node.where)
+            return Problem(WRONG_TYPE, f"{actual(node)}; write one of: {one_of(map(render, limit))}", node.where)
         case "pattern":
             code = BAD_NAME if path == ("name",) else WRONG_VALUE
             return Problem(code, error.schema.get("patternErrorMessage") or error.message, node.where)
         case "minItems" | "minProperties" | "minLength":
-            return Problem(WRONG_VALUE, "This must not be empty.", node.where)
+            return Problem(WRONG_VALUE, "this must not be empty", node.where)
         case "minimum":
-            return Problem(WRONG_VALUE, f"This must be at least {limit}.", node.where)
+            return Problem(WRONG_VALUE, f"this must be at least {limit}", node.where)
         case "exclusiveMinimum":
-            return Problem(WRONG_VALUE, f"This must be more than {limit}.", node.where)
+            return Problem(WRONG_VALUE, f"this must be more than {limit}", node.where)
         case _:
-            return Problem(WRONG_VALUE, f"{error.message}.", node.where)
+            return Problem(WRONG_VALUE, error.message, node.where)

@@ -75,5 +75,5 @@ def _read_device(fields: Fields) -> DeviceChoice:
 
 
 def _uncheckable(requirement: str, where: Position) -> Problem:
-    message = f"Whether an environment that is there already meets {quoted(requirement)} cannot be checked."
+    message = f"whether an environment that is there already meets {quoted(requirement)} cannot be checked"
     return Problem(WRONG_VALUE, message, where, "Beside an 'interpreter', write '<name>' or '<name>==<version>'.")

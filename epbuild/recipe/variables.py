@@ -30,13 +30,13 @@ def read_overrides(settings: Sequence[str]) -> tuple[Mapping[str, Override], lis
         where = Argument(f"--set {setting}")
         path, equals, text = setting.partition("=")
         if not equals or not path.startswith(_PREFIX):
-            message = f"{quoted(setting)} sets no variable."
+            message = f"{quoted(setting)} sets no variable"
             problems.append(Problem(WRONG_VALUE, message, where, "Write vars.<name>=<value>."))
             continue
         value = _scalar(text)
         if value is None:
             hint = "Write a text, a number, true or false; an empty text is ''."
-            problems.append(Problem(WRONG_VALUE, f"{quoted(text)} is no single value.", where, hint))
+            problems.append(Problem(WRONG_VALUE, f"{quoted(text)} is no single value", where, hint))
         else:
             found[path.removeprefix(_PREFIX)] = Override(value, where)
     return found, problems
@@ -75,5 +75,5 @@ def read_variables(
 def _var_problem(error: TemplateError, where: Position | Argument) -> Problem:
     if error.name is None or error.name.startswith("env."):
         return error.problem(where)
-    message = f"A variable cannot refer to another: {quoted('${' + error.name + '}')}."
+    message = f"a variable cannot refer to another: {quoted('${' + error.name + '}')}"
     return Problem(TEMPLATE, message, where, "Write '$${' for a literal '${'.")

@@ -64,7 +64,7 @@ def _made(fields: Fields) -> MadeInputs:
         if len(bounds) == 2 and bounds[0] <= bounds[1]:
             found[name] = (bounds[0], bounds[1])
         elif len(bounds) == 2:  # else something was wrong with one of them, or with their number
-            message = "A range is the least number and the largest one, in this order."
+            message = "a range is the least number and the largest one, in this order"
             fields.problems.append(Problem(WRONG_VALUE, message, entry.node.where))
     return MadeInputs(
         seed=MadeInputs.seed if seed is None else seed,

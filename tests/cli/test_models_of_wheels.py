@@ -129,7 +129,7 @@ def test_a_wheel_for_another_python_will_do_since_nothing_of_it_is_run(index: In
 def test_a_file_that_the_wheel_does_not_have_is_told_with_those_that_it_has(index: Index) -> None:
     index.has()
     text = index.refusal("package:my-models==1.0/onnx/dett.onnx", PlanError, "EPB295")
-    assert "The wheel of my-models==1.0 has no file onnx/dett.onnx." in text
+    assert "the wheel of my-models==1.0 has no file onnx/dett.onnx." in text
     assert "It has my_models/onnx/det.onnx, my_models/onnx/rec.onnx." in text
 
 

@@ -48,7 +48,7 @@ def write_prefill(folder: Path, *shape: int | str | None, denotation: str = "") 
         (("n", "n"), recipe(model=f", inputs: {{x: [1, {MARK}4]}}"), "EPB262", "'n' is both 1 and 4"),
         ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}0]}}"), "EPB106", "at least 1"),
         ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}-3]}}"), "EPB106", "at least 1"),
-        ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}x]}}"), "EPB106", "A size is a whole number"),
+        ((1, 3), recipe(model=f", inputs: {{x: [1, {MARK}x]}}"), "EPB106", "a size is a whole number"),
         ((1, 3), recipe(model=f", inputs: {{x: {MARK}3}}"), "EPB105", "write a list"),
         (
             ("n", 3),

@@ -50,7 +50,7 @@ def test_every_kind_of_address_is_understood(text: str, address: Address) -> Non
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("http://example.com/m.onnx", "What comes over http:// can be changed on its way. Use https://"),
+        ("http://example.com/m.onnx", "what comes over http:// can be changed on its way. Use https://"),
         ("ftp://example.com/m.onnx", "cannot be fetched from 'ftp://'. There is: https, s3, gs, az, hf"),
         ("file:///etc/passwd", "cannot be fetched from 'file://'"),
         ("HTTPS://example.com/m.onnx", "cannot be fetched from 'HTTPS://'"),
@@ -129,13 +129,14 @@ def test_a_model_knows_where_it_lies() -> None:
 @example("https://[/m.onnx")
 @example("https://a]b/m.onnx")
 @example("hf://a/b/c@d@e")
-def test_any_text_is_an_address_or_refused_with_a_sentence(text: str) -> None:
-    sentence, address = "", None
+def test_any_text_is_an_address_or_refused_with_a_message(text: str) -> None:
+    message, address = "", None
     try:
         address = parse_address(text)
     except BadAddress as refusal:
-        sentence = refusal.message
-    assert sentence.endswith(".") or address is not None
+        message = refusal.message
+    assert message or address is not None
+    assert not message.endswith(".")
     if address is not None:
         assert parse_address(address.text) == address
         assert address.file.rpartition("/")[2] not in ("", ".", "..")

@@ -67,8 +67,8 @@ MISTAKES = [
     ("nothing where a text belongs", "name: tiny", "name:‸", "EPB105", "no value"),
     ("null option", "    ep: QNNExecutionProvider\n", "    ep: Q\n    provider_options: {a: ‸null}\n", "EPB105", "no value"),
     ("list as an option", "    ep: QNNExecutionProvider\n", "    ep: Q\n    provider_options: {a: ‸[1]}\n",
-     "EPB105", "This is a list"),
-    ("list as a variable", "quality: 3", "quality: ‸[3]", "EPB105", "This is a list"),
+     "EPB105", "this is a list"),
+    ("list as a variable", "quality: 3", "quality: ‸[3]", "EPB105", "this is a list"),
     ("fraction for a count", IN_GROUP, IN_GROUP + "    expect: {fallback_nodes: ‸0.5}\n", "EPB105", "a whole number"),
     ("number for an enum", "layout: directory", "layout: ‸3", "EPB105", "directory"),
     ("number in metadata", "    ep: QNNExecutionProvider\n", "    ep: Q\n    device: {metadata: {arch: ‸73}}\n",
@@ -91,8 +91,8 @@ MISTAKES = [
     ("unknown reference", IN_GROUP, IN_GROUP + "    verify: {reference: ‸mine}\n", "EPB106", "source, prepared"),
     ("share of everything", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸1}}\n", "EPB106", "less than 1"),
     ("share of nothing", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸0}}\n", "EPB106", "more than 0"),
-    ("share in percent", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸30%}}\n", "EPB106", "A ratio is a number"),
-    ("share that is no number", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸.nan}}\n", "EPB106", "A ratio is"),
+    ("share in percent", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸30%}}\n", "EPB106", "a ratio is a number"),
+    ("share that is no number", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: ‸.nan}}\n", "EPB106", "a ratio is"),
     ("share without its key", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: ‸0.3}\n", "EPB105", "a mapping"),
     ("shared bytes without a ratio", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: ‸{}}\n", "EPB104", "'min_ratio'"),
     ("most shared bytes", IN_GROUP, IN_SHARING + "    expect: {shared_bytes: {min_ratio: 0.3, ‸max_ratio: 0.4}}\n",
@@ -149,7 +149,7 @@ MISTAKES = [
     ("unknown toolchain", "toolchain: qnn", "toolchain: ‸qn", "EPB108", "Did you mean 'qnn'?"),
     ("unknown model", "models: [prefill]", "models: [prefill, ‸other]", "EPB108", "There is: prefill"),
     ("unknown target", "targets: [npu]", "targets: [‸npv]", "EPB108", "Did you mean 'npu'?"),
-    ("glob that matches nothing", "targets: [npu]", "targets: [npu, ‸gpu-*]", "EPB108", "No target matches 'gpu-*'"),
+    ("glob that matches nothing", "targets: [npu]", "targets: [npu, ‸gpu-*]", "EPB108", "no target matches 'gpu-*'"),
     ("unknown name in a template", "prefill.onnx", "‸${vars.qualty}/a.onnx", "EPB109", "Did you mean 'vars.quality'?"),
     ("name that only outputs know", "prefill.onnx", "‸${group}/a.onnx",
      "EPB109", "Allowed here: recipe.name, vars.quality, env.<NAME>."),
@@ -181,7 +181,7 @@ MISTAKES = [
     ("catalogs as a text", "vars:\n", "catalogs: ‸my-ep.toml\nvars:\n", "EPB105", "a list"),
     ("catalog without a name", "vars:\n", "catalogs: [‸'']\nvars:\n", "EPB106", "empty"),
     ("catalog by an unknown variable", "vars:\n", "catalogs: [‸'${vars.qualty}']\nvars:\n", "EPB109", "vars.quality"),
-    ("target without an EP", "    ep: QNNExecutionProvider\n", "", "EPB106", "A target has an 'ep'"),
+    ("target without an EP", "    ep: QNNExecutionProvider\n", "", "EPB106", "a target has an 'ep'"),
     ("EP in both forms", "    ep: Q", "    eps: [{ep: A}]\n    ep: ‸Q", "EPB106", "not both"),
     ("options beside a list of EPs", "    ep: QNNExecutionProvider\n", "    eps: [{ep: A}]\n    provider_options: ‸{a: 1}\n",
      "EPB106", "into an entry"),
@@ -199,7 +199,7 @@ MISTAKES = [
     ("session options of an EP", "    ep: QNNExecutionProvider\n", "    eps: [{ep: A, ‸session_options: {}}]\n",
      "EPB103", "not a key"),
     ("list as an EP's option", "    ep: QNNExecutionProvider\n", "    eps: [{ep: A, provider_options: {a: ‸[]}}]\n",
-     "EPB105", "This is a list"),
+     "EPB105", "this is a list"),
     ("empty EP", "ep: QNNExecutionProvider", "ep: ‸''", "EPB106", "empty"),
     ("library that is no text", "    ep: Q", "    library: ‸3\n    ep: Q", "EPB105", "a string"),
     ("yes for a virtual device", "    ep: Q", "    device: {virtual: ‸yes}\n    ep: Q", "EPB105", "true or false"),
@@ -261,7 +261,7 @@ MISTAKES = [
     ("member without a model", "[prefill]", "[‸{compile: {}}]", "EPB104", "groups.decoder.models[0]"),
     ("member that is a list", "[prefill]", "[‸[prefill]]", "EPB105", "a string or a mapping"),
     ("unknown member", "[prefill]", "[{model: ‸prefil}]", "EPB108", "Did you mean 'prefill'?"),
-    ("glob over models that matches nothing", "[prefill]", "[prefill, ‸layer-*]", "EPB108", "No model matches 'layer-*'"),
+    ("glob over models that matches nothing", "[prefill]", "[prefill, ‸layer-*]", "EPB108", "no model matches 'layer-*'"),
     ("unknown setting of a member", "[prefill]", "[{model: prefill, ‸timeout: 3}]", "EPB103", "compile"),
     ("member without the external file's name", "[prefill]", "[{model: prefill, compile: {initializers: ‸{store: external}}}]",
      "EPB104", "'file'"),
@@ -335,7 +335,7 @@ def test_a_mistake_is_told_once_with_its_code_at_its_exact_place(
     problems = problems_of(tmp_path, text)
     assert told(problems) == [(code, *place)], problems
     assert says in str(problems[0])
-    assert problems[0].message[-1] in ".!?"
+    assert problems[0].text[-1] in ".!?"
     assert "\n" not in str(problems[0])
 
 

@@ -92,7 +92,7 @@ def test_the_last_of_two_settings_wins(tmp_path: Path) -> None:
     ("setting", "code", "says"),
     [
         ("vars.qualty=2", "EPB108", "Did you mean 'quality'?"),
-        ("vars.quality.x=2", "EPB108", "There is no variable 'quality.x'"),
+        ("vars.quality.x=2", "EPB108", "there is no variable 'quality.x'"),
         ("name=other", "EPB106", "vars.<name>=<value>"),
         ("quality=2", "EPB106", "vars.<name>=<value>"),
         ("vars.quality", "EPB106", "vars.<name>=<value>"),

@@ -564,7 +564,7 @@ def test_what_is_emitted_may_have_as_long_a_name_as_files_may(workshop: Workshop
     assert set(workshop.states().values()) == {"current"}
 
 
-@pytest.mark.parametrize(("layout", "said"), [("", "The key 'layout' is missing"), ("layout: tidy, ", "tidy")])
+@pytest.mark.parametrize(("layout", "said"), [("", "the key 'layout' is missing"), ("layout: tidy, ", "tidy")])
 def test_an_output_of_no_known_layout_is_told_with_its_place_and_the_rest_is_read_on(
     workshop: Workshop, layout: str, said: str
 ) -> None:
