@@ -60,12 +60,10 @@ class Document:
 
     @property
     def sha256(self) -> str:
-        """In hex."""
         return digest_of(self.data)
 
     @property
     def size(self) -> int:
-        """In bytes."""
         return len(self.data)
 
 
@@ -282,7 +280,6 @@ def _packed(artifact: Artifact | Compressed) -> Artifact:
 
 
 def _described(layer: Artifact | Compressed) -> dict[str, Any]:
-    """The descriptor of a layer."""
     packed, media_type = _packed(layer), MEDIA_TYPES[_packed(layer).role]
     annotations = {TITLE: packed.path}
     if isinstance(layer, Compressed):

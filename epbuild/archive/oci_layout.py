@@ -73,7 +73,6 @@ class ImageBlob(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Where it is in an image layout."""
         return blob_path(self.sha256)
 
     def __str__(self) -> str:
@@ -81,7 +80,6 @@ class ImageBlob(NamedTuple):
 
 
 def blob_path(sha256: str) -> str:
-    """Where the blob of that digest is in an image layout."""
     return f"blobs/sha256/{sha256}"
 
 
@@ -94,7 +92,6 @@ def blob_of(descriptor: Mapping[str, Any]) -> ImageBlob:
 
 
 def descriptor(media_type: str, sha256: str, size: int) -> dict[str, Any]:
-    """The descriptor of a blob."""
     return {"mediaType": media_type, "digest": f"sha256:{sha256}", "size": size}
 
 

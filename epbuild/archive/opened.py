@@ -111,7 +111,6 @@ def _unpacker(path: Path) -> _Unpack | None:
 
 
 def _packed_bytes(path: Path) -> int:
-    """How many bytes there are to unpack."""
     if path.is_file():
         return path.stat().st_size
     blobs = path / "blobs" / "sha256"

@@ -158,7 +158,6 @@ def _sum(header: bytes) -> int:
 
 
 def _exactly(source: _Readable, size: int) -> bytes:
-    """The next `size` bytes, or fewer at the end."""
     pieces, left = [], size
     while left and (piece := source.read(left)):
         pieces.append(piece)
@@ -273,7 +272,6 @@ class _Forward:
             yield piece
 
     def rest(self) -> Iterator[bytes]:
-        """All that is left."""
         while piece := self._stream.read(_PIECE_BYTES):
             yield piece
 

@@ -213,8 +213,6 @@ def unpack(path: Path, members: Members) -> None:
 
 
 class _File(io.BufferedReader):
-    """A file that is read in pieces."""
-
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MOST_DIRECTORY_BYTES:
             raise zipfile.BadZipFile("It is larger than any")

@@ -55,12 +55,10 @@ class Compressed(NamedTuple):
 
 
 def is_compressed(artifact: Artifact) -> bool:
-    """Whether a file is compressed in an image that is."""
     return artifact.role not in _PLAIN
 
 
 def compressed(artifact: Artifact, sha256: str, size: int, file: Path | None = None) -> Compressed:
-    """An artifact, and the compressed file of that digest and size."""
     return Compressed(artifact, Artifact(f"{artifact.path}{SUFFIX}", artifact.role, size, sha256, file))
 
 

@@ -27,7 +27,6 @@ class Checksums:
         self._drafts = drafts
 
     def of(self, digest: str) -> str | None:
-        """The checksum of that blob in hex, if it is known."""
         try:
             text = self._place(digest).read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError):
@@ -44,7 +43,6 @@ class Checksums:
             draft.publish(self._place(digest), durable=False)
 
     def forget(self, digest: str) -> None:
-        """Let the checksum go, as its blob does."""
         with suppress(OSError):
             discard(self._place(digest))
 

@@ -64,7 +64,6 @@ class Collected:
 
     @property
     def left(self) -> int:
-        """The bytes that are left."""
         return sum(entry.size for entry in (*self.needed, *self.recent))
 
 

@@ -109,7 +109,6 @@ def remake(group: SessionGroup, execution: Execution) -> dict[str, Path]:
 
 
 def _artifacts(models: Sequence[CompiledModel]) -> tuple[str, ...]:
-    """The names of all files that compiled models consist of."""
     return tuple(dict.fromkeys(name for model in models for name in (model.file, *model.binaries, *model.data)))
 
 
@@ -159,7 +158,6 @@ class _Staged:
 
 
 def _staged(group: SessionGroup) -> Iterator[_Staged]:
-    """Every file that a session group reads as it is."""
     for member in group.members if group.weights_file is None else ():
         if not member.inputs:
             yield _Staged(member.graph, member.source)
@@ -231,7 +229,6 @@ def _share_initializers(group: SessionGroup, staging: Path) -> WeightBytes | Non
 
 
 def _unstage(group: SessionGroup, execution: Execution) -> None:
-    """Remove the links to the inputs again."""
     for file in _staged(group):
         with execution.relinking([file.path]):
             (execution.staging / file.name).unlink(missing_ok=True)

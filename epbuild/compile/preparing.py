@@ -163,7 +163,6 @@ def _program(preparation: Preparation, execution: Execution) -> str:
 
 
 def _error(preparation: Preparation, ending: Ending, log: str) -> EpbuildError | None:
-    """The error that an ending amounts to; None when it succeeded."""
     found = diagnose(ending)
     if found is None:
         return None

@@ -39,11 +39,9 @@ class Ledger:
         return self._tally.seconds_left()
 
     def begin(self, action: str) -> None:
-        """An action begins."""
         self._tally.begin(action)
 
     def end(self, event: StepFinished) -> None:
-        """A step has ended."""
         with self._ending:
             self.outcomes[event.step] = event.outcome
             self._progress.report(replace(event, progress=self._tally.end(event.step, compiled=event.outcome == "built")))

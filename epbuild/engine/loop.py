@@ -33,7 +33,6 @@ class Idle:
         self._ended = ended
 
     def add(self, action: str) -> None:
-        """The action gives up its place."""
         self._actions.add(action)
         if self._ended is not None:
             self._ended.put(None)

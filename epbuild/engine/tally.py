@@ -58,7 +58,6 @@ class Tally:
             return self._left()
 
     def begin(self, action: str) -> None:
-        """An action begins."""
         with self._lock:
             if self._open.get(action):
                 self._begun[action] = self._clock()

@@ -22,7 +22,6 @@ class StoredModel:
 
 
 def stored_models(made: Made) -> list[StoredModel]:
-    """The models that a session group made."""
     files = {name: StoredFile(name, blob["digest"], blob["size"]) for name, blob in made.result["artifacts"].items()}
     return [
         StoredModel(
@@ -66,7 +65,6 @@ def arrange(
 
 
 def _seen_from(folder: str, target: str) -> str:
-    """The path of `target` as seen from `folder`."""
     above, _, name = target.rpartition("/")
     return name if above == folder else posixpath.relpath(target, folder or ".")  # which takes its time
 

@@ -107,5 +107,4 @@ def _housed(variant: PackageVariant, left: _Files) -> PackageVariant:
 
 
 def _home(variant: PackageVariant) -> str:
-    """The folder of the model."""
     return posixpath.dirname(variant.model_path or "")

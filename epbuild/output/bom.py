@@ -107,12 +107,10 @@ def base_model(name: str, file: str, source: Mapping[str, Any], refers: tuple[st
 
 
 def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
-    """The name in the recipe of the model that a member is."""
     return str((source or {}).get("model", member))
 
 
 def _named_beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
-    """What a model names, as paths below the output's root."""
     return tuple(sorted({posixpath.normpath(posixpath.join(posixpath.dirname(file), name)) for name in names}))
 
 
@@ -194,7 +192,6 @@ def _emitted(model: BomModel, files: Mapping[str, Artifact], materials: Material
 
 
 def _other(artifact: Artifact) -> dict[str, Any]:
-    """A file of the output that is not a model."""
     return {
         "type": "file",
         "bom-ref": f"emitted:{artifact.path}",

@@ -76,7 +76,6 @@ class Written(Owned):
         self._remember(None)
 
     def problems(self, emission: Emission) -> list[Problem]:
-        """The warnings about the files that were kept."""
         return [
             Problem(
                 "EPB435",
@@ -130,7 +129,6 @@ class Written(Owned):
         return {name for name, digest in found.items() if name in taken_as_they_are or digest in expected[name]}
 
     def _digests_of(self, paths: Mapping[str, Path]) -> dict[str, str]:
-        """The digests of those that are regular files and can be read."""
         found: dict[str, str] = {}
         unread: dict[str, tuple[Path, StatKey]] = {}
         for name, path in paths.items():

@@ -53,7 +53,6 @@ class PartManifest:
 
     @property
     def file(self) -> JsonFile:
-        """The manifest as a file."""
         return JsonFile(
             {
                 "format": FORMAT,

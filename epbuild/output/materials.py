@@ -123,7 +123,6 @@ def option_files(built: Made) -> tuple[InputFile, ...]:
 
 
 def toolchain_of(item: Made) -> str:
-    """The name of the toolchain that it was made in."""
     if item.action.runs_in is None:
         raise TypeError(item.action.id)
     return item.action.runs_in.toolchain.name

@@ -88,7 +88,6 @@ def merge(part: Part, merging: Merging, staged: Path) -> list[str]:
 
 
 def read_merged(model: Path) -> MergedModel:
-    """What the manifest has of a merged model."""
     header = read_header(model)
     return MergedModel(
         nodes=tuple(node_document(node) for node in header.ep_context_nodes),

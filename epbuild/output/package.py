@@ -211,7 +211,6 @@ def _device(target: PlannedTarget) -> str | None:
 
 
 def _refers(contents: PartContents, model: ManifestModel) -> tuple[str, ...]:
-    """The files of the package that a model names, each once."""
     folder = posixpath.dirname(contents.path(model.file))
     named = [str(node["reference"]) for node in model.nodes if "reference" in node]
     data: Mapping[str, Any] = {item["member"]: item["data"] for made in contents.made for item in made.result["models"]}

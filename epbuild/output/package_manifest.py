@@ -57,7 +57,6 @@ class PackageVariant:
 
     @property
     def model_path(self) -> str | None:
-        """Where the model is in the package."""
         return resolve(self.folder, self.model_file) if self.model_file is not None else None
 
 

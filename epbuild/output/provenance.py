@@ -98,7 +98,6 @@ def is_statement_about(file: Path, name: str) -> bool:
 
 
 def _preparation(item: Made) -> dict[str, Any]:
-    """What a preparation did, in the words of the recipe."""
     asked = item.document["prepare"]
     known = {name: asked[name] for name in sorted(asked) if name != "option_files"}
     return {"step": item.action.id, "toolchain": toolchain_of(item), **known}

@@ -33,7 +33,6 @@ class Cleaned:
     """The other recipe, where all of it stays because it is the output of one as well."""
 
     def kept_as(self, why: Why) -> tuple[Path, ...]:
-        """The files that stayed for that reason."""
         return tuple(self.directory / name for name, reason in self.kept.items() if reason == why)
 
 

@@ -44,7 +44,6 @@ class Workbench:
         raise TypeError(source)
 
     def write(self, path: str, role: Role, data: bytes) -> Artifact:
-        """A file with that content."""
         file = self._place(path)
         file.write_bytes(data)
         return Artifact(path, role, len(data), digest_of(data), file)
@@ -70,7 +69,6 @@ class Workbench:
         return self._made(path, role)
 
     def _made(self, path: str, role: Role) -> Artifact:
-        """A file that is here already."""
         file = self.folder / path
         return Artifact(path, role, file.stat().st_size, file_digest(file), file)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -67,7 +68,7 @@ def base_recipe() -> Document:
             *(output(PLAIN, layout, pack) for layout in LAYOUTS for pack in PACKS),
             *(
                 output("told", layout, pack, base="base/${model}.onnx", **TOLD)
-                for layout, pack in zip(LAYOUTS * 2, PACKS, strict=True)
+                for layout, pack in zip(itertools.cycle(LAYOUTS), PACKS, strict=False)
             ),
         ],
     }

@@ -113,7 +113,6 @@ def address_space() -> dict[str, int]:
 
 
 def package_of(wanted: dict[str, Any]) -> Any:
-    """The Python package that ships a library."""
     import importlib
 
     try:

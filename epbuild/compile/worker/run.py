@@ -49,7 +49,6 @@ def run(command: list[str], channel: Any) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """The process, from the request to the exit status."""
     channel = COMPILE["Channel"]()
     COMPILE["follow_parent"]()
     with open(arguments[0], encoding="utf-8") as file:  # noqa: PTH123 - older interpreters, and no need of more

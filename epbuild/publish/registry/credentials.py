@@ -83,7 +83,6 @@ def credentials_for(host: str) -> Credentials | None:
 
 
 def _written_down(document: Mapping[str, Any], path: Path, host: str) -> Credentials | None:
-    """The credentials that stand in Docker's configuration itself."""
     entry = _entry(_section(document, "auths"), host)
     if not isinstance(entry, Mapping):
         return None

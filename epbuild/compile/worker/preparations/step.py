@@ -149,12 +149,10 @@ def check(model: Any) -> None:
 
 
 def is_external(request: dict[str, Any]) -> bool:
-    """Whether weights of the source lie outside of it."""
     return any(tensor.data_location == tensor.EXTERNAL for tensor in load_header(request).graph.initializer)
 
 
 def weight_bytes(model: Any) -> int:
-    """The bytes of a loaded model's weights."""
     return sum(
         len(tensor.raw_data) or 4 * (len(tensor.float_data) + len(tensor.int32_data)) for tensor in model.graph.initializer
     )
