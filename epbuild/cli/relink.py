@@ -58,12 +58,9 @@ def relink(
     if output is not None and output.suffix == ".onnx" and len(named) > 1:
         raise UsageError(f"-o must be a folder for {len(named)} models")
     made = change(named, packaging, binary, output)
-    for model in made.models:
-        print_line(f"wrote    {model}")
-    for path in made.binaries:
-        print_line(f"binary   {path}")
-    for path in made.removed:
-        print_line(f"removed  {path}")
+    for label, paths in (("wrote", made.models), ("binary", made.binaries), ("removed", made.removed)):
+        for path in paths:
+            print_line(f"{label:<9}{path}")
     for path in made.kept:
         print_line(f"kept     {path}: {', '.join(str(file) for file in made.unreadable)} cannot be read, and may refer to it")
     return 0

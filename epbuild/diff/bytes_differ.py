@@ -74,14 +74,6 @@ class FileDifference:
         return frozenset(item.meaning for item in self.found)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Bytes that differ and lie close together: from `start` on, `positions` relative to it."""
-
-    start: int
-    positions: NDArray[intp]
-
-
 def compare_bytes(name: str, old: Path, new: Path) -> FileDifference | None:
     """How two files, called `name`, differ; None where they do not. Takes constant memory. Raises OSError."""
     whole = Payload.whole(old), Payload.whole(new)
@@ -172,31 +164,31 @@ def _compare_part(old: FilePart, new: FilePart, before: BinaryIO, after: BinaryI
         if budget[0] <= 0:
             yield DifferingBytes("bytes", title, start + at + int(positions[0]), len(positions))
             continue
-        for run in _runs(at, positions):
+        for run in _runs(positions):
             budget[0] -= 1
-            for item in _told(run, old, new, before, after):
+            for item in _run_differences(at + run, old, new, before, after):
                 if title and None not in texts and item.meaning == "bytes":
                     yield replace(item, meaning="text", old=texts[0], new=texts[1])
                 else:
                     yield item
 
 
-def _runs(at: int, positions: NDArray[intp]) -> Iterator[_Run]:
-    """Where bytes differ in a piece that begins at `at`, by runs of at most 4096."""
+def _runs(positions: NDArray[intp]) -> list[NDArray[intp]]:
+    """Where bytes differ, by runs of at most 4096 that lie close together."""
     import numpy
 
     cuts = numpy.flatnonzero((numpy.diff(positions) > _NEAR) | (numpy.diff(positions // _LONGEST_RUN) > 0)) + 1
-    for found in numpy.split(positions, cuts):
-        if len(found):
-            yield _Run(at + int(found[0]), found - found[0])
+    return [run for run in numpy.split(positions, cuts) if len(run)]
 
 
-def _told(run: _Run, old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO) -> Iterator[DifferingBytes]:
+def _run_differences(
+    run: NDArray[intp], old: FilePart, new: FilePart, before: BinaryIO, after: BinaryIO
+) -> Iterator[DifferingBytes]:
     """What a run's bytes are: those of times of day, and all others together."""
-    around = max(0, run.start - _AROUND)
-    end = min(old.bytes.size, run.start + int(run.positions[-1]) + 1 + _AROUND)
+    around = max(0, int(run[0]) - _AROUND)
+    end = min(old.bytes.size, int(run[-1]) + 1 + _AROUND)
     left, right = (_read_part(part.bytes, file, around, end) for part, file in ((old, before), (new, after)))
-    rest = run.positions + (run.start - around)
+    rest = run - around
     for stamp in _stamps(left, right):
         inside = (stamp.start() <= rest) & (rest < stamp.end())
         if inside.any():

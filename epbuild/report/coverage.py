@@ -51,10 +51,6 @@ class CoverageList:
         """The table, where there are several models; it gives no reasons for the steps that were `shown`."""
         return [*coverage_lines(self.rows, shown), ""] if len(self.rows) > 1 else []
 
-    def table(self, shown: frozenset[str]) -> Table:
-        """The same for a page, of however many models."""
-        return coverage_table(self.rows, shown)
-
 
 def print_coverage(rows: Sequence[ModelCovered]) -> None:
     for line in coverage_lines(rows):

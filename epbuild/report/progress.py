@@ -103,7 +103,11 @@ class _BuildLines(Listener):
         self._drop(name)
         for line in end_lines(event):
             self._print(line)
-        print_end_problems(event)
+        match event:
+            case StepFailed(problems=problems, allowed=allowed):
+                print_problems(problems, "warning" if allowed else "error")
+            case StepCompared(problems=problems):
+                print_problems(problems)
 
     def _begin(self, progress: Completion, noun: str, text: str) -> None:
         """So many of something are to do."""
@@ -293,14 +297,6 @@ def _comparison_lines(event: StepCompared) -> Iterator[str]:
     from epbuild.report.rebuilt import comparison_lines
 
     yield from comparison_lines(event)
-
-
-def print_end_problems(event: Event) -> None:
-    match event:
-        case StepFailed(problems=problems, allowed=allowed):
-            print_problems(problems, "warning" if allowed else "error")
-        case StepCompared(problems=problems):
-            print_problems(problems)
 
 
 def comparison_summary(event: ComparisonFinished) -> str:

@@ -6,7 +6,7 @@ GITHUB_STEP_SUMMARY names is appended to, and takes 1 MiB for each step of a job
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +16,7 @@ from epbuild.engine.events import Event, RunFinished, RunStarted, StepFailed, St
 from epbuild.publish.events import OutputCompared
 from epbuild.report.amounts import amount, limited
 from epbuild.report.changes import Sizes
-from epbuild.report.coverage import CoverageList
+from epbuild.report.coverage import CoverageList, coverage_table
 from epbuild.report.failures import FailureList
 from epbuild.report.listener import Listener
 from epbuild.report.problems import print_problems
@@ -31,12 +31,17 @@ _MOST_STEPS = 20
 
 
 class WithStepSummary(Listener):
-    """A listener that hands every event to another one, and in the end appends tables to the summary of the workflow's step."""
+    """A listener that passes every event on, and in the end appends sentences and tables to the summary of the workflow's step."""
 
     def __init__(self, listener: Listener, path: Path) -> None:
         self._listener = listener
         self._path = path
-        self._summary = StepSummary()
+        self._recipe = ""
+        self._steps: list[tuple[str, ...]] = []
+        self._outputs: dict[str, Sizes] = {}
+        self._warnings: list[Problem] = []
+        self._failures = FailureList()
+        self._coverage = CoverageList()
 
     def __enter__(self) -> Self:
         self._listener.__enter__()
@@ -46,39 +51,11 @@ class WithStepSummary(Listener):
         self._listener.__exit__(*ended)
         for error in ended:
             if isinstance(error, EpbuildError):
-                self._append(self._summary.ended_by(error))
+                self._append("### epbuild run", _problem_table("Errors", error.problems), *self._tables())
 
     def report(self, event: Event, /) -> None:
-        self._listener.report(event)
-        self._summary.report(event)
-        if isinstance(event, RunFinished):
-            self._append(self._summary.of(event))
-
-    def _append(self, parts: Iterator[str | Table]) -> None:
-        try:
-            room = _MOST_BYTES - (self._path.stat().st_size if self._path.exists() else 0)
-            text = _fitting(list(parts), room)
-            with self._path.open("a", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-        except OSError as error:
-            message = f"the summary of this step could not be written to {self._path}: {error.strerror or error}"
-            print_problems([Problem("EPB442", message, None, "The build is not concerned.")], "warning")
-
-
-class StepSummary:
-    """Takes the events of a build, and then has what to write of it: sentences, and tables."""
-
-    def __init__(self) -> None:
-        self._recipe = ""
-        self._steps: list[tuple[str, ...]] = []
-        self._outputs: dict[str, Sizes] = {}
-        self._warnings: list[Problem] = []
-        self._failures = FailureList()
-        self._coverage = CoverageList()
-
-    def report(self, event: Event, /) -> None:
-        self._failures.report(event)
-        self._coverage.report(event)
+        for listener in (self._listener, self._failures, self._coverage):
+            listener.report(event)
         match event:
             case RunStarted(recipe=recipe):
                 self._recipe = recipe
@@ -95,19 +72,18 @@ class StepSummary:
                 self._outputs[directory] = Sizes(directory, size, None)
             case Warned(problem):
                 self._warnings.append(problem)
+            case RunFinished():
+                self._append(f"### epbuild run: {code(self._recipe)}", f"{summary(event)}.", *self._tables())
 
-    def of(self, event: RunFinished) -> Iterator[str | Table]:
-        """A build that came to its end."""
-        yield f"### epbuild run: {code(self._recipe)}"
-        yield f"{summary(event)}."
-        yield from self._tables()
-
-    def ended_by(self, error: EpbuildError) -> Iterator[str | Table]:
-        """A build that an error kept from beginning, or from going on."""
-        yield "### epbuild run"
-        rows = tuple((code(str(problem.where or "")), _problem_cell(problem)) for problem in error.problems)
-        yield Table("Errors", ("where", "what"), rows)
-        yield from self._tables()
+    def _append(self, *parts: str | Table) -> None:
+        try:
+            room = _MOST_BYTES - (self._path.stat().st_size if self._path.exists() else 0)
+            text = _fitting(parts, room)
+            with self._path.open("a", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except OSError as error:
+            message = f"the summary of this step could not be written to {self._path}: {error.strerror or error}"
+            print_problems([Problem("EPB442", message, None, "The build is not concerned.")], "warning")
 
     def _tables(self) -> Iterator[Table]:
         failures = self._failures.failures()
@@ -118,9 +94,8 @@ class StepSummary:
                 if one.allowed is allowed
             )
             yield Table(title, ("reason", "steps"), tuple(rows))
-        yield self._coverage.table(self._failures.steps)
-        warnings = ((code(str(problem.where or "")), _problem_cell(problem)) for problem in self._warnings)
-        yield Table("Warnings", ("where", "what"), tuple(warnings))
+        yield coverage_table(self._coverage.rows, self._failures.steps)
+        yield _problem_table("Warnings", self._warnings)
         sizes = ((code(found.name), *found.in_words) for found in self._outputs.values())
         yield Table("Sizes", ("output", ">before", ">after", ">change", ">"), tuple(sizes))
         yield Table("Steps", ("step", "", ">time", ">size", ""), tuple(self._steps))
@@ -130,11 +105,12 @@ class StepSummary:
         self._steps.append((code(step), outcome, took, "" if size is None else amount(size), code(note) if note else ""))
 
 
-def _problem_cell(problem: Problem) -> str:
-    return code(f"{problem.text} [{problem.code}]", _LONGEST_REASON)
+def _problem_table(title: str, problems: Iterable[Problem]) -> Table:
+    cells = ((code(str(one.where or "")), code(f"{one.text} [{one.code}]", _LONGEST_REASON)) for one in problems)
+    return Table(title, ("where", "what"), tuple(cells))
 
 
-def _fitting(parts: list[str | Table], room: int) -> str:
+def _fitting(parts: Sequence[str | Table], room: int) -> str:
     """The parts as Markdown, tables with as many rows as there is room for; nothing where there is none."""
     for most in _MOST_ROWS:
         shown = [written(part, most) if isinstance(part, Table) else part for part in parts if isinstance(part, str) or part.rows]

@@ -17,7 +17,7 @@ from epbuild.verify.findings import Finding, Outcome, sentence
 from epbuild.verify.live.comparison import CompareModels, OutputComparison
 from epbuild.verify.live.session import CannotLoad, LoadOptions, session_for
 from epbuild.verify.live.source import Sources
-from epbuild.verify.live.worker import Attempt, Load, LoadFailure, Session, run_models
+from epbuild.verify.live.worker import Attempt, Load, Session, run_models
 
 _VIRTUAL = ".virtual"
 # What ONNX Runtime answers, as OrtCompiledModelCompatibility has it.
@@ -154,22 +154,16 @@ def _load_findings(attempt: Attempt, shown: Mapping[str, str], session: Session,
     on = f" on {attempt.devices}" if attempt.devices else ""
     without = f"; without {', '.join(session.lacking)}, as the file is not in the artifact" if session.lacking else ""
     for name, subject in shown.items():
-        if failure is not None and failure.model in (None, name):
-            yield _failed_load(failure, subject, hint)
+        is_its = failure is not None and (failure.model in (None, name) or (failure.cannot_load and name not in seconds))
+        if failure is not None and is_its and failure.cannot_load:
+            yield Finding("load", subject, "skipped", sentence(failure.message))
+        elif failure is not None and is_its:
+            yield Finding("load", subject, "failed", sentence(failure.message), failure.code, hint)
         elif name in seconds:
             yield Finding("load", subject, "passed", f"Opened in {seconds[name]:.2f} s{on}, with {_versions(session)}{without}.")
-        elif failure is not None and failure.cannot_load:
-            yield _failed_load(failure, subject, hint)
         else:
-            yield Finding(
-                "load", subject, "skipped", "It was not loaded: the sessions are opened in order, and one before it failed."
-            )
-
-
-def _failed_load(failure: LoadFailure, subject: str, hint: str | None) -> Finding:
-    if failure.cannot_load:
-        return Finding("load", subject, "skipped", sentence(failure.message))
-    return Finding("load", subject, "failed", sentence(failure.message), failure.code, hint)
+            message = "It was not loaded: the sessions are opened in order, and one before it failed."
+            yield Finding("load", subject, "skipped", message)
 
 
 def _versions(session: Session) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from epbuild.cache.location import toolchain_directory
-from epbuild.catalog.catalog import entries_for, find_session_key, known_eps
+from epbuild.catalog.catalog import BUILT_IN, entries_for, find_session_key, known_eps
 from epbuild.core.errors import Position
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.target import PlannedEp
@@ -17,7 +17,7 @@ from epbuild.recipe.model import DeviceChoice
 from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.live.eps import planned_ep, real_device, with_files
 from epbuild.verify.live.source import Sources
-from epbuild.verify.live.toolchain import Wanted, entries_of, toolchain_at, toolchain_of
+from epbuild.verify.live.toolchain import Wanted, toolchain_at, toolchain_of
 from epbuild.verify.live.worker import Session
 
 DeviceType = Literal["cpu", "gpu", "npu"]
@@ -62,7 +62,7 @@ def session_for(artifact: ArtifactFolder, given: LoadOptions, sources: Sources, 
         entries = tuple(by_name[ep] for ep in asked)
     elif document is not None:
         toolchain = document["toolchain"]
-        entries = tuple(planned[ep].entry if ep in planned else entries_of([ep], toolchain["distributions"])[0] for ep in asked)
+        entries = tuple(planned[ep].entry if ep in planned else BUILT_IN.entry(ep, toolchain["distributions"]) for ep in asked)
         needed_entries = [entry for entry in entries if entry.ep not in planned or planned[entry.ep].library is None]
         environment = toolchain_of(toolchain, Wanted(needed_entries, packages), artifact.folder / "manifest.json", home, report)
     else:

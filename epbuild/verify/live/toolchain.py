@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from epbuild.catalog.catalog import BUILT_IN
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.errors import Position, Problem, ToolchainError
 from epbuild.recipe.model import ToolchainSpec
@@ -92,11 +91,6 @@ def toolchain_at(
             with contextlib.suppress(ToolchainError):
                 return Wanted(entries, packages).prepared(toolchain, place.parent, home), entries
         raise
-
-
-def entries_of(eps: Iterable[str], distributions: Mapping[str, str]) -> tuple[EpEntry, ...]:
-    """The catalog's entry of each EP, in the packaging that the distributions bring; raises KeyError for an EP that it does not know."""
-    return tuple(BUILT_IN.entry(ep, distributions) for ep in eps)
 
 
 def _placed(problem: Problem, place: Path) -> Problem:
