@@ -13,34 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from epbuild.archive import zstd
+from epbuild.archive import oci_layout, zstd
 from epbuild.archive.artifact import MANIFEST, Artifact
 from epbuild.archive.members import Members
-from epbuild.archive.oci_layout import (
-    ARTIFACT_TYPE,
-    CONTENT_DIGEST,
-    CONTENT_SIZE,
-    EMPTY_TYPE,
-    FORMAT,
-    FORMAT_ANNOTATION,
-    INDEX,
-    INDEX_TYPE,
-    LAYOUT,
-    MALFORMED,
-    MANIFEST_TYPE,
-    MEDIA_TYPES,
-    MOST_BYTES,
-    REF_NAME,
-    TITLE,
-    VERSION,
-    ZSTD_TYPE,
-    ImageBlob,
-    blob_of,
-    blob_path,
-    descriptor,
-    read_document,
-    why_unreadable,
-)
+from epbuild.archive.oci_layout import ImageBlob, blob_of, blob_path, descriptor, read_document, why_unreadable
 from epbuild.archive.refusal import damaged, nothing, quoted
 from epbuild.archive.zstd import Compressed
 from epbuild.core.canonical import canonical_json
@@ -92,7 +68,7 @@ def image(
     artifacts: Sequence[Artifact | Compressed],
     annotations: Mapping[str, str],
     *,
-    artifact_type: str = ARTIFACT_TYPE,
+    artifact_type: str = oci_layout.ARTIFACT_TYPE,
     tag: str = DEFAULT_TAG,
 ) -> Image:
     """The image of an output's files, in whatever order they come; `annotations` are the manifest's.
@@ -107,19 +83,24 @@ def image(
     manifest = _generated(
         {
             "schemaVersion": 2,
-            "mediaType": MANIFEST_TYPE,
+            "mediaType": oci_layout.MANIFEST_TYPE,
             "artifactType": artifact_type,
-            "config": descriptor(EMPTY_TYPE, config.sha256, config.size),
+            "config": descriptor(oci_layout.EMPTY_TYPE, config.sha256, config.size),
             "layers": [_described(artifact) for artifact in files],
             **({"annotations": dict(annotations)} if annotations else {}),
         }
     )
     named = {
-        **descriptor(MANIFEST_TYPE, manifest.sha256, manifest.size),
+        **descriptor(oci_layout.MANIFEST_TYPE, manifest.sha256, manifest.size),
         "artifactType": artifact_type,
-        "annotations": {REF_NAME: tag},
+        "annotations": {oci_layout.REF_NAME: tag},
     }
-    index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [named], "annotations": {FORMAT_ANNOTATION: FORMAT}}
+    index = {
+        "schemaVersion": 2,
+        "mediaType": oci_layout.INDEX_TYPE,
+        "manifests": [named],
+        "annotations": {oci_layout.FORMAT_ANNOTATION: oci_layout.FORMAT},
+    }
     packed = [_packed(artifact) for artifact in reversed(files)]
     blobs = {artifact.sha256: replace(artifact, path=blob_path(artifact.sha256)) for artifact in packed}
     blobs.pop(config.sha256, None)  # a file of the user's may hold just that
@@ -127,8 +108,8 @@ def image(
         blobs=tuple(sorted(blobs.values(), key=lambda artifact: artifact.path)),
         config=config,
         manifest=manifest,
-        index=_generated(index, INDEX),
-        layout=_generated({"imageLayoutVersion": VERSION}, LAYOUT),
+        index=_generated(index, oci_layout.INDEX),
+        layout=_generated({"imageLayoutVersion": oci_layout.VERSION}, oci_layout.LAYOUT),
     )
 
 
@@ -170,19 +151,19 @@ def unpack(folder: Path, members: Members) -> None:
 
 
 def _manifest(folder: Path, title: str) -> Mapping[str, Any]:
-    with _parsing(title, f"its {LAYOUT}"):
-        if _document(folder, LAYOUT, title)["imageLayoutVersion"] != VERSION:
+    with _parsing(title, f"its {oci_layout.LAYOUT}"):
+        if _document(folder, oci_layout.LAYOUT, title)["imageLayoutVersion"] != oci_layout.VERSION:
             raise ValueError("it is of another version")
-    with _parsing(title, f"its {INDEX}"):
-        images = list(_document(folder, INDEX, title)["manifests"])
+    with _parsing(title, f"its {oci_layout.INDEX}"):
+        images = list(_document(folder, oci_layout.INDEX, title)["manifests"])
     if len(images) != 1:
         hint = "copy the one that is meant into a layout of its own, and name that"
         raise nothing(title, f"is an image layout of {len(images)} images: {hint}")
-    with _parsing(title, f"its {INDEX}"):
-        if images[0]["mediaType"] != MANIFEST_TYPE:
+    with _parsing(title, f"its {oci_layout.INDEX}"):
+        if images[0]["mediaType"] != oci_layout.MANIFEST_TYPE:
             raise nothing(title, "is an image layout of something else than one image of files")
         blob = blob_of(images[0])
-    if blob.size > MOST_BYTES:
+    if blob.size > oci_layout.MOST_BYTES:
         raise damaged(title, f"{blob} is larger than any manifest")
     data = b"".join(_pieces(_file(folder, blob.path, title), blob, title, set()))
     with _parsing(title, "its manifest"):
@@ -195,19 +176,19 @@ def _parsing(title: str, what: str) -> Iterator[None]:
     """Make one sentence of whatever a document of another form raises."""
     try:
         yield
-    except MALFORMED as error:
+    except oci_layout.MALFORMED as error:
         raise damaged(title, f"{what} is not as the OCI image specification has it") from error
 
 
 def _layer(descriptor: Mapping[str, Any]) -> _Layer:
     """Raises what a descriptor of another form does."""
     annotations = descriptor.get("annotations") or {}
-    name, blob = annotations.get(TITLE), blob_of(descriptor)
+    name, blob = annotations.get(oci_layout.TITLE), blob_of(descriptor)
     if not isinstance(name, str | None):
         raise TypeError("a title is no text")
-    if name is None or CONTENT_DIGEST not in annotations or not descriptor["mediaType"].endswith(ZSTD_TYPE):
+    if name is None or oci_layout.CONTENT_DIGEST not in annotations or not descriptor["mediaType"].endswith(oci_layout.ZSTD_TYPE):
         return _Layer(blob, name)
-    artifact = blob_of({"digest": annotations[CONTENT_DIGEST], "size": int(annotations[CONTENT_SIZE])})
+    artifact = blob_of({"digest": annotations[oci_layout.CONTENT_DIGEST], "size": int(annotations[oci_layout.CONTENT_SIZE])})
     return _Layer(blob, name.removesuffix(zstd.SUFFIX), artifact)
 
 
@@ -280,11 +261,14 @@ def _packed(artifact: Artifact | Compressed) -> Artifact:
 
 
 def _described(layer: Artifact | Compressed) -> dict[str, Any]:
-    packed, media_type = _packed(layer), MEDIA_TYPES[_packed(layer).role]
-    annotations = {TITLE: packed.path}
+    packed, media_type = _packed(layer), oci_layout.MEDIA_TYPES[_packed(layer).role]
+    annotations = {oci_layout.TITLE: packed.path}
     if isinstance(layer, Compressed):
-        media_type += ZSTD_TYPE
-        annotations |= {CONTENT_DIGEST: f"sha256:{layer.artifact.sha256}", CONTENT_SIZE: str(layer.artifact.size)}
+        media_type += oci_layout.ZSTD_TYPE
+        annotations |= {
+            oci_layout.CONTENT_DIGEST: f"sha256:{layer.artifact.sha256}",
+            oci_layout.CONTENT_SIZE: str(layer.artifact.size),
+        }
     return {**descriptor(media_type, packed.sha256, packed.size), "annotations": annotations}
 
 

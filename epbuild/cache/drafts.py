@@ -94,7 +94,7 @@ class Drafts:
             status = path.lstat()  # of a link itself: moving that would leave its file behind
             alone = status.st_nlink == 1 and os.path.samestat(status, os.fstat(file.fileno()))
             # Locked and young before it is here, where what is neither is taken for rubbish.
-            if alone and _lock(file, wait=False):
+            if alone and _lock(file, wait=False) is not False:
                 os.utime(file.fileno())
                 self._directory.mkdir(parents=True, exist_ok=True)
                 here = self._name()
@@ -163,16 +163,16 @@ def touch(place: Path) -> bool:
     return True
 
 
-def _lock(file: io.BufferedRandom, *, wait: bool = True) -> bool:
-    """Lock a draft; False where another holds a lock on it and is not to be waited for."""
+def _lock(file: io.BufferedRandom | io.BufferedReader, *, shared: bool = False, wait: bool = True) -> bool | None:
+    """Lock a draft: False where another holds a lock on it and is not to be waited for, None where there are no locks."""
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except (ImportError, OSError):  # Windows has no such locks, nor have some network file systems
-        pass
+        return None
     return True
 
 
@@ -180,16 +180,10 @@ def _remove_if_abandoned(path: Path) -> None:
     """Remove a draft that nobody holds, or, where that cannot be known, that no process has written to for a day."""
     with path.open("rb") as file:
         abandoned = os.fstat(file.fileno()).st_mtime < time.time() - _ABANDONED_AFTER_SECONDS
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        locked = _lock(file, shared=True, wait=False)
+        if locked is False:
             return
-        except (ImportError, OSError):
-            pass
-        else:
-            abandoned |= path.suffix == _SUFFIX
+        abandoned |= locked is True and path.suffix == _SUFFIX
         if os.name == "nt":  # which removes no open file
             file.close()
         if abandoned:

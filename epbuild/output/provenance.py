@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +27,6 @@ _MEMBER = ("read", "inputs", "free_dimensions", "denoted_dimensions", "compile")
 _GROUP = ("share_weights", "share_initializers", "session_options", "environment")
 
 
-@dataclass(frozen=True, order=True)
-class Subject:
-    """A file that was made: its POSIX path below the output's root, and its SHA-256 in hexadecimal."""
-
-    name: str
-    sha256: str
-
-
 def statement_of(emission: Emission, materials: Materials, key: str, artifacts: Iterable[Artifact]) -> JsonFile:
     """The statement about `artifacts`, which the emission with that `key` made."""
     output = {
@@ -43,20 +34,21 @@ def statement_of(emission: Emission, materials: Materials, key: str, artifacts: 
         **({"pack": emission.pack} if emission.pack is not None else {}),
         **({"push": str(emission.push)} if emission.push is not None else {}),
     }
-    return statement(materials, (Subject(item.path, item.sha256) for item in artifacts), invocation=key, output=output)
+    return statement(materials, artifacts, invocation=key, output=output)
 
 
 def statement(
-    materials: Materials, subjects: Iterable[Subject], *, invocation: str, output: Mapping[str, Any] | None = None
+    materials: Materials, artifacts: Iterable[Artifact], *, invocation: str, output: Mapping[str, Any] | None = None
 ) -> JsonFile:
-    """The statement, which is the same for equal values in any order.
+    """The statement about files that were made, which is the same for equal values in any order.
 
     `invocation` is the key of the emission, `output` what the recipe has of the output, such as its layout, as plain data. The format
     wants one subject at least.
     """
+    subjects = sorted({(artifact.path, artifact.sha256) for artifact in artifacts})
     document = {
         "_type": STATEMENT_TYPE,
-        "subject": [{"name": subject.name, "digest": {"sha256": subject.sha256}} for subject in sorted(set(subjects))],
+        "subject": [{"name": name, "digest": {"sha256": sha256}} for name, sha256 in subjects],
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             "buildDefinition": {
