@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from epbuild.catalog.rows import read_row
@@ -97,6 +98,7 @@ def read_options(table: Mapping[str, Any], origin: str) -> dict[str, Option]:
     return {name: read_row(Option, row, origin, name=name) for name, row in table.items()}
 
 
+@cache
 def _release(version: str) -> tuple[int, ...]:
     match = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -52,6 +52,8 @@ def is_file(path: Path) -> bool:
 
 def is_anchored(path: str) -> bool:
     """Whether some platform takes a path for an absolute one, or for one of another drive."""
+    if path[:1] not in ("/", "\\") and path[1:2] != ":":
+        return False
     windows = PureWindowsPath(path)  # whose rules also see every absolute POSIX path, and drive-relative paths
     return bool(windows.drive or windows.root)
 

@@ -32,7 +32,13 @@ class TargetPlanner:
     catalog: Catalog
     base: Path
     problems: list[Problem]
-    _digests: dict[int, str] = field(default_factory=dict)
+    _known_eps: tuple[str, ...] = ()
+    _packagings: dict[tuple[str, int], tuple[EpEntry, str, _Release | None]] = field(default_factory=dict)
+    _rules: dict[tuple[int, bool, _Release | None], _Rules] = field(default_factory=dict)
+    """What is found out for one target, and is the same for the next: a recipe may have ten thousand."""
+
+    def __post_init__(self) -> None:
+        self._known_eps = self.catalog.known_eps()
 
     def plan(self, target: Target, toolchain: ToolchainSpec | None) -> PlannedTarget | None:
         """`target` as ONNX Runtime takes it; None when one of its EPs is not known.
@@ -44,18 +50,15 @@ class TargetPlanner:
         eps = tuple(ep for ep, _ in filter(None, planned))
         runtime = _runtime_of(eps, toolchain)
         strict = not target.allow_unknown_session_keys
-        session = _Checked("session key", strict, "allow_unknown_session_keys", self.problems, runtime)
-        session.check(
-            target.session_options,
-            find_session_key,
-            lambda option, value: normalize(option, value, booleans=("0", "1"), names={}, strict=strict),
-        )
+        session = _Checked(self._session_rules(strict, runtime), self.problems)
+        session.check(target.session_options)
         files, staged = self._files(target.session_options, session, "session")
         if len(eps) == len({choice.ep.name for choice in target.eps}) and target.whole:
             self.problems += compile_problems(target, eps)
         plugin = next((ep.entry.ep for ep in eps if ep.entry.kind == "plugin"), None)
-        if runtime is not None and runtime.is_before(COMPILER_SINCE) and plugin is not None and toolchain is not None:
-            message = f"{runtime} loads no plugin EPs, as {plugin} is one"
+        old_runtime = str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None
+        if old_runtime is not None and plugin is not None and toolchain is not None:
+            message = f"{old_runtime} loads no plugin EPs, as {plugin} is one"
             self.problems.append(Problem("EPB251", message, toolchain.where, f"Pin onnxruntime {COMPILER_SINCE} or later."))
         if len(eps) < len(planned) or toolchain is None or not target.whole:
             return None
@@ -70,12 +73,12 @@ class TargetPlanner:
             unchecked=(*session.unchecked, *(name for _, unchecked in filter(None, planned) for name in unchecked)),
             reproducible=target.reproducible,
             where=target.where,
-            old_runtime=str(runtime) if runtime is not None and runtime.is_before(COMPILER_SINCE) else None,
+            old_runtime=old_runtime,
         )
 
     def _ep(self, choice: EpChoice, target: Target, toolchain: ToolchainSpec | None) -> tuple[PlannedEp, list[str]] | None:
         """An EP, and the options that went unchecked."""
-        name, known = choice.ep.name, self.catalog.known_eps()
+        name, known = choice.ep.name, self._known_eps
         if not name:  # what was written is not a text, and has been reported
             return None
         if name not in known:
@@ -84,18 +87,11 @@ class TargetPlanner:
             return None
         if toolchain is None and len(self.catalog.entries_for(name)) > 1:
             return None  # its toolchain decides which of its packagings it is
-        requirements = toolchain.requirements if toolchain is not None else ()
-        found = self.catalog.entry(name, (requirement.distribution for requirement in requirements))
+        found, digest, release = self._packaging(name, toolchain)
         strict = not target.allow_unknown_options
-
-        def canonical(option: Option, value: object) -> str:
-            names = found.names.get(option.name, {})
-            return normalize(option, value, booleans=found.booleans, names=names, strict=strict)
-
         # A library of the user's own is of whatever version it is.
-        release = _pinned(toolchain, found.distributions) if choice.library is None and toolchain is not None else None
-        checked = _Checked("option", strict, "allow_unknown_options", self.problems, release)
-        checked.check(choice.provider_options, lambda option: find_option(found, option), canonical)
+        checked = _Checked(self._option_rules(found, strict, release if choice.library is None else None), self.problems)
+        checked.check(choice.provider_options)
         # Refusals of values that are wrong themselves, or not known, would be noise.
         for options, reason in refusals(found, checked.values) if strict and target.whole and not checked.failed else ():
             at = next(
@@ -107,7 +103,7 @@ class TargetPlanner:
         files, staged = self._files(choice.provider_options, checked, found.short)
         planned = PlannedEp(
             entry=found,
-            catalog=self._digest(found),
+            catalog=digest,
             device=choice.device,
             provider_options={**checked.values, **staged},
             files=files,
@@ -119,11 +115,38 @@ class TargetPlanner:
         )
         return planned, checked.unchecked
 
-    def _digest(self, found: EpEntry) -> str:
-        """The entry's digest; the catalog gives every target of an EP the same entry."""
-        if id(found) not in self._digests:
-            self._digests[id(found)] = self.catalog.digest(found)
-        return self._digests[id(found)]
+    def _packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, str, _Release | None]:
+        """The entry of an EP in a toolchain, with its digest and the release that the toolchain pins."""
+        key = (name, id(toolchain))
+        if key not in self._packagings:
+            requirements = toolchain.requirements if toolchain is not None else ()
+            found = self.catalog.entry(name, (requirement.distribution for requirement in requirements))
+            release = _pinned(toolchain, found.distributions) if toolchain is not None else None
+            self._packagings[key] = found, self.catalog.digest(found), release
+        return self._packagings[key]
+
+    def _option_rules(self, entry: EpEntry, strict: bool, release: _Release | None) -> _Rules:
+        key = (id(entry), strict, release)
+        if key not in self._rules:
+
+            def canonical(option: Option, value: object) -> str:
+                names = entry.names.get(option.name, {})
+                return normalize(option, value, booleans=entry.booleans, names=names, strict=strict)
+
+            escape = "allow_unknown_options"
+            self._rules[key] = _Rules("option", escape, strict, release, lambda name: find_option(entry, name), canonical)
+        return self._rules[key]
+
+    def _session_rules(self, strict: bool, release: _Release | None) -> _Rules:
+        key = (0, strict, release)
+        if key not in self._rules:
+
+            def canonical(option: Option, value: object) -> str:
+                return normalize(option, value, booleans=("0", "1"), names={}, strict=strict)
+
+            escape = "allow_unknown_session_keys"
+            self._rules[key] = _Rules("session key", escape, strict, release, find_session_key, canonical)
+        return self._rules[key]
 
     def _check_device(self, choice: EpChoice, found: EpEntry) -> None:
         if choice.device.virtual and not found.virtual_devices:
@@ -221,53 +244,67 @@ def _runtime_of(eps: Sequence[PlannedEp], toolchain: ToolchainSpec | None) -> _R
 
 
 @dataclass
-class _Checked:
-    """Settings of one kind, checked and in their canonical spelling.
+class _Rules:
+    """The rules for settings of one kind.
 
     `release` is the one that will read them, where the toolchain pins one. Without `strict`, what the catalog does not know, or not for
     that release, is let through: the one as it is written, the other in the spelling of the releases that know it.
     """
 
     kind: str
-    strict: bool
     escape: str
-    problems: list[Problem]
+    strict: bool
     release: _Release | None
+    find: Callable[[str], Option]
+    canonical: Callable[[Option, object], str]
+    _found: dict[tuple[str, type, object], tuple[Option, str, bool]] = field(default_factory=dict)
+
+    def apply(self, name: str, value: object) -> tuple[Option, str, bool]:
+        """The option that is set, its canonical value, and whether the release knows it. Raises UnknownName and BadValue."""
+        key = (name, type(value), value)
+        if key not in self._found:
+            option, release = self.find(name), self.release
+            known = release is None or option.known_in(release.version)
+            if self.strict and not known:
+                message = f"{release} does not know the {self.kind} '{option.name}', which is there {option.releases}"
+                hint = f"Pin a release that knows it, or set {self.escape} on the target to pass it on unchecked."
+                raise UnknownName(message, hint)
+            self._found[key] = option, self.canonical(option, value), known
+        return self._found[key]
+
+
+@dataclass
+class _Checked:
+    """Settings of one kind, checked and in their canonical spelling."""
+
+    rules: _Rules
+    problems: list[Problem]
     values: dict[str, str] = field(default_factory=dict)
     options: dict[str, Option] = field(default_factory=dict)
     failed: bool = False
     unchecked: list[str] = field(default_factory=list)
     silent: frozenset[str] = frozenset()
 
-    def check(
-        self, settings: Mapping[str, Setting], find: Callable[[str], Option], canonical: Callable[[Option, object], str]
-    ) -> None:
+    def check(self, settings: Mapping[str, Setting]) -> None:
         for name, setting in settings.items():
             try:
-                option = find(name)
-                if self.release is not None and not option.known_in(self.release.version):
-                    self._outdated(option, self.release)
-                self.values[name] = canonical(option, setting.value)
-                self.options[name] = option
-                if not option.changes_output:
-                    self.silent |= {name}
+                option, self.values[name], known = self.rules.apply(name, setting.value)
             except UnknownName as error:
                 self._unknown(name, setting, error)
             except BadValue as error:
-                self._problem("EPB212", f"{self.kind} '{name}': {error.message}", setting.where, error.hint)
-
-    def _outdated(self, option: Option, release: _Release) -> None:
-        if self.strict:
-            message = f"{release} does not know the {self.kind} '{option.name}', which is there {option.releases}"
-            hint = f"Pin a release that knows it, or set {self.escape} on the target to pass it on unchecked."
-            raise UnknownName(message, hint)
-        self.unchecked.append(option.name)
+                self._problem("EPB212", f"{self.rules.kind} '{name}': {error.message}", setting.where, error.hint)
+            else:
+                self.options[name] = option
+                if not known:
+                    self.unchecked.append(option.name)
+                if not option.changes_output:
+                    self.silent |= {name}
 
     def _unknown(self, name: str, setting: Setting, error: UnknownName) -> None:
         if error.reserved:
             self._problem("EPB213", error.message, setting.name_where, error.hint)
-        elif self.strict:
-            hint = error.hint or f"Set {self.escape} on the target to pass it on unchecked."
+        elif self.rules.strict:
+            hint = error.hint or f"Set {self.rules.escape} on the target to pass it on unchecked."
             self._problem("EPB211", error.message, setting.name_where, hint)
         else:
             self.values[name] = plain_text(setting.value)

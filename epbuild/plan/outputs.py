@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import Position, Problem
@@ -32,6 +34,17 @@ _RESERVED = {
 }
 _OF_A_PACKAGE = (MANIFEST, PROVENANCE, BOM, "shared_assets")
 """What lies in a package beside the folders of its groups."""
+
+
+def labels(outputs: Iterable[OutputSpec]) -> Iterator[str]:
+    """Name each output for the ids of its steps: the form that it has, with a number from the second of that form on."""
+    counts: dict[str, int] = {}
+    for output in outputs:
+        form: str = output.layout
+        if output.pack is not None:
+            form = f"{LAYOUT_FORMS[output.layout].prefix}{output.pack}"
+        counts[form] = number = counts.get(form, 0) + 1
+        yield form + (f"-{number}" if number > 1 else "")
 
 
 def output_path(output: OutputSpec, group: GroupSpec, target: PlannedTarget, problems: list[Problem]) -> str:
@@ -286,26 +299,31 @@ def _text(template: Setting, names: Mapping[str, Scalar], problems: list[Problem
 
 def _relative(template: Setting, names: Mapping[str, Scalar], problems: list[Problem]) -> str:
     """The template's text as a POSIX path that stays below its folder; an empty string when it does not."""
-    text, where = _text(template, names, problems), template.where
+    text = _text(template, names, problems)
     if not text:
         return ""
+    normal, problem = _normal(text)
+    problems += [replace(problem, where=template.where)] if problem is not None else []
+    return normal
+
+
+@lru_cache(maxsize=1024)  # what names no target is the same for each of them
+def _normal(text: str) -> tuple[str, Problem | None]:
+    """A text as a POSIX path that stays below its folder, or an empty one and why it does not."""
     path = text.replace("\\", "/")
     normal = posixpath.normpath(path)
     if is_anchored(path) or climbs(normal):
         message, hint = f"the output path '{text}' leaves the recipe's folder", "Write a path below the recipe."
-        problem = Problem("EPB221", message, where, hint)
-    elif normal == ".":
+        return "", Problem("EPB221", message, None, hint)
+    if normal == ".":
         message, hint = f"the output path '{text}' names the folder itself", "Name a folder or file below it."
-        problem = Problem("EPB221", message, where, hint)
-    elif (name := unportable(normal)) is not None:
-        problem = _unportable(name, where, "Write another name: what is built is meant to go everywhere.")
-    else:
-        return normal
-    problems.append(problem)
-    return ""
+        return "", Problem("EPB221", message, None, hint)
+    if (name := unportable(normal)) is not None:
+        return "", _unportable(name, None, "Write another name: what is built is meant to go everywhere.")
+    return normal, None
 
 
-def _unportable(name: str, where: Position, hint: str) -> Problem:
+def _unportable(name: str, where: Position | None, hint: str) -> Problem:
     return Problem("EPB229", f"Windows has no file and no folder called '{name}'", where, hint)
 
 

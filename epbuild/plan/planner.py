@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PureWindowsPath
 
@@ -14,7 +14,7 @@ from epbuild.plan.group_problems import prefix_problems, runtime_problems, shari
 from epbuild.plan.member import Member
 from epbuild.plan.merging import plan_merging
 from epbuild.plan.options import TargetPlanner, sharing_refusals
-from epbuild.plan.outputs import collisions, output_path, plan_part, plan_push, unfit_for_package
+from epbuild.plan.outputs import collisions, labels, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
 from epbuild.plan.selection import select_steps
@@ -25,7 +25,7 @@ from epbuild.plan.steps import Action, Emission, Genai, Merging, Part, Plan, Ses
 from epbuild.plan.target import PlannedTarget
 from epbuild.plan.verification import Verification, plan_verification, with_inputs
 from epbuild.recipe.forms import LAYOUT_FORMS
-from epbuild.recipe.model import CompileSettings, GroupMember, GroupSpec, InputShape, ModelSpec, OutputSpec, Recipe
+from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, InputShape, ModelSpec, Recipe
 
 
 def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
@@ -84,6 +84,10 @@ class _Work:
     """The parts of outputs that hold several, by the output's number and its path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
     """The last preparation of each model that has any."""
+    members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
+    """The members without their files, by those of the recipe and by what targets decide: a group may have ten thousand."""
+    checked: set[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
+    """The members whose sources have been checked, with the catalog entries of the EPs that they were checked for."""
     group_ops: dict[tuple[str, str], tuple[CustomOpLibraries, ...]] = field(default_factory=dict)
     """The custom operators of each group for each target."""
 
@@ -93,7 +97,7 @@ class _Work:
         return {**self.preparations, **self.groups, **self.verifications, **self.emissions}
 
     def __post_init__(self) -> None:
-        self.labels = list(_labels(self.recipe.outputs))
+        self.labels = list(labels(self.recipe.outputs))
         self.targets: dict[str, PlannedTarget] = {}
         planner = TargetPlanner(self._catalog(), self.recipe.directory, self.problems)
         for target in self.recipe.targets.values():
@@ -214,7 +218,8 @@ class _Work:
             part = plan_part(output, group, target, groups, mine, genai, self.problems)
             if not path or part is None:
                 continue
-            part = replace(part, verification=verification)
+            if verification is not None:
+                part = replace(part, verification=verification)
             if LAYOUT_FORMS[output.layout].gathers:
                 self.gathered.setdefault((index, path), []).append(part)
             else:
@@ -280,24 +285,11 @@ class _Work:
     def _add_session(
         self, ident: str, group: GroupSpec, target: PlannedTarget, members: Sequence[GroupMember], steps: tuple[str, ...]
     ) -> None:
-        models = self.recipe.models
         self.groups[ident] = SessionGroup(
             id=ident,
             group=group.name,
             target=target,
-            # The files are found once it is known which groups are wanted.
-            members=tuple(
-                Member(
-                    name=member.name,
-                    model=models[member.model.name],
-                    compile=_settled(member.compile, target),
-                    expect=member.expect,
-                    asked=_asked(models[member.model.name], member),
-                    where=member.model.where,
-                    prepared=self.prepared.get(member.model.name),
-                )
-                for member in members
-            ),
+            members=tuple(self._member(member, target.graph_optimization_level) for member in members),
             share=group.share_weights,
             reproducible=group.reproducible and target.reproducible,
             timeout=group.timeout,
@@ -307,6 +299,22 @@ class _Work:
             custom_ops=self.group_ops[group.name, target.name],
             may_fail=group.allow_failure or self.recipe.targets[target.name].allow_failure,
         )
+
+    def _member(self, member: GroupMember, level: GraphOptimization) -> Member:
+        """A member for a target that has this level where the recipe has none; its files are found once it is known which are wanted."""
+        key = (id(member), level)
+        if key not in self.members:
+            model = self.recipe.models[member.model.name]
+            self.members[key] = Member(
+                name=member.name,
+                model=model,
+                compile=replace(member.compile, graph_optimization_level=member.compile.graph_optimization_level or level),
+                expect=member.expect,
+                asked=_asked(model, member),
+                where=member.model.where,
+                prepared=self.prepared.get(model.name),
+            )
+        return self.members[key]
 
     def resolve(self, actions: set[str], locate: Locate) -> None:
         """Find the files of every model that an action needs; each model is read once, however many groups use it."""
@@ -331,11 +339,13 @@ class _Work:
                     prepared = prepared.taking(source)
                 self.preparations[ident] = prepared
         lonely: dict[str, list[Problem]] = {}  # the same for every target
+        whole = {
+            id(member): _with_files(member, found[member.model.name])
+            for member in self.members.values()
+            if member.model.name in found
+        }
         for ident, group in self.groups.items():
-            members = tuple(
-                _with_files(member, found[member.model.name]) if member.model.name in found else member
-                for member in group.members
-            )
+            members = tuple(whole.get(id(member), member) for member in group.members)
             self.groups[ident] = replace(group, members=members)
             if ident not in actions:
                 continue
@@ -361,16 +371,15 @@ class _Work:
 
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Check the members of a session group against the known `sources`; what is wrong for many targets is reported once."""
+        known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
+        if known in self.checked:
+            return
+        self.checked.add(known)
         headers = {name: source.header for name, source in sources.items()}
         self.problems += [problem for problem in dict.fromkeys(source_problems(group, headers)) if problem not in self.problems]
         for member in group.members:
             if member.name in headers:
                 self.warnings += shape_warnings(member, headers[member.name], group.target)
-
-
-def _settled(settings: CompileSettings, target: PlannedTarget) -> CompileSettings:
-    """Compile settings that include what the target decides where the recipe does not."""
-    return replace(settings, graph_optimization_level=settings.graph_optimization_level or target.graph_optimization_level)
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:
@@ -385,14 +394,3 @@ def _with_files(member: Member, source: SourceModel) -> Member:
 def _asked(model: ModelSpec, member: GroupMember) -> dict[str, InputShape]:
     """The sizes that are given to the inputs of what is compiled: those of a model that is prepared are given to what it is made of."""
     return {**(model.inputs if not model.prepare else {}), **member.inputs}
-
-
-def _labels(outputs: Iterable[OutputSpec]) -> Iterator[str]:
-    """What each output is called in the ids of its steps: the form that it has, with a number from the second of that form on."""
-    counts: dict[str, int] = {}
-    for output in outputs:
-        form: str = output.layout
-        if output.pack is not None:
-            form = f"{LAYOUT_FORMS[output.layout].prefix}{output.pack}"
-        counts[form] = number = counts.get(form, 0) + 1
-        yield form + (f"-{number}" if number > 1 else "")

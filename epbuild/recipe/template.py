@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from epbuild.core.errors import Argument, Position, Problem, nearest
 from epbuild.recipe.nodes import KeyedNode, MappingNode, Node, Scalar, ScalarNode, SequenceNode, render
@@ -150,8 +151,13 @@ _VARIABLE = re.compile(r"env\.[^\s=${}:<>]+")
 _MARKER = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
 
 
-def _pieces(text: str) -> Iterator[str | _Name]:
+@lru_cache(maxsize=1024)  # one output's templates are substituted for every group and target
+def _pieces(text: str) -> tuple[str | _Name, ...]:
     """The literal stretches of `text`, escapes undone, and the names it refers to, in order."""
+    return tuple(_split(text))
+
+
+def _split(text: str) -> Iterator[str | _Name]:
     end = 0
     literal = ""
     for marker in _MARKER.finditer(text):
