@@ -135,21 +135,20 @@ def execute(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return abandon_output()
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and _folder_is_gone():
-            _print("error: the folder that epbuild was started in is no longer there. Change to one that is.")
-            return _failed(_ENVIRONMENT, arguments)
         place = f"{error.filename}: " if error.filename else ""
-        _print(f"error: {place}{error.strerror or error}")
-        return _failed(_ENVIRONMENT, arguments)
+        text = f"error: {place}{error.strerror or error}"
+        if isinstance(error, FileNotFoundError) and _folder_is_gone():
+            text = "error: the folder that epbuild was started in is no longer there. Change to one that is."
+        return _failed(_ENVIRONMENT, arguments, text)
     except MemoryError:
-        _print("error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`).")
-        return _failed(_ENVIRONMENT, arguments)
+        text = "error: there is not enough memory to go on. Give this process more, or check its limits (`ulimit -a`)."
+        return _failed(_ENVIRONMENT, arguments, text)
     except Exception as error:  # noqa: BLE001 - a mistake of epbuild's own is no reason to show a user its insides unasked
         if "can't start new thread" in str(error):  # how Python reports that there is no memory for one
-            _print(f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`).")
-            return _failed(_ENVIRONMENT, arguments)
-        _print(f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows.")
-        return _failed(1, arguments)
+            text = f"error: there is not enough memory to go on: {error}. Check the limits of this process (`ulimit -a`)."
+            return _failed(_ENVIRONMENT, arguments, text)
+        text = f"internal error: {type(error).__name__}: {error}. Please report it, with what `epbuild --debug` shows."
+        return _failed(1, arguments, text)
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -174,7 +173,9 @@ def abandon_output() -> int:
     return 1
 
 
-def _failed(code: int, arguments: Sequence[str]) -> int:
+def _failed(code: int, arguments: Sequence[str], text: str | None = None) -> int:
+    if text is not None:
+        _print(text)
     if "--debug" in arguments:
         traceback.print_exc()
     return code

@@ -137,11 +137,11 @@ class Actions:
     def execute(self, action: str) -> None:
         """Do one action. Raises EpbuildError when it fails, Cancelled when the build is being stopped."""
         self._ledger.begin(action)
-        match self._plan.actions[action]:
-            case Emission() as emission:
-                self._publishing.publish(emission)
-            case other:
-                self._make(other)
+        found = self._plan.actions[action]
+        if isinstance(found, Emission):
+            self._publishing.publish(found)
+        else:
+            self._make(found)
 
     def fail(self, action: str, error: EpbuildError) -> bool:
         """Take note that an action failed; returns whether the recipe allows that, so that others may go on."""
@@ -172,26 +172,20 @@ class Actions:
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
         """The sum of it all, once it is reported how far the models were compiled that are new here, or all, and what sharing saves."""
         new = {ident for ident, group in self._plan.session_groups.items() if every_model or self._is_new(group)}
-        for covered in covered_models(self._plan, self._results, self._failures, new):
-            self._progress.report(covered)
-        for saved in self._savings():
-            self._progress.report(saved)
+        for event in (*covered_models(self._plan, self._results, self._failures, new), *self._savings()):
+            self._progress.report(event)
         return self._ledger.finished(seconds)
 
     def _is_new(self, group: SessionGroup) -> bool:
         """Whether this build had to make a session group, brought it here out of the store, or checked its numbers."""
-        checked = verification_id(group.group, group.target.name)
-        return (
-            group.id in self._found.todo
-            or checked in self._found.todo
-            or self._ledger.outcomes.get(group.steps[-1]) == "restored"
-        )
+        its = {group.id, verification_id(group.group, group.target.name)}
+        return not its.isdisjoint(self._found.todo) or self._ledger.outcomes.get(group.steps[-1]) == "restored"
 
     def _savings(self) -> Iterator[SharingSaved]:
         emitted = [emission for emission in self._plan.emissions.values() if self._ledger.outcomes.get(emission.id) == "emitted"]
-        laid_out = {ident for emission in emitted for ident in emission.session_groups}
+        published = {ident for emission in emitted for ident in emission.session_groups}
         for ident, made in ((ident, self._made[ident]) for ident in self._plan.session_groups if ident in self._made):
-            if ident in laid_out or self._ledger.outcomes.get(made.group.steps[-1]) in ("built", "restored"):
+            if ident in published or self._ledger.outcomes.get(made.group.steps[-1]) in ("built", "restored"):
                 saved = savings(made.group, from_json(CompileResult, made.result))
                 if saved is not None:
                     yield saved

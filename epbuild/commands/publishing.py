@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -139,19 +140,14 @@ class Publishing:
         """
         emission = output.emission
 
-        def log(text: str) -> None:
-            self._progress.report(StepOutput(emission.steps[0], text))
-
-        def push(image: Image, reference: ImageReference, copy: Copy) -> None:
-            self._push(emission.id, image, reference, copy)
-
+        log, push = partial(self._log, emission.steps[0]), partial(self._push, emission.id)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return output, publish(output, self._surveyor.store, written, self._surveyor.digests, log, push)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
-                self._progress.report(StepOutput(emission.id, f"{error.problems[0].message}; it is made again"))
+                self._log(emission.id, f"{error.problems[0].message}; it is made again")
                 for ident in emission.needs:
                     self._actions.remake(ident)
                 output = self._output(emission)
@@ -167,15 +163,16 @@ class Publishing:
             nonlocal reported
             if time.monotonic() - reported >= 1 or done == total:
                 reported = time.monotonic()
-                self._progress.report(StepOutput(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes"))
+                self._log(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes")
 
         try:
             pushed = push(image, reference, copy, sent, step=StepId(step), cancelled=self._actions.cancelled)
         except HttpCancelled as error:
             raise Cancelled(step) from error
-        self._progress.report(
-            StepOutput(step, f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before")
-        )
+        self._log(step, f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before")
+
+    def _log(self, step: str, text: str) -> None:
+        self._progress.report(StepOutput(step, text))
 
 
 def step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:

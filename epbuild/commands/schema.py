@@ -49,19 +49,9 @@ def _enrich(document: _Schema) -> None:
             found.setdefault("allOf", []).extend(rules)
 
 
-_JUDGING = frozenset(
-    {
-        "type",
-        "enum",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "pattern",
-        "patternErrorMessage",
-        "errorMessage",
-    }
-)
+_JUDGING = frozenset({
+    "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern", "patternErrorMessage", "errorMessage",
+})  # fmt: skip
 """What a subschema has on a value, beside what the value means."""
 
 
@@ -122,14 +112,9 @@ def _either(schemas: list[_Schema]) -> _Schema:
 def _session_properties() -> dict[str, _Schema]:
     keys = session_keys()
     free = {name: _described(option, ()) for name, option in keys.options.items()}
+    texts = {name: f"epbuild sets it: {instead}." for name, instead in keys.reserved.items()}
     reserved = {
-        name: {
-            "description": f"epbuild sets it: {instead}.",
-            "not": {},
-            "errorMessage": f"epbuild sets it: {instead}.",
-            "doNotSuggest": True,
-        }
-        for name, instead in keys.reserved.items()
+        name: {"description": text, "not": {}, "errorMessage": text, "doNotSuggest": True} for name, text in texts.items()
     }
     return dict(sorted({**reserved, **free}.items()))
 
@@ -142,14 +127,9 @@ def _sentences(option: Option) -> Iterator[str]:
     yield option.meaning if option.meaning.endswith(".") else f"{option.meaning}."
     if option.values and option.type == "list":
         yield f"A list of: {', '.join(option.values)}."
-    if option.default is not None:
-        yield f"Default: {plain_default(option)}."
-    if option.example is not None:
-        yield f"Example: {option.example}."
-    if option.since is not None:
-        yield f"Since {option.since}."
-    if option.until is not None:
-        yield f"Until {option.until}."
+    default = plain_default(option) if option.default is not None else None
+    facts = {"Default:": default, "Example:": option.example, "Since": option.since, "Until": option.until}
+    yield from (f"{label} {value}." for label, value in facts.items() if value is not None)
 
 
 def plain_default(option: Option) -> str:

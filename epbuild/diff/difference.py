@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from epbuild.core.differences import Kind, Place, changed_facts
 from epbuild.diff.pairing import Pair, paired_artifacts, place_of
-from epbuild.diff.sizes import FileSizes, SizeChange, model_files, size_changes
+from epbuild.diff.sizes import SizeChange, model_files, size_changes
 from epbuild.diff.traits import Facts, ModelTraits, Sense, Traits, traits
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.payload import Payload
@@ -108,7 +108,8 @@ class Comparison:
         if self.accepted:
             return "They are the same but for bytes of contexts, which their recipe accepts."
         if self.explained:
-            return f"They differ in {_enumeration(self.senses)}."
+            *most, last = self.senses
+            return f"They differ in {' and '.join(filter(None, (', '.join(most), last)))}."
         if self.without_manifest:
             return "Their contexts differ: other weights, or options that only manifests have."
         return "Their contexts differ, though they were made from the same with the same."
@@ -163,7 +164,9 @@ def difference(old: Traits, new: Traits) -> Comparison:
         without_manifest=tuple(side for side, items in zip(get_args(Side), (old, new), strict=True) if not items.has_manifest),
         explained=not contexts or any(item.sense not in _EFFECTS for item in found),
         accepted=bool(found) and old.accepts_other_bytes and new.accepts_other_bytes and all(item.of_bytes for item in found),
-        sizes=tuple(size_changes([(_sizes_of(first), _sizes_of(second)) for first, second in pairs])),
+        sizes=tuple(
+            size_changes([(first.files if first else None, second.files if second else None) for first, second in pairs])
+        ),
     )
 
 
@@ -257,16 +260,8 @@ def _paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> li
     return [*((first, found.get(id(first))) for first in old), *((None, second) for second in left)]
 
 
-def _sizes_of(model: ModelTraits | None) -> FileSizes | None:
-    return model.files if model is not None else None
-
-
 def _sorted(found: Any) -> tuple[Difference, ...]:
     return tuple(sorted(found, key=lambda item: SENSES.index(item.sense)))
-
-
-def _enumeration(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _subject(place: Place) -> str:

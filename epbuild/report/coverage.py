@@ -88,7 +88,7 @@ def coverage_lines(rows: Sequence[ModelCovered], shown: frozenset[str] = frozens
     """A sum, then a line for each model and target, and below it what stayed outside, and why, unless its step was `shown`."""
     colour = coloured(sys.stdout)
     yield f"{painted('Coverage', BOLD, colour)}: {_sum(rows)}"
-    cells = [[_outcome(row), _size_cell(row), _time(row), _accuracy(row)] for row in rows]
+    cells = list(map(_cells, rows))
     widths = [max((len(row[column]) for row in cells), default=0) for column in range(4)]
     widths = [width + _GAP if width else 0 for width in widths]
     room = WIDTH - sum(widths)
@@ -119,10 +119,7 @@ def coverage_table(rows: Sequence[ModelCovered], shown: frozenset[str] = frozens
         (
             code(row.model),
             code(row.target),
-            _outcome(row),
-            _size_cell(row),
-            _time(row),
-            *([_accuracy(row)] if figures else []),
+            *_cells(row)[: 4 if figures else 3],
             code(why, _LONGEST_REASON) if (why := "" if row.step in shown else _why(row)) else "",
         )
         for row in rows
@@ -137,28 +134,19 @@ def _sum(rows: Sequence[ModelCovered]) -> str:
     return f"{counted(models, 'model')} for {counted(targets, 'target')}" + (f": {sums}" if sums else "")
 
 
-def _outcome(row: ModelCovered) -> str:
-    if row.outcome == "partial" and row.outside is not None:
-        return f"{row.outside.count} left"
-    return row.outcome
-
-
 def _why(row: ModelCovered) -> str:
     if row.outside is not None:
         return ". ".join(text for text in (row.outside.what, row.outside.why) if text)
     return row.reason or ""
 
 
-def _size_cell(row: ModelCovered) -> str:
-    return amount(row.size) if row.size is not None else ""
-
-
-def _time(row: ModelCovered) -> str:
-    return f"{row.seconds:,.1f} s" if row.seconds is not None else ""
-
-
-def _accuracy(row: ModelCovered) -> str:
-    return ", ".join(_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
+def _cells(row: ModelCovered) -> tuple[str, str, str, str]:
+    """The outcome, the size, the time and the accuracy."""
+    outcome = f"{row.outside.count} left" if row.outcome == "partial" and row.outside is not None else row.outcome
+    size = amount(row.size) if row.size is not None else ""
+    took = f"{row.seconds:,.1f} s" if row.seconds is not None else ""
+    figures = (_FIGURES.get(name, f"{name} {{:g}}").format(value) for name, value in (row.accuracy or {}).items())
+    return outcome, size, took, ", ".join(figures)
 
 
 class CoverageProgress(Listener):

@@ -76,11 +76,8 @@ def _node(node: Mapping[str, Any]) -> Iterator[_Line]:
     if node["target"]:
         yield "compiled for", node["target"], _GREEN
     if node["reference"] is not None:
-        yield (
-            "context",
-            f"{node['reference'] or 'none'}" + (f" ({amount(node['size'])})" if node["size"] is not None else ""),
-            _PLAIN,
-        )
+        size = f" ({amount(node['size'])})" if node["size"] is not None else ""
+        yield "context", f"{node['reference'] or 'none'}{size}", _PLAIN
     elif node["size"] or (node["main_context"] and node["size"] is not None):
         yield "context", f"embedded, {amount(node['size'])}", _PLAIN
     elif node["main_context"]:
@@ -118,9 +115,8 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
         yield "outside the EP", f"{counted(count, 'node')}: {listed}", _YELLOW
         for group in Outside("", count, tuple(LeftNode(**left) for left in found["left"])).groups:
             rest = len(group.nodes) - _MOST_NODES
-            names = ", ".join(name or "(no name)" for name in group.nodes[:_MOST_NODES]) + (
-                f" and {rest} more" if rest > 0 else ""
-            )
+            more = f" and {rest} more" if rest > 0 else ""
+            names = ", ".join(name or "(no name)" for name in group.nodes[:_MOST_NODES]) + more
             yield "", f"{group.operator}{f' ({group.reason})' if group.reason is not None else ''}: {names}", _PLAIN
         options = (f"{ep.removesuffix(SUFFIX)}: {option}" for ep, option in BUILT_IN.quantized_io_options().items())
         yield "", _WHY_QUANTIZING.format(", ".join(options)) if others.keys() <= _QUANTIZING else _WHY, _PLAIN
@@ -128,11 +124,8 @@ def _rest(found: Mapping[str, Any]) -> Iterator[_Line]:
         yield "outside the EP", "nothing", _GREEN
     weights = found["initializers"]
     if weights["count"]:
-        yield (
-            "weights left",
-            f"{weights['count']} initializers, {amount(weights['inline_bytes'])} of them in the model file",
-            _PLAIN,
-        )
+        inline = amount(weights["inline_bytes"])
+        yield "weights left", f"{weights['count']} initializers, {inline} of them in the model file", _PLAIN
     for ep, text in found["compatibility"].items():
         yield "compatibility", f"{ep}: {text}", _PLAIN
     if found["external_data"]:

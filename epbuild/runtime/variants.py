@@ -79,20 +79,15 @@ class Variant:
 def find_variants(path: Path) -> list[Variant]:
     """What was emitted at `path`, a manifest or a folder: its own manifest, else every one below it. Raises OpenError."""
     try:
-        return _find(path)
+        if not path.is_dir():
+            return [_read_variant(path, _document(path))]
+        own = path / MANIFEST
+        if own.is_file() and (document := _document(own, or_none=True)):
+            return [_read_variant(own, document)]
+        documents = ((manifest, _document(manifest, or_none=True)) for manifest in _manifests(path))
+        found = [_read_variant(manifest, document) for manifest, document in documents if document]
     except (OSError, ValueError) as error:  # a folder that may not be looked into, or a name that nothing can have
         raise OpenError("EPB632", f"{str(path)!r} cannot be looked into: {error}") from error
-
-
-def _find(path: Path) -> list[Variant]:
-    if not path.is_dir():
-        return [_read_variant(path, _document(path))]
-    own = path / MANIFEST
-    if own.is_file() and (document := _document(own, or_none=True)):
-        return [_read_variant(own, document)]
-    found = [
-        _read_variant(manifest, document) for manifest in _manifests(path) if (document := _document(manifest, or_none=True))
-    ]
     if not found:
         raise OpenError("EPB632", f"there is no manifest of epbuild in {path}")
     return found
@@ -100,9 +95,8 @@ def _find(path: Path) -> list[Variant]:
 
 def _manifests(folder: Path) -> Iterator[Path]:
     for root, folders, files in os.walk(folder):
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".")
-        )  # a build prepares its output in a hidden folder
+        # A build prepares its output in a hidden folder.
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         if MANIFEST in files:
             yield Path(root) / MANIFEST
 

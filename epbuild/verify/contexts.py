@@ -206,13 +206,6 @@ def _compatibility_findings(artifact: ArtifactFolder, model: Model, makers: Iter
 
 def _payloads(model: Model, node: EPContextNode) -> list[Payload]:
     """What may hold the context of a node: its own, or, with main_context 0, those of its source's nodes that have 1."""
-    return [
-        context.payload
-        for context in model.contexts
-        if context.payload is not None
-        and (
-            context.node is node
-            if node.main_context != 0
-            else context.node.main_context != 0 and context.node.source == node.source
-        )
-    ]
+    mains = (found for found in model.contexts if found.node.main_context and found.node.source == node.source)
+    holders = mains if node.main_context == 0 else (found for found in model.contexts if found.node is node)
+    return [found.payload for found in holders if found.payload is not None]
