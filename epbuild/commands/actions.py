@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from epbuild.cache.logs import action_name, log_file
@@ -309,12 +310,12 @@ class Actions:
         return environment
 
 
+@dataclass(frozen=True)
 class _Workplace:
     """Further executions for an action of a build, with names below its own."""
 
-    def __init__(self, actions: Actions, subject: KeyedAction) -> None:
-        self._actions = actions
-        self._subject = subject
+    actions: Actions
+    subject: KeyedAction
 
     def open(self, name: str) -> AbstractContextManager[Execution]:
-        return self._actions.execution(self._subject, f"{self._subject.action.id}/{name}")
+        return self.actions.execution(self.subject, f"{self.subject.action.id}/{name}")

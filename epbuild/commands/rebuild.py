@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
@@ -85,28 +85,21 @@ def verdict_on(differences: Sequence[FileDifference], known: Sequence[KnownDiffe
     return "known" if all(item.found and item.meanings <= allowed for item in differences) else "different"
 
 
+@dataclass
 class _Rebuilding:
-    """The comparisons of one run; For any thread."""
+    """The comparisons of one run. For any thread."""
 
-    def __init__(
-        self,
-        actions: Actions,
-        made: Mapping[str, Made],
-        workspace: Workspace,
-        store: BlobStore,
-        progress: Progress,
-        tally: Tally,
-    ) -> None:
-        self.exit_code = 0
-        self._actions = actions
-        self._made = made
-        self._workspace = workspace
-        self._store = store
-        self._progress = progress
-        self._tally = tally
-        self._lock = threading.Lock()
-        self._ending = threading.Lock()  # held while an end is counted and reported, so that the counts are in order
-        self._counts = Counter[str]()
+    _actions: Actions
+    _made: Mapping[str, Made]
+    _workspace: Workspace
+    _store: BlobStore
+    _progress: Progress
+    _tally: Tally
+    exit_code: int = 0
+    _counts: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ending: threading.Lock = field(default_factory=threading.Lock)
+    """Held while an end is counted and reported, so that the counts are in order."""
 
     def execute(self, ident: str) -> None:
         """Make one session group again and compare it. Raises EpbuildError when that fails, Cancelled when it is being stopped."""

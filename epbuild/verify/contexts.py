@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import PurePosixPath
 
 from epbuild.catalog.catalog import entry, known_eps
 from epbuild.core.errors import nearest
@@ -15,6 +16,7 @@ from epbuild.verify.checks import check_one_binary, check_sources, check_target,
 from epbuild.verify.facts import Model, node_title
 from epbuild.verify.findings import Finding, failed, sentence
 from epbuild.verify.makers import Maker, entry_of, maker_by, makers_in
+from epbuild.verify.manifest import Manifest
 from epbuild.verify.payload import Payload
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -111,7 +113,7 @@ def sharing_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         return
     makers = [maker for maker in makers_in(manifest) if maker.sources]
     if not all(maker.entry is not None and maker.entry.sharing.binaries == "one" for maker in makers):
-        yield from _shared_data_findings(artifact)
+        yield from _shared_data_findings(artifact, manifest)
         return
     flaw = check_one_binary(artifact.models)
     yield Finding("sharing", subject, "passed") if flaw is None else failed("sharing", subject, flaw)
@@ -127,22 +129,15 @@ def _shared_binaries(models: Sequence[Model]) -> dict[str, list[str]]:
     return {binary: files for binary, files in users.items() if len(files) > 1}
 
 
-def _shared_data_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
+def _shared_data_findings(artifact: ArtifactFolder, manifest: Manifest) -> Iterator[Finding]:
     """For EPs that share weights through the sources' external data: whether that was published beside each model."""
-    manifest = artifact.manifest
-    if manifest is None:
-        return
     subject = artifact.place or manifest.group
     if not any(maker.entry is not None and maker.entry.sharing.weights == "source" for maker in makers_in(manifest)):
         yield Finding("sharing", subject, "skipped", "The catalog does not know how this EP shares weights.")
         return
-    missing = []
-    for model in manifest.models:
-        folder = model.file.rpartition("/")[0]
-        missing += [
-            place for data in sorted(model.source_data) if (place := f"{folder}/{data}" if folder else data) not in manifest.files
-        ]
-    for place in dict.fromkeys(missing):
+    needed = (str(PurePosixPath(model.file).parent / data) for model in manifest.models for data in sorted(model.source_data))
+    missing = [place for place in dict.fromkeys(needed) if place not in manifest.files]
+    for place in missing:
         message = "The models share weights through this file of their sources, and it was not emitted."
         yield Finding("sharing", artifact.shown(place), "failed", message, "EPB616")
     if not missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class Sizing:
 
         Raises BadSizes for given ones that an input cannot have, and for an input of which not even the number of dimensions is known.
         """
-        found = {name: Sized(sizes, self._declared(header, name), chosen=True) for name, sizes in self._given(model, header)}
+        found = {value.name: Sized(sizes, shape_text(value.shape), chosen=True) for value, sizes in self._given(model, header)}
         self._check(model, header, found)
         while static and (values := _open(header, found)):
             value = values[0]
@@ -76,16 +76,13 @@ class Sizing:
             self._learn(value, sizes or ())
         return found
 
-    def _given(self, model: str, header: ModelHeader) -> list[tuple[str, Sizes]]:
-        pairs = []
+    def _given(self, model: str, header: ModelHeader) -> Iterator[tuple[ValueInfo, Sizes]]:
         for value in header.inputs:
-            for key in (f"{model}:{value.name}", value.name):
-                if key in self.given:
-                    self.used.add(key)
-                    self._learn(value, self.given[key])
-                    pairs.append((value.name, self.given[key]))
-                    break
-        return pairs
+            key = next((key for key in (f"{model}:{value.name}", value.name) if key in self.given), None)
+            if key is not None:
+                self.used.add(key)
+                self._learn(value, self.given[key])
+                yield value, self.given[key]
 
     def _asked(
         self,
@@ -114,10 +111,6 @@ class Sizing:
             name = symbol(declared)
             if name is not None and not _MADE_UP.search(name):
                 self._symbols.setdefault(name, size)
-
-    @staticmethod
-    def _declared(header: ModelHeader, name: str) -> str:
-        return shape_text(next(value.shape for value in header.inputs if value.name == name))
 
     @staticmethod
     def _check(model: str, header: ModelHeader, found: Mapping[str, Sized]) -> None:
