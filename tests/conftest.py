@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import warm_start
 from hypothesis import HealthCheck, settings
 from projects import Project, built_once, copy_of_quickstart
+from quick_builds import QUALITIES, write_project
 
 from epbuild.core.schemas import import_jsonschema
 
@@ -111,11 +113,18 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.fixture(scope="session")
-def quickstart_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with all that the quickstart compiles, to copy: built once in a test run."""
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes of a test run."""
     folder = tmp_path_factory.getbasetemp()
-    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    return built_once(shared / "quickstart", lambda folder: copy_of_quickstart(folder / "quickstart", folder / "cache"))
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def quickstart_store(shared_folder: Path) -> Path:
+    """A store with all that the quickstart compiles, to copy: built once in a test run."""
+    return built_once(
+        shared_folder / "quickstart", lambda folder: copy_of_quickstart(folder / "quickstart", folder / "cache").build()
+    )
 
 
 @pytest.fixture
@@ -128,3 +137,22 @@ def quickstart(tmp_path: Path, quickstart_store: Path) -> Project:
 def new_quickstart(tmp_path: Path) -> Project:
     """The checked-in quickstart with an empty store: a first build compiles."""
     return copy_of_quickstart(tmp_path / "quickstart", tmp_path / "cache")
+
+
+@pytest.fixture(scope="session")
+def quick_store(shared_folder: Path) -> Path:
+    """A store with what the quick project compiles at each quality, to copy: built once in a test run."""
+
+    def build(folder: Path) -> None:
+        project = write_project(Project(folder / "project", folder / "cache"))
+        for quality in QUALITIES:
+            project.build("--set", f"vars.quality={quality}")
+
+    return built_once(shared_folder / "quick", build)
+
+
+@pytest.fixture
+def quick(tmp_path: Path, quick_store: Path) -> Project:
+    """The quick project, not built yet, and a store that has its compiled models: a first build publishes, and compiles nothing."""
+    shutil.copytree(quick_store, tmp_path / "cache")
+    return write_project(Project(tmp_path / "project", tmp_path / "cache"))

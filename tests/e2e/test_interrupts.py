@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from projects import Project
-from quick_builds import PATIENCE, write_project
+from quick_builds import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends signals as a terminal does")
 INTERRUPTED = "epbuild: interrupted; what was finished is kept"
@@ -77,9 +77,9 @@ def check_moments(project: Project, moments: int, *arguments: str) -> None:
 
 
 @pytest.fixture
-def built(project: Project) -> Project:
-    write_project(project).build()
-    return project
+def built(quick: Project) -> Project:
+    quick.build()
+    return quick
 
 
 @pytest.mark.parametrize("arguments", [("plan",), ("run", "--check"), ("validate", "nosuch.yaml")], ids=" ".join)

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from projects import Project
@@ -51,11 +52,12 @@ Reference = Mapping[str, Mapping[str, Contents]]
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def reference(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Reference:
     """What builds that nobody disturbs make of each quality, in folders of their own."""
     made = {}
     for quality in QUALITIES:
         folder = tmp_path_factory.mktemp("reference")
+        shutil.copytree(quick_store, folder / "cache")
         project = write_project(Project(folder / "project", folder / "cache"))
         project.build("--set", f"vars.quality={quality}")
         made[quality] = {group: look(project.folder / "dist" / group) or {} for group in GROUPS}

@@ -35,11 +35,6 @@ outputs:
 KILLS, SAMPLE = 24, 4
 
 
-@pytest.fixture
-def quick(project: Project) -> Project:
-    return write_project(project)
-
-
 def with_outputs(project: Project, outputs: str) -> None:
     """Let the recipe have these outputs and no others."""
     text = project.recipe.read_text(encoding="utf-8")

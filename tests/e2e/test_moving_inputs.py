@@ -56,10 +56,9 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="finds worker pr
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def environment(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Iterator[Path]:
     """A copy of the toolchain that the tests may change; its interpreter."""
     folder = tmp_path_factory.mktemp("toolchain")
-    write_project(Project(folder / "project", folder / "cache")).build()
     python = toolchain_python("onnxruntime-qnn")
     shutil.copytree(python.parents[1], folder / "copy", symlinks=True)
     yield folder / "copy" / "bin" / python.name

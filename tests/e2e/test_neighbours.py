@@ -38,13 +38,9 @@ Events = list[dict[str, Any]]
 
 
 @pytest.fixture
-def checkouts(tmp_path: Path) -> tuple[Project, Project]:
-    """Two checkouts of one project that share a store."""
+def checkouts(tmp_path: Path, quick_store: Path) -> tuple[Project, Project]:
+    """Two checkouts of one project that share a store, which is empty; the toolchain is there."""
     first = write_project(Project(tmp_path / "first", tmp_path / "cache"))
-    first.build()  # provisions the toolchain
-    shutil.rmtree(first.cache)
-    shutil.rmtree(first.folder / "dist")
-    shutil.rmtree(first.folder / ".epbuild")
     shutil.copytree(first.folder, tmp_path / "second")
     return first, Project(tmp_path / "second", first.cache)
 

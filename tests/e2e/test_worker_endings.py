@@ -48,11 +48,9 @@ EAT = "eaten = [bytes([1]) * 2**24 for _ in range(1024)]"
 
 
 @pytest.fixture(scope="module")
-def misbehaving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def misbehaving(tmp_path_factory: pytest.TempPathFactory, quick_store: Path) -> Path:
     """An interpreter that sees the provisioned toolchain's packages, behind an ONNX Runtime that misbehaves."""
     folder = tmp_path_factory.mktemp("misbehaving")
-    provisioning = write_project(Project(folder / "project", folder / "cache"))
-    provisioning.build()
     real = next((toolchain_python("onnxruntime-qnn").parents[1] / "lib").glob("python*/site-packages"))
     python = toolchain_python("onnxruntime-qnn").resolve()
     subprocess.run([python, "-m", "venv", "--without-pip", folder / "env"], check=True)
@@ -184,9 +182,11 @@ def test_ctrl_c_stops_everything_at_once_however_often_it_is_pressed(misbehave: 
     nothing_is_left_over(project)
 
 
-def test_ctrl_c_at_any_moment_ends_a_build_without_a_trace(project: Project, tmp_path: Path, exhaustive: bool) -> None:
+def test_ctrl_c_at_any_moment_ends_a_build_without_a_trace(
+    project: Project, quick_store: Path, tmp_path: Path, exhaustive: bool
+) -> None:
     events = tmp_path / "events"
-    write_project(project).build()
+    write_project(project)
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - what pytest shows of a failure
     draw = random.Random(seed)

@@ -92,12 +92,12 @@ def copy_of_quickstart(folder: Path, cache: Path, store: Path | None = None) -> 
     return Project(folder, cache)
 
 
-def built_once(folder: Path, build: Callable[[Path], Project]) -> Path:
-    """The store of what `build` builds below a folder that all processes of a test run share: the first builds, the others wait."""
+def built_once(folder: Path, build: Callable[[Path], object]) -> Path:
+    """The store that `build` leaves in a folder that all processes of a test run share: the first builds, the others wait."""
     folder.mkdir(exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         done = folder / "done"
         if not done.exists():
-            build(folder).build()
+            build(folder)
             done.touch()
     return folder / "cache"
