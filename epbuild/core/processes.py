@@ -6,12 +6,12 @@ from contextlib import suppress
 
 
 def end_tree(pid: int) -> None:
-    """End a process and those that came from it, as far as their parents still lead to them."""
+    """End a process, so that it reports no end of those that came from it, and then those, as far as their parents still lead to them."""
     import psutil
 
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for found in (*process.children(recursive=True), process):
+        for found in (process, *process.children(recursive=True)):
             with suppress(psutil.Error):
                 found.kill()
 

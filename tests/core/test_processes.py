@@ -1,0 +1,34 @@
+"""Processes that are ended with all that they have started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from epbuild.core.processes import end_tree
+
+PARENT = """
+import pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path("child").write_text(str(child.pid))
+pathlib.Path("begun").touch()
+child.wait()
+pathlib.Path("reported").touch()
+"""
+
+
+def test_a_process_is_ended_before_it_can_report_the_end_of_its_child(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path)
+    while not (tmp_path / "begun").exists():
+        assert parent.poll() is None
+        time.sleep(0.01)
+    end_tree(parent.pid)
+    parent.wait(timeout=10)
+    child = int((tmp_path / "child").read_text())
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not (tmp_path / "reported").exists()
