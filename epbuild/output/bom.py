@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild import __version__
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile, canonical_json
-from epbuild.output.manifest import ManifestModel
+from epbuild.output.manifest import ManifestModel, beside, named_files
 from epbuild.output.materials import (
     Distribution,
     InputFile,
@@ -69,17 +69,14 @@ def compiled_models(
     found = []
     for model in models:
         members = model.merged or [{"name": model.name, "action_key": model.action_key, "source": model.source}]
-        names = [str(member["name"]) for member in members]
-        file = posixpath.join(folder, model.file)
-        binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
         source = model.source or {}
         found.append(
             BomModel(
                 name=model.name,
-                file=file,
+                file=posixpath.join(folder, model.file),
                 sources=tuple(dict.fromkeys(_source_of(str(member["name"]), member["source"]) for member in members)),
                 actions=tuple(dict.fromkeys(actions[str(member["action_key"])] for member in members)),
-                refers=_named_beside(file, [*binaries, *(location for name in names for location in data[name])]),
+                refers=named_files(model, folder, data),
                 inputs=source.get("inputs", ()),
                 outputs=source.get("outputs", ()),
                 compatibility=model.compatibility,
@@ -94,8 +91,7 @@ def base_models(models: Iterable[ManifestModel], base: Mapping[str, str], folder
     for model in models:
         if model.name in base and model.source is not None:
             file = posixpath.join(folder, base[model.name])
-            refers = _named_beside(file, model.source["external_data"])
-            found.append(base_model(model.name, file, model.source, refers))
+            found.append(base_model(model.name, file, model.source, beside(file, model.source["external_data"])))
     return found
 
 
@@ -110,18 +106,13 @@ def _source_of(member: str, source: Mapping[str, Any] | None) -> str:
     return str((source or {}).get("model", member))
 
 
-def _named_beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({posixpath.normpath(posixpath.join(posixpath.dirname(file), name)) for name in names}))
-
-
 def bill_of(
     materials: Materials, parts: Iterable[PartContents], base: Iterable[BomModel], artifacts: Iterable[Artifact], *, name: str
 ) -> JsonFile:
     """The bill of an output with these parts; `base` are the models that were not compiled."""
     models = [*base]
     for item in parts:
-        data = {model["member"]: model["data"] for made in item.made for model in made.result["models"]}
-        models += compiled_models(item.models, item.made, data, item.part.folder)
+        models += compiled_models(item.models, item.made, item.data, item.part.folder)
     return bill(materials, models, artifacts, name=name)
 
 

@@ -5,6 +5,7 @@ It has no absolute path, no time and no host: two equal builds have equal manife
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,3 +88,17 @@ def _listed_model(model: ManifestModel) -> dict[str, Any]:
         "compatibility": dict(model.compatibility),
         **model.numbers,
     }
+
+
+def beside(file: str, names: Iterable[str]) -> tuple[str, ...]:
+    """What a model at the path `file` refers to by these names, as paths below the output's root, each once."""
+    folder = posixpath.dirname(file)
+    return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(folder, name)) for name in names))
+
+
+def named_files(model: ManifestModel, folder: str, data: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The files that a model refers to, which lies below `folder`; `data` has the external data beside it, by its source models."""
+    binaries = [str(node["reference"]) for node in model.nodes if "reference" in node]
+    members = [str(member["name"]) for member in model.merged] or [model.name]
+    external = (location for member in members for location in data[member])
+    return beside(posixpath.join(folder, model.file), [*binaries, *external])

@@ -17,7 +17,7 @@ from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.assets import share_files
 from epbuild.output.files import GeneratedFile, OutputFile, Resolve
 from epbuild.output.inference import inference_of
-from epbuild.output.manifest import ManifestModel
+from epbuild.output.manifest import ManifestModel, beside, named_files
 from epbuild.output.package_manifest import PackageVariant, check_package, package_manifest
 from epbuild.output.parts import Inputs, PartContents, base_artifacts, part_document, part_manifest
 from epbuild.plan.outputs import BASE, MANIFEST
@@ -133,7 +133,7 @@ def _bases(emission: Emission, parts: Sequence[PartContents], inputs: Inputs, re
 def _compiled(contents: PartContents) -> Iterator[PackageVariant]:
     part, target = contents.part, contents.part.target
     main = target.eps[0]
-    options = inference_of(target, main, share=contents.made[0].group.share)
+    options = inference_of(target, main, share=contents.shared)
     if part.genai is not None:
         yield PackageVariant(
             component=part.group,
@@ -158,7 +158,7 @@ def _compiled(contents: PartContents) -> Iterator[PackageVariant]:
             session_options=options.session_options,
             provider_options=options.provider_options,
             metadata=_origin(contents, model),
-            refers=_refers(contents, model),
+            refers=named_files(model, part.folder, contents.data),
         )
 
 
@@ -186,14 +186,13 @@ def _not_compiled(parts: Sequence[PartContents]) -> Iterator[PackageVariant]:
             seen.add(component)
             source = next(model.source for model in item.models if model.name == member) or {}
             folder = _base_folder(item)
-            beside = posixpath.dirname(posixpath.join(folder, name))
             yield PackageVariant(
                 component=component,
                 name=BASE,
                 folder=folder,
                 model_file=name,
                 ep=CPU_EP,
-                refers=tuple(posixpath.normpath(posixpath.join(beside, location)) for location in source["external_data"]),
+                refers=beside(posixpath.join(folder, name), source["external_data"]),
                 # What is compiled stays together, so that other readers than ONNX Runtime's package API find it.
                 movable=True,
             )
@@ -208,12 +207,3 @@ def _device(target: PlannedTarget) -> str | None:
     if main.entry.kind != "plugin":
         return None
     return main.device.type or next(iter(main.entry.devices), None)
-
-
-def _refers(contents: PartContents, model: ManifestModel) -> tuple[str, ...]:
-    folder = posixpath.dirname(contents.path(model.file))
-    named = [str(node["reference"]) for node in model.nodes if "reference" in node]
-    data: Mapping[str, Any] = {item["member"]: item["data"] for made in contents.made for item in made.result["models"]}
-    members = [member["name"] for member in model.merged] or [model.name]
-    beside = [*named, *(location for member in members for location in data[member])]
-    return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(folder, name)) for name in beside))

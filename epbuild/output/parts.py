@@ -14,7 +14,7 @@ from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import BuildError, Problem, StepId
 from epbuild.output.arrangement import arrange, stored_models
 from epbuild.output.files import OutputFile, RelinkedModel, Resolve, UserFile
-from epbuild.output.manifest import ManifestModel, PartManifest
+from epbuild.output.manifest import ManifestModel, PartManifest, beside
 from epbuild.output.merging import MergedModel, MergedModels, draft_names, merged_key, read_merged, settings_of
 from epbuild.plan.made import Made, prepared_by
 from epbuild.plan.outputs import MANIFEST
@@ -48,6 +48,11 @@ class PartContents:
     def path(self, name: str) -> str:
         """The path below the output's root of what is called `name` in the part."""
         return posixpath.join(self.part.folder, name)
+
+    @property
+    def data(self) -> Mapping[str, Sequence[str]]:
+        """The external data that lies beside its models, by the member."""
+        return {model["member"]: model["data"] for made in self.made for model in made.result["models"]}
 
     @property
     def shared(self) -> bool:
@@ -100,8 +105,8 @@ def base_artifacts(
             path = posixpath.join(folder, name)
             files = [OutputFile(path, "base-model", UserFile(member.graph, listed["graph"]))]
             for location, source in member.external.items():
-                beside = posixpath.normpath(posixpath.join(posixpath.dirname(path), location))
-                files.append(OutputFile(beside, "base-data", UserFile(source, listed["external"][location])))
+                [place] = beside(path, [location])
+                files.append(OutputFile(place, "base-data", UserFile(source, listed["external"][location])))
             for artifact in map(resolve, files):
                 other = taken.setdefault(artifact.path.casefold(), artifact)
                 if other is artifact:
