@@ -1,8 +1,6 @@
 """Collection of cache entries that no workspace needs, the longest unused first.
 
-Safe beside builds that are running.
-
-What is needed is given by the caller; what was used within the last hour stays in any case. Beside builds it is safe because
+What is needed is given by the caller; what was used within the last hour stays in any case. It is safe beside builds that are running:
 
 - a build relies on a record only after it has noted the use as the record's time, and on a blob that was there before only after it has
   given the blob a new time. Here, each is moved out of sight first and removed only if its time is still the one that was read at the

@@ -1,8 +1,7 @@
 """Drafts: locked temporary files that are published by a rename.
 
-Written, made durable, and only then renamed to their place.
-
-A draft is locked by its writer until it has its place, and the lock ends with the process, even if killed: what nobody holds is rubbish.
+Each is written, made durable, and only then renamed to its place. Until then its writer locks it, and the lock ends with the process, even
+if killed: what nobody holds is rubbish.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Registered workspaces of a store, one small file for each.
 
-So that what they need is known.
-
-A workspace that is gone from the disk is forgotten at the next look; none has to sign off.
+So what they need is known. A workspace that is gone from the disk is forgotten at the next look; none has to sign off.
 """
 
 from __future__ import annotations

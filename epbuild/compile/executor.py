@@ -1,8 +1,7 @@
 """One session group, made: staged, compiled in a fresh process, verified, stored.
 
-Nothing of a group that fails is kept.
-
-`execute` takes an action that is complete in itself and returns digests, so that another machine could do the same.
+Nothing of a group that fails is kept. `execute` takes an action that is complete in itself and returns digests, so that another machine
+could do the same.
 """
 
 from __future__ import annotations
@@ -173,9 +172,8 @@ def _staged(group: SessionGroup) -> Iterator[_Staged]:
 def _stage(group: SessionGroup, execution: Execution) -> WeightBytes | None:
     """Lay the inputs out under their stable names: ORT refuses files reached through symlinks.
 
-    They are hard links where the file system can, but for the data of subgraphs, which ORT reads in a way that refuses these as well.
-
-    Returns what it came to where the sources were given one weights file.
+    They are hard links where the file system can, but for the data of subgraphs, which ORT reads in a way that refuses these as well. Returns
+    what it came to where the sources were given one weights file.
     """
     (execution.staging / _OUTPUT).mkdir()
     try:

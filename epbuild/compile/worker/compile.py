@@ -1,9 +1,8 @@
 """Compile of one session group: `python -I compile.py request.json`.
 
-The staging directory is its current directory.
-
-Results go to the pipe that was standard output when the process began, as JSON lines; whatever the EP prints natively on standard output
-is turned to standard error, since EPs do print there. Standard input is a lifeline: when it closes, epbuild is gone, and so is the worker.
+The staging directory is its current directory. Results go to the pipe that was standard output when the process began, as JSON lines;
+whatever the EP prints natively on standard output is turned to standard error, since EPs do print there. Standard input is a lifeline: when
+it closes, epbuild is gone, and so is the worker.
 """
 
 from __future__ import annotations

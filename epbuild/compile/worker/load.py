@@ -1,9 +1,8 @@
 """Load of compiled models: `python -I load.py request.json`.
 
-A scratch directory is its current directory.
-
-Sessions are opened first to last, run where the request has inputs for them, and closed last to first; each step is reported
-before it is tried, so that a crash shows its origin. Pipes, lifeline, registration and devices are those of `compile.py`.
+A scratch directory is its current directory. Sessions are opened first to last, run where the request has inputs for them, and closed last
+to first; each step is reported before it is tried, so that a crash shows its origin. Pipes, lifeline, registration and devices are those of
+`compile.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The push of an image, by the OCI distribution specification 1.1.
 
-What is there already is not sent again.
-
-Signing in is as registries have it from Docker's token specification: Basic, or a token of the server that the registry names.
+What is there already is not sent again. Signing in is as registries have it from Docker's token specification: Basic, or a token of the
+server that the registry names.
 """
 
 from __future__ import annotations
