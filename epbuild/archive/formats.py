@@ -75,10 +75,10 @@ def write_archive(
 ) -> Blob:
     """Write an archive of `artifacts`, in whatever order they are given; returns its digest and its size.
 
-    `level` is that of zstd (None: its default), or that of deflate for a zip archive (None: its members are stored as they are). The manifest
-    comes first, so that users of the archive find it without reading on. Raises EnvironmentFailure when the package for zstd is missing,
-    BuildError when an artifact does not have its size, and what `copy` and the destination's `write` raise; what was written until then is
-    of no use.
+    `level` is that of zstd (None: its default), or that of deflate for a zip archive (None: its members are stored as they are). The
+    manifest comes first, so that users of the archive find it without reading on. Raises EnvironmentFailure when the package for zstd is
+    missing, BuildError when an artifact does not have its size, and what `copy` and the destination's `write` raise; what was written
+    until then is of no use.
     """
     reading = Reading()
 

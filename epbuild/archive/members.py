@@ -54,7 +54,8 @@ class Members:
     def write(self, name: str, size: int, pieces: Iterable[bytes], original: Path | None = None) -> Path:
         """Write a member of `size` bytes, and return where it lies.
 
-        Where it can be another name of the file `original`, no piece is taken. Raises UnsoundArchive, CannotUnpack, and what `pieces` raises.
+        Where it can be another name of the file `original`, no piece is taken. Raises UnsoundArchive, CannotUnpack, and what `pieces`
+        raises.
         """
         path = self.names.file(name)
         place = self._folder / path

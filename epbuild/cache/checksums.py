@@ -1,9 +1,9 @@
 """Checksums of large blobs, found along with their SHA-256.
 
 What leaves the store is checked by them, at twenty times the speed. A blob's name stays its SHA-256, which nobody can forge. A checksum
-answers a smaller question: are these still the bytes that were named when they were stored? For that 128 bits of XXH3 are as good; a user who
-could write a wrong one beside a blob could as well write a wrong record. It lies in a file of its own and may be missing: then the SHA-256
-decides, and the checksum is noted again.
+answers a smaller question: are these still the bytes that were named when they were stored? For that 128 bits of XXH3 are as good; a user
+who could write a wrong one beside a blob could as well write a wrong record. It lies in a file of its own and may be missing: then the
+SHA-256 decides, and the checksum is noted again.
 """
 
 from __future__ import annotations

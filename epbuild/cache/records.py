@@ -1,8 +1,9 @@
 """Action records: the result document of each action key.
 
-What is in the document is not read here. A record file is one line of canonical JSON: its format, its key, the document, and the SHA-256 of
-the line without this digest. So no bit of it can change unseen, its format's number included; every format from 2 on keeps it so. Records of
-format 1 had no digest: nothing proves that they are what was written, so they count as absent, and go when they are as old as what nobody needs.
+What is in the document is not read here. A record file is one line of canonical JSON: its format, its key, the document, and the SHA-256
+of the line without this digest. So no bit of it can change unseen, its format's number included; every format from 2 on keeps it so.
+Records of format 1 had no digest: nothing proves that they are what was written, so they count as absent, and go when they are as old as
+what nobody needs.
 """
 
 from __future__ import annotations

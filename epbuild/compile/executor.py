@@ -172,8 +172,8 @@ def _staged(group: SessionGroup) -> Iterator[_Staged]:
 def _stage(group: SessionGroup, execution: Execution) -> WeightBytes | None:
     """Lay the inputs out under their stable names: ORT refuses files reached through symlinks.
 
-    They are hard links where the file system can, but for the data of subgraphs, which ORT reads in a way that refuses these as well. Returns
-    what it came to where the sources were given one weights file.
+    They are hard links where the file system can, but for the data of subgraphs, which ORT reads in a way that refuses these as well.
+    Returns what it came to where the sources were given one weights file.
     """
     (execution.staging / _OUTPUT).mkdir()
     try:

@@ -1,8 +1,8 @@
 """Run of one program of a user's: `python -I run.py request.json`.
 
-The staging directory is its current directory. Runs the request's `command`, of which all that it prints goes to standard error, and reports
-how it ended as JSON lines on what was standard output when the process began. Standard input is a lifeline: when it closes, epbuild is gone,
-and so are this process and the program.
+The staging directory is its current directory. Runs the request's `command`, of which all that it prints goes to standard error, and
+reports how it ended as JSON lines on what was standard output when the process began. Standard input is a lifeline: when it closes,
+epbuild is gone, and so are this process and the program.
 """
 
 from __future__ import annotations
