@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from epbuild.catalog.facts import ContextChanges
 from epbuild.catalog.normalize import UnknownName
 from epbuild.catalog.options import Option
 from epbuild.catalog.userfile import BadCatalog, load_catalog
-from epbuild.core.digest import document_digest
 from epbuild.core.errors import nearest
 
 CPU_EP = "CPUExecutionProvider"
@@ -24,7 +23,6 @@ SUFFIX = "ExecutionProvider"
 
 _DATA = Path(__file__).parent / "data"
 _SESSION = "session"
-_DIGEST_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -82,31 +80,12 @@ class Catalog:
         entries = (entry for ep in self.known_eps() for entry in self.entries_for(ep))
         return {entry.ep: entry.quantized_io_option for entry in entries if entry.quantized_io_option is not None}
 
-    def digest(self, entry: EpEntry) -> str:
-        """What names the part of an entry that a result depends on and that no other part of an action key shows.
-
-        Options, their spellings and the SoCs are left out: they reach the EP as canonical strings, which are in the key themselves, so
-        that a new row or a better meaning voids nothing. `revision` is in: it is raised by hand to have everything compiled again.
-        """
-        return _entry_digest(entry)
-
 
 BUILT_IN = Catalog()
 
 
-def known_eps() -> tuple[str, ...]:
-    """The names of all EPs that epbuild itself knows, sorted."""
-    return BUILT_IN.known_eps()
-
-
-def entries_for(ep: str) -> tuple[EpEntry, ...]:
-    """Every packaging of an EP that epbuild itself knows; raises KeyError for one that it does not."""
-    return BUILT_IN.entries_for(ep)
-
-
-def entry(ep: str, distributions: Iterable[str] = ()) -> EpEntry:
-    """The entry of an EP by its ONNX Runtime name; raises KeyError for one that is not known."""
-    return BUILT_IN.entry(ep, distributions)
+known_eps, entries_for, entry = BUILT_IN.known_eps, BUILT_IN.entries_for, BUILT_IN.entry
+"""What is asked of the built-in catalog alone."""
 
 
 @cache
@@ -150,19 +129,3 @@ def _read_data(stem: str) -> dict[str, Any]:
     import tomllib
 
     return tomllib.loads((_DATA / f"{stem}.toml").read_text(encoding="utf-8"))
-
-
-def _entry_digest(entry: EpEntry) -> str:
-    document = {
-        "format": _DIGEST_FORMAT,
-        "revision": entry.revision,
-        "ep": entry.ep,
-        "kind": entry.kind,
-        "module": entry.module,
-        "sources": list(entry.sources),
-        "devices": list(entry.devices),
-        "booleans": list(entry.booleans),
-        "output_depends_on_host": entry.output_depends_on_host,
-        "sharing": {key: value for key, value in asdict(entry.sharing).items() if key in {"possible", "binaries", "weights"}},
-    }
-    return document_digest(document)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -26,7 +26,9 @@ from epbuild.catalog.facts import (
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.catalog.options import Option, read_options
 from epbuild.catalog.rows import read_row
+from epbuild.core.digest import document_digest
 
+_DIGEST_FORMAT = 1
 _NO_REASON = "the catalog does not state that this EP can share weights"
 
 
@@ -95,6 +97,27 @@ class EpEntry:
     """A regular expression for what it logs where it had too little memory."""
     quantized_io_option: str | None = None
     """The option by which it compiles the model's own QuantizeLinear and DequantizeLinear too."""
+
+    @cached_property
+    def digest(self) -> str:
+        """What names the part of it that a result depends on and that no other part of an action key shows.
+
+        Options, their spellings and the SoCs are left out: they reach the EP as canonical strings, which are in the key themselves, so
+        that a new row or a better meaning voids nothing. `revision` is in: it is raised by hand to have everything compiled again.
+        """
+        document = {
+            "format": _DIGEST_FORMAT,
+            "revision": self.revision,
+            "ep": self.ep,
+            "kind": self.kind,
+            "module": self.module,
+            "sources": list(self.sources),
+            "devices": list(self.devices),
+            "booleans": list(self.booleans),
+            "output_depends_on_host": self.output_depends_on_host,
+            "sharing": {key: value for key, value in asdict(self.sharing).items() if key in {"possible", "binaries", "weights"}},
+        }
+        return document_digest(document)
 
     @property
     def distribution(self) -> str:

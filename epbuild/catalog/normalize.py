@@ -137,10 +137,6 @@ def _boolean(option: Option, text: str, booleans: tuple[str, str]) -> str:
     raise BadValue(f"{_quote(text)} is not a switch; write true or false")
 
 
-def _text(option: Option, text: str) -> str:
-    return text
-
-
 def _path(option: Option, text: str) -> str:
     if not text or "\0" in text or "\n" in text:
         raise BadValue(f"{_quote(text)} is not a path of a {option.type}")
@@ -247,7 +243,7 @@ def _pattern(option: Option, text: str) -> str:
 
 
 _RULES: Mapping[str, Callable[[Option, str], str]] = {
-    "text": _text,
+    "text": lambda _, text: text,
     "choice": _choice,
     "integer": _integer,
     "number": _number,

@@ -121,15 +121,9 @@ def _completed(option: PreparationOption, value: Any) -> Any:
     if option.type == "table":
         defaults = {name: inner.default for name, inner in option.options.items() if inner.default is not None}
         return {**defaults, **value}
-    if option.type in {"integer", "sizes"}:
-        return _whole(value)
-    return value
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if option.type == "sizes":
         return {name: [int(size) for size in sizes] for name, sizes in value.items()}
-    return int(value)
+    return int(value) if option.type == "integer" else value
 
 
 def _choice_faults(kind: PreparationEntry, given: Mapping[str, Any]) -> Iterable[OptionFault]:
@@ -257,18 +251,14 @@ def _document() -> dict[str, Any]:
 
 @cache
 def _all() -> dict[str, PreparationEntry]:
-    return {kind: _preparation(kind, row) for kind, row in _document()["kinds"].items()}
-
-
-def _preparation(kind: str, row: Mapping[str, Any]) -> PreparationEntry:
-    return read_row(PreparationEntry, row, kind=kind, options=_options(row["options"]))
+    kinds = _document()["kinds"]
+    return {kind: read_row(PreparationEntry, row, kind=kind, options=_options(row["options"])) for kind, row in kinds.items()}
 
 
 def _options(table: Mapping[str, Any]) -> dict[str, PreparationOption]:
-    return {name: _option(name, row) for name, row in table.items()}
-
-
-def _option(name: str, row: Mapping[str, Any]) -> PreparationOption:
-    if row["type"] not in get_args(PreparationOptionType):
-        raise ValueError(f"{name}: {row['type']}")
-    return read_row(PreparationOption, row, name=name, options=_options(row.get("options", {})))
+    for name, row in table.items():
+        if row["type"] not in get_args(PreparationOptionType):
+            raise ValueError(f"{name}: {row['type']}")
+    return {
+        name: read_row(PreparationOption, row, name=name, options=_options(row.get("options", {}))) for name, row in table.items()
+    }

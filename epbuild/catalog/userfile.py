@@ -13,7 +13,7 @@ from epbuild.core.errors import nearest
 from epbuild.core.safepath import read_regular
 
 if TYPE_CHECKING:
-    from jsonschema.exceptions import ValidationError
+    pass
 
 
 class BadCatalog(ValueError):
@@ -52,13 +52,9 @@ def problems(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     errors = sorted(validator.iter_errors(document), key=lambda error: [str(part) for part in error.absolute_path])
     for error in errors:
         deepest = jsonschema.exceptions.best_match([error]) or error
-        yield _key(deepest), _sentence(deepest)
+        yield ".".join(str(part) for part in deepest.absolute_path), _sentence(deepest)
     if not errors:
         yield from _contradictions(document)
-
-
-def _key(error: ValidationError) -> str:
-    return ".".join(str(part) for part in error.absolute_path)
 
 
 def _sentence(error: Any) -> str:

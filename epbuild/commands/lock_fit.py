@@ -84,7 +84,7 @@ def catalog_facts(recipe: Recipe) -> dict[str, str]:
     for ep, toolchain in used:
         entry = _entry(catalog, ep, recipe.toolchains[toolchain])
         subject = f"{ep}/{entry.distribution}" if entry.distribution else ep
-        facts[subject] = f"{entry.revision} sha256:{catalog.digest(entry)}"
+        facts[subject] = f"{entry.revision} sha256:{entry.digest}"
     return facts
 
 

@@ -28,9 +28,12 @@ def memory_here() -> int | None:
 
 def _physical() -> int | None:
     if WINDOWS:
-        from epbuild.core.processes import physical_memory
+        import psutil
 
-        return physical_memory()
+        try:
+            return int(psutil.virtual_memory().total)
+        except (OSError, RuntimeError, psutil.Error):
+            return None
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

@@ -16,8 +16,9 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.core.digest import Blob, digest_of
+from epbuild.core.errors import Problem
 from epbuild.core.http import HttpCancelled, HttpClient
-from epbuild.fetch.failures import missing_package, unreachable, wrong_content
+from epbuild.fetch.failures import FetchError
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.partial import Partial
@@ -79,7 +80,7 @@ def download(
             blob = partial.blob
             if expected not in (None, blob.digest):
                 partial.discard()
-                raise wrong_content(address, str(expected), blob.digest)
+                raise _wrong_content(address, str(expected), blob.digest)
             partial.close()
             store.adopt(partial.path, blob)
             partial.forget()
@@ -116,22 +117,28 @@ class _Attempts:
                     furthest, pauses = self._partial.size, iter(PAUSES_SECONDS)
                 pause = next(pauses, None)
                 if pause is None:
-                    raise unreachable(self._address, interruption, self._partial.size) from interruption
+                    kept = f" The {self._partial.size} bytes that have arrived are kept." if self._partial.size else ""
+                    raise self._unreachable(interruption, interruption.hint + kept) from interruption
                 if self._cancelled.wait(pause):
                     raise Cancelled(str(self._address)) from interruption
             except HttpCancelled as cancellation:
                 raise Cancelled(str(self._address)) from cancellation
             except TransferRefused as refusal:
-                raise unreachable(self._address, refusal, self._partial.size) from refusal
+                raise self._unreachable(refusal, refusal.hint) from refusal
             except MissingPackage as missing:
-                raise missing_package(self._address, missing) from missing
+                what = f"fetching {self._address} needs the package {missing.package}, which is not installed beside epbuild"
+                hint = f"Install it: pip install 'epbuild[{missing.extra}]'."
+                raise FetchError(Problem("EPB512", what, hint=hint)) from missing
+
+    def _unreachable(self, cause: Exception, hint: str) -> FetchError:
+        return FetchError(Problem("EPB510", f"cannot fetch {self._address}: {cause}", hint=hint))
 
     def _attempt(self) -> str | None:
         partial = self._partial
         resumable = partial.size if partial.validator is not None else 0
         with closing(self._source.open(resumable, partial.validator)) as reply:
             if self._pin is not None and reply.sha256 not in (None, self._pin):
-                raise wrong_content(self._address, self._pin, str(reply.sha256))
+                raise _wrong_content(self._address, self._pin, str(reply.sha256))
             if reply.start == 0:
                 partial.restart(reply.validator)
             self._progress(partial.size, reply.total)
@@ -145,6 +152,12 @@ class _Attempts:
                     self._progress(partial.size, reply.total)
             self._progress(partial.size, reply.total)
             return reply.sha256
+
+
+def _wrong_content(address: Address, expected: str, found: str) -> FetchError:
+    message = f"{address} is not the file that the recipe means: its sha256 is {found}, not {expected}"
+    hint = "Find out why it has changed; if that is right, put the new sha256 into the recipe. Nothing of it was kept."
+    return FetchError(Problem("EPB511", message, hint=hint))
 
 
 def _source(address: Address, client: HttpClient) -> Source:

@@ -17,10 +17,11 @@ from epbuild.cache.garbage import discard_all
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
 from epbuild.core.digest import Blob, document_digest
+from epbuild.core.errors import PlanError, Problem
 from epbuild.core.http import HttpClient
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.fetch.download import fetch
-from epbuild.fetch.failures import misplaced_data, not_pinned, unused_pin, writing
+from epbuild.fetch.failures import writing
 from epbuild.fetch.wheels import model_in_wheel
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
@@ -103,17 +104,18 @@ class _Fetching:
         except MalformedModel:
             return ()
         for location in locations:
-            try:
-                check_reference(location)
-            except BadReference as error:
-                raise misplaced_data(self.address, location) from error
-            if str(PurePosixPath(location)).casefold() == graph.name.casefold():
-                raise misplaced_data(self.address, location)
+            if not _is_reference(location) or str(PurePosixPath(location)).casefold() == graph.name.casefold():
+                message = f"the model {self.address} keeps external data outside its own folder, or in its own place: {location}"
+                hint = "Save the model again with its data beside it, named by a relative path."
+                raise PlanError(Problem("EPB204", message, hint=hint))
             if location not in self.pins and not is_immutable(self.address):
-                raise not_pinned(beside(self.address, location))
+                message = f"no digest pins the content of {beside(self.address, location)} is meant: what lies there can change"
+                raise PlanError(Problem("EPB208", message, hint="Give the sha256 of the model's external data too, by its name."))
         for location in self.pins:
             if location not in locations:
-                raise unused_pin(self.address, location)
+                message = f"a sha256 is given for {location}, but the model {self.address} refers to no such file"
+                hint = "Take it out of the recipe, or name the file as the model does."
+                raise PlanError(Problem("EPB208", message, hint=hint))
         return locations
 
     def _fetch(self, address: Address, sha256: str | None) -> Blob:
@@ -142,6 +144,14 @@ class _Fetching:
 def file_name(address: Address) -> str:
     """A name for the file here, on every platform."""
     return _NO_FILE_NAME.sub("_", address.file.rpartition("/")[2])
+
+
+def _is_reference(location: str) -> bool:
+    try:
+        check_reference(location)
+    except BadReference:
+        return False
+    return True
 
 
 def _has_size(path: Path, size: int) -> bool:

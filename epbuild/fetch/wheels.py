@@ -19,8 +19,9 @@ from epbuild.cache.garbage import discard_all
 from epbuild.cache.leases import lease
 from epbuild.core.atomic import rename
 from epbuild.core.digest import document_digest
+from epbuild.core.errors import PlanError, Problem
 from epbuild.core.installer import is_network, reported, run_uv
-from epbuild.fetch.failures import no_digests, no_wheel, not_in_wheel, other_wheel, several_in_wheel, writing
+from epbuild.fetch.failures import FetchError, writing
 from epbuild.recipe.address import PackageAddress
 
 _METADATA = re.compile(r"[^/]+\.(?:dist-info|data)/")
@@ -79,7 +80,7 @@ def wheel_digests(address: PackageAddress) -> tuple[str, ...]:
             first = first or done.stderr
             if not _PYTHON.search(done.stderr):
                 break
-    raise no_wheel(address, *_explained(address, first))
+    raise _no_wheel(address, first)
 
 
 def _digests(address: PackageAddress, text: str) -> tuple[str, ...]:
@@ -89,7 +90,8 @@ def _digests(address: PackageAddress, text: str) -> tuple[str, ...]:
     wheels = [wheel for package in tomllib.loads(text)["packages"] for wheel in package.get("wheels", ())]
     digests = {wheel.get("hashes", {}).get("sha256") for wheel in wheels}
     if not digests or None in digests:
-        raise no_digests(address)
+        message = f"the wheels of {address.requirement} cannot be locked: the package index gives no sha256 of them"
+        raise FetchError(Problem("EPB322", message, hint="Take the package from an index that does."))
     return tuple(sorted(digests))
 
 
@@ -123,11 +125,19 @@ def _install(address: PackageAddress, digests: Sequence[str], folder: Path) -> N
                 return
             other = _OTHER_BYTES.search(done.stderr)
             if other is not None:
-                raise other_wheel(address, other[1])
+                what = f"the wheel of {address.requirement} is not one that the lock has, and was not unpacked"
+                hint = "Find out why the package index has another one; if that is right, "
+                hint += f"run `epbuild lock --upgrade-package {address.distribution}`."
+                raise FetchError(Problem("EPB321", f"{what}: its sha256 is {other[1]}", hint=hint))
             first = first or done.stderr
             if not _PYTHON.search(first):
                 break
-    raise no_wheel(address, *_explained(address, first))
+    raise _no_wheel(address, first)
+
+
+def _no_wheel(address: PackageAddress, stderr: str) -> FetchError:
+    reason, hint = _explained(address, stderr)
+    return FetchError(Problem("EPB320", f"the package {address.requirement} cannot be fetched: {reason}", hint=hint))
 
 
 def _explained(address: PackageAddress, stderr: str) -> tuple[str, str]:
@@ -160,11 +170,13 @@ def _found(address: PackageAddress, files: Collection[str]) -> str:
     content = sorted(file for file in files if not _METADATA.match(file))
     inner = [file for file in content if file.partition("/")[2] == address.file]
     if len(inner) > 1:
-        raise several_in_wheel(address, inner)
+        message = f"the wheel of {address.requirement} has more than one file {address.file}: {', '.join(inner)}"
+        raise PlanError(Problem("EPB296", message, hint="Write the whole path from the root of the wheel."))
     if inner:
         return inner[0]
     models = [file for file in content if file.endswith(Path(address.file).suffix or ".onnx")]
-    if not models:
-        raise not_in_wheel(address, "It has no file of that kind at all: check the name of the package.")
     near = difflib.get_close_matches(address.file, models, n=_NEAREST, cutoff=0) if len(models) > _NEAREST else models
-    raise not_in_wheel(address, f"It has {', '.join(near)}{', ...' if len(models) > len(near) else ''}.")
+    hint = f"It has {', '.join(near)}{', ...' if len(models) > len(near) else ''}."
+    if not models:
+        hint = "It has no file of that kind at all: check the name of the package."
+    raise PlanError(Problem("EPB295", f"the wheel of {address.requirement} has no file {address.file}", hint=hint))

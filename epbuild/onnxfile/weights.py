@@ -79,7 +79,8 @@ def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:
     Reads what may be equal, in pieces. Raises MalformedModel where a file became shorter, OSError where one cannot be read.
     """
     weights = [frozenset(model) for model in models]
-    contents = _marks(_marks(dict.fromkeys(weight for model in weights for weight in model), _sample), _digest)
+    samples = _marks(dict.fromkeys(weight for model in weights for weight in model), _sample)
+    contents = _marks(samples, lambda file, weight: digest(file, weight.start, weight.size))
     by_model = [{contents[weight]: weight.size for weight in model} for model in weights]
     stored = {content: size for model in by_model for content, size in model.items()}
     return WeightBytes(sum(sum(model.values()) for model in by_model), sum(stored.values()))
@@ -101,10 +102,6 @@ def most_in_common(models: Mapping[str, Iterable[Weight]]) -> dict[str, tuple[in
         )
         for name, model in weights.items()
     }
-
-
-def _digest(file: BinaryIO, weight: Weight) -> str:
-    return digest(file, weight.start, weight.size)
 
 
 def _sample(file: BinaryIO, weight: Weight) -> bytes:

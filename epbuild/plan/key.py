@@ -90,22 +90,16 @@ def _subject(place: Place) -> str:
     match place:
         case (part,) if part in _ORDERS:
             return _ORDERS[part]
-        case ("members", name) | ("members", name, "graph"):
+        case ("members", name) | ("members" | "source", name, "graph"):
             return f"model {name}"
-        case ("members", name, "external", location):
+        case ("members" | "source", name, "external", location):
             return f"model {name}: external data {location}"
         case ("members", name, "free_dimensions" | "denoted_dimensions" as kind, dimension):
             return f"model {name}: {kind.replace('_', ' ')} {dimension}"
-        case ("members", name, "inputs", value):
+        case ("members", name, "inputs", value) | ("source", name, "inputs", value, *_):
             return f"model {name}: sizes of input {value}"
         case ("members", name, *rest):
             return f"model {name}: {' '.join(rest).replace('_', ' ')}"
-        case ("source", name, "graph"):
-            return f"model {name}"
-        case ("source", name, "external", location):
-            return f"model {name}: external data {location}"
-        case ("source", name, "inputs", value, *_):
-            return f"model {name}: sizes of input {value}"
         case ("prepare", "options", *rest):
             return f"option {'.'.join(rest)}"
         case ("prepare", "option_files", option, *_):

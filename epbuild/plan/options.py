@@ -33,7 +33,7 @@ class TargetPlanner:
     base: Path
     problems: list[Problem]
     _known_eps: tuple[str, ...] = ()
-    _packagings: dict[tuple[str, int], tuple[EpEntry, str, _Release | None]] = field(default_factory=dict)
+    _packagings: dict[tuple[str, int], tuple[EpEntry, _Release | None]] = field(default_factory=dict)
     _rules: dict[tuple[int, bool, _Release | None], _Rules] = field(default_factory=dict)
     """What is found out for one target, and is the same for the next: a recipe may have ten thousand."""
 
@@ -87,7 +87,7 @@ class TargetPlanner:
             return None
         if toolchain is None and len(self.catalog.entries_for(name)) > 1:
             return None  # its toolchain decides which of its packagings it is
-        found, digest, release = self._packaging(name, toolchain)
+        found, release = self._packaging(name, toolchain)
         strict = not target.allow_unknown_options
         # A library of the user's own is of whatever version it is.
         checked = _Checked(self._option_rules(found, strict, release if choice.library is None else None), self.problems)
@@ -103,7 +103,6 @@ class TargetPlanner:
         files, staged = self._files(choice.provider_options, checked, found.short)
         planned = PlannedEp(
             entry=found,
-            catalog=digest,
             device=choice.device,
             provider_options={**checked.values, **staged},
             files=files,
@@ -115,14 +114,14 @@ class TargetPlanner:
         )
         return planned, checked.unchecked
 
-    def _packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, str, _Release | None]:
-        """The entry of an EP in a toolchain, with its digest and the release that the toolchain pins."""
+    def _packaging(self, name: str, toolchain: ToolchainSpec | None) -> tuple[EpEntry, _Release | None]:
+        """The entry of an EP in a toolchain, and the release that the toolchain pins."""
         key = (name, id(toolchain))
         if key not in self._packagings:
             requirements = toolchain.requirements if toolchain is not None else ()
             found = self.catalog.entry(name, (requirement.distribution for requirement in requirements))
             release = _pinned(toolchain, found.distributions) if toolchain is not None else None
-            self._packagings[key] = found, self.catalog.digest(found), release
+            self._packagings[key] = found, release
         return self._packagings[key]
 
     def _option_rules(self, entry: EpEntry, strict: bool, release: _Release | None) -> _Rules:

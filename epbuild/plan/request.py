@@ -113,7 +113,7 @@ def ep_document(ep: PlannedEp) -> dict[str, Any]:
 def _ep(ep: PlannedEp, digests: Mapping[Path, str]) -> dict[str, Any]:
     return {
         **ep_document(ep),
-        "catalog": ep.catalog,
+        "catalog": ep.entry.digest,
         "library": digests[ep.library] if ep.library else None,
         "files": _digested(ep.files, digests),
     }

@@ -80,19 +80,15 @@ def _dimension_problems(member: Member, header: ModelHeader) -> Iterator[Problem
         for key in sizes:
             if key not in known:
                 message = f"no dimension of an input of the model '{member.name}' has the {kind} '{key}'"
-                hint = nearest(key, known) or _known(kind, known)
+                listed = f"There is: {_few(sorted(known))}."
+                none = f"None of its dimensions has a {kind}: give the sizes of whole inputs with 'inputs'."
+                hint = nearest(key, known) or (listed if known else none)
                 yield Problem("EPB263", message, _place(model, kind, key), hint)
     symbols = _fit(member.asked, header).symbols
     for name, size in model.free_dimensions.items():
         if symbols.get(name, size) != size:
             message = f"the dimension '{name}' of the model '{member.name}' is {size} here, and {symbols[name]} by its 'inputs'"
             yield Problem("EPB262", message, _place(model, "name", name), "Give it one size.")
-
-
-def _known(kind: str, known: set[str]) -> str:
-    if not known:
-        return f"None of its dimensions has a {kind}: give the sizes of whole inputs with 'inputs'."
-    return f"There is: {_few(sorted(known))}."
 
 
 def _few(names: Sequence[str]) -> str:
@@ -112,7 +108,7 @@ def _may_fall_back(member: Member, target: PlannedTarget) -> bool:
 def _open_inputs(member: Member, header: ModelHeader, target: PlannedTarget) -> Iterator[Problem]:
     ep = next((ep for ep in target.compiling if ep.entry.static_shapes is not None), None)
     inputs = [_overridden(value, member.model) for value in sized_header(header, _fit(member.asked, header).shapes).inputs]
-    found = [value for value in inputs if value.elem_type and (value.shape is None or not all(map(_is_size, value.shape)))]
+    found = [value for value in inputs if value.elem_type and not _is_fixed(value)]
     if ep is not None and found:
         yield _open(member, ep, found, header)
 
@@ -138,6 +134,10 @@ def _open(member: Member, ep: PlannedEp, found: Sequence[ValueInfo], header: Mod
     return Problem("EPB264", message, where, hint, lines=("inputs:", *lines) if lines else ())
 
 
+def _is_fixed(value: ValueInfo) -> bool:
+    return value.shape is not None and all(isinstance(size, int) for size in value.shape)
+
+
 def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
     """An input as it is once free dimensions have their sizes, by name or by denotation."""
     if value.shape is None:
@@ -148,10 +148,6 @@ def _overridden(value: ValueInfo, model: ModelSpec) -> ValueInfo:
         by_name = model.free_dimensions.get(size) if isinstance(size, str) else size
         sizes.append(by_name or model.denoted_dimensions.get(denotation) or size)
     return replace(value, shape=tuple(sizes))
-
-
-def _is_size(size: Dimension) -> bool:
-    return isinstance(size, int)
 
 
 def _line(name: str, sizes: Sequence[int]) -> str:

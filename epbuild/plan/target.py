@@ -29,8 +29,6 @@ class PlannedEp:
     """One EP of a target, whose options have become the strings that ONNX Runtime takes."""
 
     entry: EpEntry
-    catalog: str
-    """What names the catalog's knowledge of how this EP is driven."""
     device: DeviceChoice
     provider_options: Mapping[str, str]
     files: Mapping[str, OptionFile]

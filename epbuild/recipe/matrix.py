@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,15 +46,14 @@ class Matrix:
         self._included = [(item.where, self._given(item)) for item in fields.items(INCLUDE)]
         self._excluded = [(item, self._given(item)) for item in fields.items(EXCLUDE)]
         for item, given in self._excluded:
-            self._check_axes(item, given)
+            for axis in given:
+                if axis not in self._axes and isinstance(item, MappingNode):
+                    self.problems.append(unknown("axis", axis, self._axes, item.entries[axis].name_where))
 
     def __len__(self) -> int:
         """How many rows there are before any is excluded."""
-        return self._combinations + len(self._included)
-
-    @property
-    def _combinations(self) -> int:
-        return math.prod(map(len, self._axes.values())) if self._axes else 0
+        combinations = math.prod(map(len, self._axes.values())) if self._axes else 0
+        return combinations + len(self._included)
 
     def rows(self) -> list[MatrixRow]:
         """Every combination that is not excluded, the last axis changing fastest, then the included rows.
@@ -65,7 +64,7 @@ class Matrix:
         for where, values in self._included:
             extra = sorted(values.keys() - self._axes.keys())  # the order of a row's keys means nothing
             row = {axis: values[axis] for axis in [*self._axes, *extra] if axis in values}
-            kept.append(MatrixRow(_suffix(row.values()), row, where))
+            kept.append(MatrixRow("".join(f"-{render(value)}" for value in row.values()), row, where))
         if not kept and not self.problems:
             self.problems.append(Problem(WRONG_VALUE, "this matrix has no rows", self.where))
         return kept
@@ -108,11 +107,6 @@ class Matrix:
         entries = self._fields.of(item).entries
         return {axis: value for axis, entry in entries.items() if (value := self._value(entry.node)) is not None}
 
-    def _check_axes(self, item: Node, given: Collection[str]) -> None:
-        for axis in given:
-            if axis not in self._axes and isinstance(item, MappingNode):
-                self.problems.append(unknown("axis", axis, self._axes, item.entries[axis].name_where))
-
     def _value(self, node: Node) -> Scalar | None:
         """A value that is fit to be part of a name, or None when it has been noted as a problem."""
         if not isinstance(node, ScalarNode) or node.value is None:
@@ -124,7 +118,3 @@ class Matrix:
         hint = "A name has letters, digits, '.', '_' and '-', and does not end with '.'."
         self.problems.append(Problem(BAD_NAME, f"the value {quoted(part)} cannot be part of a target's name", node.where, hint))
         return None
-
-
-def _suffix(values: Iterable[Scalar]) -> str:
-    return "".join(f"-{render(value)}" for value in values)

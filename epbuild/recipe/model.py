@@ -341,7 +341,6 @@ class OutputSpec:
     """The groups that it is for, in the recipe's order; None: all."""
     targets: tuple[Reference, ...] | None = None
     pack: Pack | None = None
-    pack_where: Position | None = None
     push: Setting | None = None
     """The reference of an image in a registry."""
     compression: Compression | None = None

@@ -39,7 +39,6 @@ def read_output(fields: Fields, match: Match) -> OutputSpec:
         groups=_chosen(fields, "groups", match),
         targets=_chosen(fields, "targets", match),
         pack=pack,
-        pack_where=fields.where_of("pack"),
         push=fields.setting("push"),
         compression=_compression(fields, pack),
         provenance=fields.flag("provenance"),

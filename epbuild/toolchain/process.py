@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from epbuild.core.atomic import WINDOWS
-from epbuild.core.processes import end_tree
 from epbuild.toolchain.reports import read_report
 
 if TYPE_CHECKING:
@@ -170,6 +169,17 @@ def _whole_lines(pipe: IO[bytes], longest: int) -> Iterator[bytes]:
 def plain(line: str) -> str:
     """A line without the colour codes that ONNX Runtime writes even when nobody can see colours."""
     return _ESCAPE_SEQUENCE.sub("", line).strip()
+
+
+def end_tree(pid: int) -> None:
+    """End a process, so that it reports no end of those that came from it, and then those, as far as their parents still lead to them."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for found in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                found.kill()
 
 
 @dataclass(frozen=True)

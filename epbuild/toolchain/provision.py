@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,7 +131,11 @@ def _make(requirements: Requirements, folder: Path, name: str, where: Position |
     else:
         held = tuple(package.requirement for package in requirements.locked.packages)
         listed = folder / "locked.txt"
-        listed.write_text("".join(_pins(requirements.locked)), encoding="utf-8")
+        # These files, and no others.
+        pins = (
+            [package.requirement, *(f"--hash=sha256:{one}" for one in package.files)] for package in requirements.locked.packages
+        )
+        listed.write_text("".join(" ".join(pin) + "\n" for pin in pins), encoding="utf-8")
         uv(*install, "--require-hashes", "--requirements", str(listed))
         # With nothing to install from, this succeeds where all that the recipe asks for is there already.
         uv(*install, "--offline", "--no-index", *requirements.packages, changes={"UV_FIND_LINKS": None})
@@ -155,12 +159,6 @@ def _python(requirements: Requirements) -> str:
         return requirements.python
     locked = requirements.locked
     return sys.executable if locked is None or locked.python == running_python() else locked.python.replace("-", "@")
-
-
-def _pins(locked: LockedEnvironment) -> Iterator[str]:
-    """The lines of a requirements file that installs these files, and no others."""
-    for package in locked.packages:
-        yield " ".join([package.requirement, *(f"--hash=sha256:{digest}" for digest in package.files)]) + "\n"
 
 
 def _failure(requirements: Requirements, name: str, where: Position | None, stderr: str, *, lacks_python: bool) -> ToolchainError:

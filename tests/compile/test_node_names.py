@@ -25,7 +25,7 @@ QNN, OPENVINO, TENSORRT = "QNNExecutionProvider", "OpenVINOExecutionProvider", "
 
 def group_for(*eps: str, models: tuple[str, ...] = ("m",), prefix: str | None = "m_") -> SessionGroup:
     group = sharing_group(*models)
-    planned = tuple(PlannedEp(entry(ep), "catalog", DeviceChoice(), {}, {}, None, frozenset()) for ep in eps)
+    planned = tuple(PlannedEp(entry(ep), DeviceChoice(), {}, {}, None, frozenset()) for ep in eps)
     members = tuple(replace(member, compile=replace(member.compile, node_name_prefix=prefix)) for member in group.members)
     return replace(group, target=replace(group.target, eps=planned), members=members)
 

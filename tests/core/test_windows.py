@@ -21,13 +21,13 @@ from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
 from epbuild.core import atomic, changetime, windows
 from epbuild.core.atomic import write_file
-from epbuild.core.processes import end_tree
 from epbuild.engine import capacity
 from epbuild.onnxfile import staging
 from epbuild.report.terminal import coloured, is_screen
 from epbuild.survey import snapshot
 from epbuild.toolchain import process as supervisor
 from epbuild.toolchain.packages import is_touched, state_of
+from epbuild.toolchain.process import end_tree
 
 PROCESS = 4242
 

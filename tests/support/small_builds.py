@@ -81,7 +81,7 @@ STEPS = [*COMPILES, SHARE, EMIT_DECODER, CLASSIFIER, EMIT_CLASSIFIER]
 
 def sharing_group(*names: str, timeout: float | None = None) -> SessionGroup:
     """A planned sharing group of the models `names`, whose files nobody looks at."""
-    ep = PlannedEp(entry(QNN), "catalog", DeviceChoice(), {}, {}, None, frozenset())
+    ep = PlannedEp(entry(QNN), DeviceChoice(), {}, {}, None, frozenset())
     models = [ModelSpec(name, HERE, f"{name}.onnx", HERE) for name in names]
     return SessionGroup(
         id=SHARE,

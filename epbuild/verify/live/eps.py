@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from epbuild.catalog.catalog import BUILT_IN, find_session_key
+from epbuild.catalog.catalog import find_session_key
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import UnknownName, find_option
 from epbuild.catalog.options import Option
@@ -38,7 +38,6 @@ def planned_ep(
     kept, lacking = with_files(options, lambda name: find_option(entry, name), files)
     ep = PlannedEp(
         entry=entry,
-        catalog=BUILT_IN.digest(entry),
         device=device,
         provider_options=kept,
         files=files,

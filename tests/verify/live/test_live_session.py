@@ -215,7 +215,7 @@ def test_a_file_that_an_option_names_is_the_recipes_own_and_without_it_the_optio
     assert session.lacking == ("backend_path",)
     mine = home.folder / "libMine.so"
     files = {"backend_path": OptionFile(mine, staged)}
-    planned = PlannedEp(entry(QNN), "", DeviceChoice("npu"), {}, files, home.folder / "ep.so", frozenset())
+    planned = PlannedEp(entry(QNN), DeviceChoice("npu"), {}, files, home.folder / "ep.so", frozenset())
     session = opened(found, sources=Recipe(planned))
     (ep,) = session.eps
     assert (ep.provider_options["backend_path"], session.lacking) == (str(mine.resolve()), ())

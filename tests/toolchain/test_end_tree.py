@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from epbuild.core.processes import end_tree
+from epbuild.toolchain.process import end_tree
 
 PARENT = """
 import pathlib, subprocess, sys
