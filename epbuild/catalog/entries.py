@@ -8,21 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from epbuild.catalog.facts import (
-    ContextChanges,
-    Known,
-    KnownDifference,
-    Limitation,
-    Metadata,
-    NodeLogRules,
-    NodeNames,
-    Refusal,
-    Reproducibility,
-    Sharing,
-    SharingRefusal,
-    Start,
-    StaticShapes,
-)
+from epbuild.catalog import facts
 from epbuild.catalog.numbers import Numbers, Thresholds
 from epbuild.catalog.options import Option, read_options
 from epbuild.catalog.rows import read_row
@@ -46,7 +32,7 @@ class EpEntry:
     devices: tuple[str, ...] = ()
     output_depends_on_host: bool = True
     booleans: tuple[str, str] = ("0", "1")
-    sharing: Sharing
+    sharing: facts.Sharing
     options: Mapping[str, Option]
     names: Mapping[str, Mapping[str, str]]
     """For an option whose values have several spellings: the spelling, and the one that stands for all."""
@@ -59,15 +45,15 @@ class EpEntry:
     """Every distribution that carries this packaging."""
     default: bool = True
     """Whether this packaging is meant when nothing names one of several."""
-    tables: Mapping[str, tuple[Known, ...]] = field(default_factory=dict)
+    tables: Mapping[str, tuple[facts.Known, ...]] = field(default_factory=dict)
     """For an option that takes names: all that are known."""
-    refusals: tuple[Refusal, ...] = ()
-    cannot: tuple[Limitation, ...] = ()
+    refusals: tuple[facts.Refusal, ...] = ()
+    cannot: tuple[facts.Limitation, ...] = ()
     binary_name: str | None = None
     """How the EP names a context binary; `{stem}` is the output model's name without its last extension."""
     virtual_devices: tuple[str, ...] = ()
     """The types of the virtual devices that the EP offers."""
-    metadata: Mapping[str, tuple[Metadata, ...]] = field(default_factory=dict)
+    metadata: Mapping[str, tuple[facts.Metadata, ...]] = field(default_factory=dict)
     """Device metadata that distinguishes an EP's devices, and the values that are known."""
     compatibility_pattern: str | None = None
     """A regular expression for the EP's `ep_compatibility_info`, with a named group for each field."""
@@ -75,22 +61,22 @@ class EpEntry:
     """The fields that are about the toolchain and not about the target."""
     user_file: str | None = None
     """The catalog file that this entry was read from; None for one of epbuild's own."""
-    reproducible: Reproducibility | None = None
+    reproducible: facts.Reproducibility | None = None
     """None: nobody has tried, so that nothing is claimed."""
-    node_names: NodeNames | None = None
+    node_names: facts.NodeNames | None = None
     """None: it is not known whether the EP heeds a prefix for the names of its nodes, nor whether they can be renamed."""
-    start: Start | None = None
+    start: facts.Start | None = None
     """None: a first recipe for it has to be written by hand."""
     takes_every_node: bool = False
     """Whether it leaves no node to the EPs that come after it."""
     numbers: Numbers = field(default_factory=Numbers)
     graph_optimization_level: Literal["disable_all", "basic", "extended", "layout", "all"] = "disable_all"
     """How far ONNX Runtime optimises a graph before this EP is given it, where the recipe does not set it."""
-    node_log: NodeLogRules | None = None
+    node_log: facts.NodeLogRules | None = None
     """None: the EP logs nothing about single nodes, or nobody knows how."""
-    static_shapes: StaticShapes | None = None
+    static_shapes: facts.StaticShapes | None = None
     """None: it takes open dimensions, or nobody has tried."""
-    context_changes: ContextChanges = field(default_factory=ContextChanges)
+    context_changes: facts.ContextChanges = field(default_factory=facts.ContextChanges)
     genai_provider: str | None = None
     """onnxruntime-genai's name of it; empty: genai does not know it. None: its name is ONNX Runtime's."""
     out_of_memory: str | None = None
@@ -125,16 +111,16 @@ class EpEntry:
         return self.distributions[0] if self.distributions else ""
 
     @cached_property
-    def _concerned(self) -> dict[frozenset[str], tuple[Refusal, ...]]:
+    def _concerned(self) -> dict[frozenset[str], tuple[facts.Refusal, ...]]:
         return {}
 
-    def refusals_for(self, names: frozenset[str]) -> tuple[Refusal, ...]:
+    def refusals_for(self, names: frozenset[str]) -> tuple[facts.Refusal, ...]:
         """The refusals that concern options of these names; found once for all the targets that set the same ones."""
         if names not in self._concerned:
             self._concerned[names] = tuple(row for row in self.refusals if row.concerns(names))
         return self._concerned[names]
 
-    def known_differences(self, options: Mapping[str, str]) -> tuple[KnownDifference, ...]:
+    def known_differences(self, options: Mapping[str, str]) -> tuple[facts.KnownDifference, ...]:
         """In what a target with these canonical options is known to differ when it is compiled again."""
         return tuple(row for row in self.reproducible.exceptions if row.matches(options)) if self.reproducible else ()
 
@@ -168,7 +154,7 @@ class SessionKeys:
     reserved: Mapping[str, str]
     longest_key: int = 1024
     longest_value: int = 2048
-    cannot: tuple[Limitation, ...] = ()
+    cannot: tuple[facts.Limitation, ...] = ()
     genai_providers: Mapping[str, str] = field(default_factory=dict)
     """onnxruntime-genai's names of EPs that have no entry of their own."""
 
@@ -186,11 +172,11 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
     sections: dict[str, Any] = {
         name: read_row(kind, document[name], origin)
         for name, kind in (
-            ("context_changes", ContextChanges),
-            ("node_log", NodeLogRules),
-            ("node_names", NodeNames),
-            ("start", Start),
-            ("static_shapes", StaticShapes),
+            ("context_changes", facts.ContextChanges),
+            ("node_log", facts.NodeLogRules),
+            ("node_names", facts.NodeNames),
+            ("start", facts.Start),
+            ("static_shapes", facts.StaticShapes),
         )
         if name in document
     }
@@ -202,7 +188,7 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
         "names": {option: _spellings(rows) for option, rows in tables.items()},
         "tables": tables,
         "refusals": (
-            *(read_row(Refusal, row, origin) for row in document.get("refuse", ())),
+            *(read_row(facts.Refusal, row, origin) for row in document.get("refuse", ())),
             *_disagreements(document.get("names", {}), tables),
         ),
         "cannot": _limitations(document),
@@ -211,7 +197,9 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
         "target_option": binary.get("target_option"),
         "compatibility_pattern": compatibility.get("pattern"),
         "compatibility_versions": compatibility.get("versions", []),
-        "metadata": {key: tuple(read_row(Metadata, row) for row in rows) for key, rows in document.get("metadata", {}).items()},
+        "metadata": {
+            key: tuple(read_row(facts.Metadata, row) for row in rows) for key, rows in document.get("metadata", {}).items()
+        },
         "numbers": _numbers(document.get("numbers", {})),
         "reproducible": _reproducibility(document["reproducible"], origin) if "reproducible" in document else None,
         "user_file": user_file,
@@ -231,10 +219,10 @@ def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
     )
 
 
-def _sharing(section: Mapping[str, Any]) -> Sharing:
+def _sharing(section: Mapping[str, Any]) -> facts.Sharing:
     reason = section.get("reason", "" if section.get("possible") else _NO_REASON)
-    refusals = tuple(read_row(SharingRefusal, row) for row in section.get("refused_values", ()))
-    return read_row(Sharing, section, reason=reason, refusals=refusals)
+    refusals = tuple(read_row(facts.SharingRefusal, row) for row in section.get("refused_values", ()))
+    return read_row(facts.Sharing, section, reason=reason, refusals=refusals)
 
 
 def _numbers(section: Mapping[str, Any]) -> Numbers:
@@ -242,22 +230,22 @@ def _numbers(section: Mapping[str, Any]) -> Numbers:
     return read_row(Numbers, section, **given)
 
 
-def _reproducibility(section: Mapping[str, Any], origin: str) -> Reproducibility:
+def _reproducibility(section: Mapping[str, Any], origin: str) -> facts.Reproducibility:
     known = section.get("origin", origin)
-    exceptions = tuple(read_row(KnownDifference, row, known) for row in section.get("except", ()))
-    return read_row(Reproducibility, section, known, exceptions=exceptions)
+    exceptions = tuple(read_row(facts.KnownDifference, row, known) for row in section.get("except", ()))
+    return read_row(facts.Reproducibility, section, known, exceptions=exceptions)
 
 
-def _limitations(document: Mapping[str, Any]) -> tuple[Limitation, ...]:
+def _limitations(document: Mapping[str, Any]) -> tuple[facts.Limitation, ...]:
     rows = document.get("cannot", ())
-    return tuple(read_row(Limitation, row, document["origin"], of=row.get("limit_of", "machine")) for row in rows)
+    return tuple(read_row(facts.Limitation, row, document["origin"], of=row.get("limit_of", "machine")) for row in rows)
 
 
-def _table(table: Mapping[str, Any], origin: str) -> tuple[Known, ...]:
+def _table(table: Mapping[str, Any], origin: str) -> tuple[facts.Known, ...]:
     words = {"name", "canonical", "spellings", "origin"}
     return tuple(
         read_row(
-            Known,
+            facts.Known,
             {"canonical": row["name"], "spellings": (), **row},
             table.get("origin", origin),
             facts={key: value for key, value in row.items() if key not in words},
@@ -266,11 +254,11 @@ def _table(table: Mapping[str, Any], origin: str) -> tuple[Known, ...]:
     )
 
 
-def _spellings(rows: Iterable[Known]) -> dict[str, str]:
+def _spellings(rows: Iterable[facts.Known]) -> dict[str, str]:
     return {spelling: row.canonical for row in rows for spelling in (row.name, *row.spellings)}
 
 
-def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[Known, ...]]) -> Iterable[Refusal]:
+def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[facts.Known, ...]]) -> Iterable[facts.Refusal]:
     """A refusal for each known name and each option that must agree with its table, such as a SoC and its architecture."""
     for option, table in tables.items():
         for other, rule in table.get("implies", {}).items():
@@ -280,4 +268,4 @@ def _disagreements(tables: Mapping[str, Any], known: Mapping[str, tuple[Known, .
                 right = row.facts[rule["fact"]]
                 allowed = "|".join(re.escape(value) for value in (right, *rule.get("neutral", ())))
                 reason = f"{row.name} has {other} {right}; {rule['reason']}"
-                yield Refusal({option: f"^{re.escape(row.canonical)}$", other: f"^(?!(?:{allowed})$)"}, reason, row.origin)
+                yield facts.Refusal({option: f"^{re.escape(row.canonical)}$", other: f"^(?!(?:{allowed})$)"}, reason, row.origin)

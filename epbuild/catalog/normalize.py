@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.options import Option
-from epbuild.core.errors import nearest
+from epbuild.core.errors import BadText, nearest
 
 _Number = TypeVar("_Number", int, float)
 _TRUE = {"true", "1", "yes", "on"}
@@ -26,22 +26,15 @@ _SIZE = re.compile(r"([0-9]{1,20}) ?([A-Za-z]{0,3})")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
-class BadValue(ValueError):
-    """An option's value is none that the EP understands; the text lists those that are, and `hint` which is nearest."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(f"{message}. {hint}" if hint else message)
-        self.message = message
-        self.hint = hint
+class BadValue(BadText):
+    """An option's value is none that the EP understands; the message lists those that are, and the hint which is nearest."""
 
 
-class UnknownName(ValueError):
-    """An option or session key that is not known, or not the recipe's to set; `hint` is what to write instead."""
+class UnknownName(BadText):
+    """An option or session key is not known, or not the recipe's to set."""
 
     def __init__(self, message: str, hint: str | None = None, *, reserved: bool = False) -> None:
-        super().__init__(f"{message}. {hint}" if hint else message)
-        self.message = message
-        self.hint = hint
+        super().__init__(message, hint)
         self.reserved = reserved
 
 

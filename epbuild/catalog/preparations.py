@@ -1,7 +1,7 @@
 """Built-in preparations: their kinds, options and the check of these.
 
-check(preparation("opset"), 21)                        {"target_version": 21}
-check(preparation("opset"), {"target_version": "new"})   a fault at ("target_version",)
+check_options(preparation("opset"), 21)                          {"target_version": 21}
+check_options(preparation("opset"), {"target_version": "new"})   a fault at ("target_version",)
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The time of a file's last change in any way, by its file system's clock.
-
-No program can set it back.
-"""
+"""The time of a file's last change in any way, which no program can set back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Differences between two documents of plain data.
-
-One walker over their facts, for action keys and for artifacts alike.
-"""
+"""Differences between two documents of plain data: action keys, artifacts."""
 
 from __future__ import annotations
 

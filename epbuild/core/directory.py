@@ -1,9 +1,8 @@
 """A directory tree that is swapped in whole.
 
-It is prepared beside its place, synced, then exchanged with what is there.
-
-Files that epbuild did not make, or that were changed since, are never lost: they are linked into the new tree before the swap. A swap that
-was cut short is completed or undone by the next one. `docs/promises.md` has what holds on which system.
+It is prepared beside its place, synced, then exchanged with what is there. Files that epbuild did not make, or that were changed since, are
+never lost: they are linked into the new tree before the swap. A swap that was cut short is completed or undone by the next one.
+`docs/promises.md` has what holds on which system.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Errors as values: a `Problem` with its place and hint, and `EpbuildError`.
 
-An error carries problems to the exit code.
-
 Codes: EPB1xx recipe, 2xx plan, 3xx toolchain, 4xx build, 5xx store, 6xx verify. `docs/errors.md` lists them.
 """
 
@@ -156,6 +154,15 @@ class NothingToVerify(VerifyError):
     """The path does not exist, cannot be read, or holds nothing that can be verified (EPB600): a mistake on the command line."""
 
     exit_code = 2
+
+
+class BadText(ValueError):
+    """A text is not what it should be: why, and what to write instead. Whoever knows its place makes a `Problem` of it."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(f"{message}. {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -1,7 +1,4 @@
-"""The download of one remote file into the store.
-
-At most once, in as many pieces as the line needs, and only if it is the file that was meant.
-"""
+"""The download of one remote file into the store, at most once, in pieces."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Files in repositories of the Hugging Face Hub.
+"""Files in repositories of the Hugging Face Hub, by huggingface_hub (extra `hf`).
 
-Found through huggingface_hub (the extra `hf`), downloaded like any other.
-
-The endpoint and the token are the ones that huggingface_hub takes from its environment.
+The endpoint and the token are the ones that it takes from its environment; a file is downloaded like any other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Remote models as folders: the graph and its external data.
-
-Each file has its own name, so that they read like local ones.
-"""
+"""Remote models as folders: the graph and its data, each under its own name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Objects in S3, Google Cloud Storage and Azure Blob Storage.
-
-Through obstore (the extra `remote`).
+"""Objects in S3, Google Cloud Storage and Azure, by obstore (extra `remote`).
 
 Credentials, regions and endpoints come from the environment, by the names that each cloud's own tools use.
 """

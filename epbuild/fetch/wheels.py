@@ -1,7 +1,4 @@
-"""Models in the wheels of Python packages.
-
-A wheel is fetched by uv, without what it depends on, once for all models in it.
-"""
+"""Models in the wheels of Python packages, each fetched once, by uv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of compiled models with other names of nodes, references or contexts.
+"""Copies of compiled models with other node names, references or contexts.
 
 Each leaves the source as it is. Raises FileExistsError where the destination exists, and leaves it; MalformedModel and OSError, and leaves
 no partial copy.

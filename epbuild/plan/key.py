@@ -1,9 +1,7 @@
 """Action keys: digests of canonical JSON documents, and what differs between two.
 
-A document names everything that an action's result depends on.
-
-What changed between two documents is derived from these alone (`changes`): *why* and *whether* cannot disagree. A document
-never holds an absolute path, a time, a host name, or the order of the recipe's keys.
+A document names everything that an action's result depends on, and never holds an absolute path, a time, a host name, or the order of the
+recipe's keys. What changed is derived from two documents alone (`changes`): *why* and *whether* cannot disagree.
 """
 
 from __future__ import annotations

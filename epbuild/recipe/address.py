@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from epbuild.core.errors import Position, Problem, nearest
+from epbuild.core.errors import BadText, Position, Problem, nearest
 from epbuild.recipe.model_path import PACKAGE, RELEASE, SCHEME
 from epbuild.recipe.problems import MISSING_KEY, WRONG_VALUE, one_of, quoted
 from epbuild.recipe.requirement import read_requirement
@@ -27,13 +27,8 @@ _FORMS = {
 _ALL_FORMS = {**_FORMS, "package": _PACKAGE_FORM}
 
 
-class BadAddress(ValueError):
-    """A text that is no address of a remote file: why, and what to write instead. Neither shows what may be a secret."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        self.message = message
-        self.hint = hint
-        super().__init__(f"{message}. {hint}")
+class BadAddress(BadText):
+    """A text is no address of a remote file; the message shows nothing that may be a secret."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
 
+from epbuild.core.errors import BadText
 from epbuild.recipe.problems import quoted
 
 DEFAULT_TAG = "latest"
@@ -23,13 +24,11 @@ _PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-class BadImageReference(ValueError):
-    """A text that names no image in a registry: why, and what to write instead. Neither shows what may be a secret."""
+class BadImageReference(BadText):
+    """A text names no image in a registry; the message shows nothing that may be a secret."""
 
     def __init__(self, message: str, hint: str = _FORM) -> None:
-        self.message = message
-        self.hint = hint
-        super().__init__(f"{message}. {hint}")
+        super().__init__(message, hint)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,4 @@
-"""The fingerprint of a toolchain, as part of a key.
-
-Its Python, its platform, its packages, and the bytes of ONNX Runtime's packages and the EP's.
+"""The fingerprint of a toolchain: its Python, platform, packages and their bytes.
 
 Hashing a few hundred MB of files at every run would cost more than all else, so a fingerprint is kept with the stat of every file, the
 listing of every package folder, and the links that lead to them; when any of those differs, the environment is probed and hashed again.

@@ -1,7 +1,4 @@
-"""Changes of a lock: a line for each package, model or EP.
-
-However many facts have changed of it.
-"""
+"""Changes of a lock: a line for each package, model or EP."""
 
 from __future__ import annotations
 

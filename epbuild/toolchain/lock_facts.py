@@ -1,7 +1,4 @@
-"""The facts of a lock, as values.
-
-Nothing here knows where a fact comes from, or what it is needed for.
-"""
+"""The facts of a lock, as values."""
 
 from __future__ import annotations
 

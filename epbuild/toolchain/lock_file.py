@@ -1,9 +1,8 @@
 """The lock as text: a sorted line for each fact, so that git merges it.
 
-A comment and a line with the format come first.
-
-A change that lies beside another one is a conflict for git; the Python in its parentheses comes first on a platform, and seldom changes, so
-that a new toolchain does not lie beside the first package of the next.
+A comment and a line with the format come first. A change that lies beside another one is a conflict for git; the Python in its
+parentheses comes first on a platform, and seldom changes, so that a new toolchain does not lie beside the first package of the
+next.
 
     recipe NAME
     catalog SUBJECT REVISION [sha256:HEX]

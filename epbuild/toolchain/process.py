@@ -1,7 +1,4 @@
-"""A worker process, from its start to its end.
-
-Its reports are streamed, its log is kept, and it is ended with all its children where it must.
-"""
+"""A worker process: its reports are streamed, its log kept, its tree ended."""
 
 from __future__ import annotations
 

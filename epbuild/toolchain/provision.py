@@ -1,7 +1,4 @@
-"""Environments made by uv, one for each distinct set of requirements.
-
-In the user's cache, and never changed afterwards.
-"""
+"""Environments made by uv, one for each set of requirements, never changed."""
 
 from __future__ import annotations
 

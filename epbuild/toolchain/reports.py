@@ -1,7 +1,4 @@
-"""Reports of a worker: one checked JSON document a line.
-
-Consumers may rely on its fields.
-"""
+"""Reports of a worker: one checked JSON document a line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Resolution of a toolchain's requirements for a lock.
-
-Which packages, from which files, they come to on a platform. Installs nothing.
-"""
+"""Resolution of a toolchain's requirements for a lock; installs nothing."""
 
 from __future__ import annotations
 
