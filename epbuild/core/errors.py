@@ -157,7 +157,7 @@ class NothingToVerify(VerifyError):
 
 
 class BadText(ValueError):
-    """A text is not what it should be: why, and what to write instead. Whoever knows its place makes a `Problem` of it."""
+    """A text is not what it should be: why, and what to write instead. The caller knows the place, and makes a `Problem` of it."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(f"{message}. {hint}" if hint else message)
