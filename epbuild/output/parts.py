@@ -190,20 +190,20 @@ def _models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> li
             name=model["member"],
             file=part.models[model["member"]],
             action_key=item.key,
-            source=_source(members[model["member"]], model),
+            source=sources[model["member"]],
             nodes=[_relinked(node, references.get(part.models[model["member"]], {})) for node in model["nodes"]],
             fallback_nodes=model["fallback_nodes"],
             compatibility=model["compatibility"],
             left=model.get("left", ()),
         )
-        for item, members in ((item, _listed_members(item)) for item in made)
+        for item, sources in ((item, _sources(item)) for item in made)
         for model in item.result["models"]
     ]
 
 
 def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: MergedModel) -> ManifestModel:
     members = [(item, model) for item in made for model in item.result["models"]]
-    listed = {name: member for item in made for name, member in _listed_members(item).items()}
+    sources = {name: source for item in made for name, source in _sources(item).items()}
     return ManifestModel(
         name=merging.name,
         file=part.models[merging.name],
@@ -217,10 +217,7 @@ def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: Me
             for _, model in members
             for left in model.get("left", ())
         ],
-        merged=[
-            {"name": model["member"], "action_key": item.key, "source": _source(listed[model["member"]], model)}
-            for item, model in members
-        ],
+        merged=[{"name": model["member"], "action_key": item.key, "source": sources[model["member"]]} for item, model in members],
     )
 
 
@@ -245,20 +242,20 @@ def _target(part: Part) -> dict[str, Any]:
     }
 
 
-def _listed_members(made: Made) -> dict[str, Mapping[str, Any]]:
-    """What the document behind a group's key has of each member, by its name, with the name of its model."""
-    models = {member.name: member.model.name for member in made.group.members}
+def _sources(made: Made) -> dict[str, dict[str, Any]]:
+    """What a manifest has of the source of each member of a session group, by its name."""
+    signatures = {model["member"]: model["source"] for model in made.result["models"]}
     return {
-        member["name"]: {**member, "model": models[member["name"]], **prepared_by(made.prepared(member["name"]))}
-        for member in made.document["members"]
+        member.name: {
+            "sha256": listed["graph"],
+            "external_data": listed["external"],
+            **({"model": member.model.name} if member.model.name != member.name else {}),
+            **({"sizes": listed["inputs"]} if "inputs" in listed else {}),
+            **prepared_by(made.prepared(member.name)),
+            **signatures[member.name],
+        }
+        for member, listed in zip(made.group.members, made.document["members"], strict=True)
     }
-
-
-def _source(listed: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-    named = {"model": listed["model"]} if listed["model"] != listed["name"] else {}
-    sizes = {"sizes": listed["inputs"]} if "inputs" in listed else {}
-    prepared = {"prepared": listed["prepared"]} if "prepared" in listed else {}
-    return {"sha256": listed["graph"], "external_data": listed["external"], **named, **sizes, **prepared, **model["source"]}
 
 
 def _relinked(node: Mapping[str, Any], references: Mapping[str, str]) -> dict[str, Any]:
