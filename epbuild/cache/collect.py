@@ -81,24 +81,20 @@ def collect(
     return _Collection(root, limits, needs, blobs_of, now, dry_run).run()
 
 
+@dataclass
 class _Collection:
-    def __init__(
-        self,
-        root: Path,
-        limits: Limits,
-        needs: Callable[[], Needs],
-        blobs_of: Callable[[Mapping[str, Any]], Iterable[str]],
-        now: float,
-        dry_run: bool,
-    ) -> None:
-        self._blobs = BlobStore(root)
-        self._records = ActionRecords(root)
-        self._garbage = Garbage(root)
-        self._limits = limits
-        self._ask_needs = needs
-        self._needs = needs()
-        self._now = now
-        self._dry_run = dry_run
+    root: Path
+    limits: Limits
+    ask_needs: Callable[[], Needs]
+    blobs_of: Callable[[Mapping[str, Any]], Iterable[str]]
+    now: float
+    dry_run: bool
+
+    def __post_init__(self) -> None:
+        self._blobs = BlobStore(self.root)
+        self._records = ActionRecords(self.root)
+        self._garbage = Garbage(self.root)
+        self._needs = self.ask_needs()
         self._outcome = Collected()
         self._queue: list[tuple[int, str, CacheEntry]] = []
         # Blobs before records: a record that is put in between names blobs that are new, or have a new time by then.
@@ -106,14 +102,14 @@ class _Collection:
         self._named: dict[str, frozenset[str]] = {}
         self._namings = Counter[str]()
         for record in self._records.entries():
-            self._take_in_record(record, blobs_of)
+            self._take_in_record(record)
 
     def run(self) -> Collected:
         garbage = list(self._garbage.entries())
         for entry in garbage:
             if entry.name in self._needs.models:
                 self._outcome.needed.append(entry)
-                if not self._dry_run:
+                if not self.dry_run:
                     self._garbage.use(entry.name)
             else:
                 self._enqueue(entry)
@@ -126,9 +122,9 @@ class _Collection:
             (self._outcome.needed if digest in needed else self._outcome.recent).append(entry)
         return self._outcome
 
-    def _take_in_record(self, record: CacheEntry, blobs_of: Callable[[Mapping[str, Any]], Iterable[str]]) -> None:
+    def _take_in_record(self, record: CacheEntry) -> None:
         document = self._records.look(record.name)
-        names = frozenset(blobs_of(document)) if document is not None else frozenset()
+        names = frozenset(self.blobs_of(document)) if document is not None else frozenset()
         self._named[record.name] = names
         self._namings.update(names)
         # One that cannot be read, as it is damaged or of an older epbuild, is of no use to those who need its key.
@@ -136,7 +132,7 @@ class _Collection:
             self._enqueue(record)
             return
         self._outcome.needed.append(record)
-        if not self._dry_run:
+        if not self.dry_run:
             self._records.use(record.name)
 
     def _work_off(self, total: int) -> None:
@@ -150,7 +146,7 @@ class _Collection:
 
     def _take(self, entry: CacheEntry, reason: Reason) -> int:
         """Remove an entry, and with a record the blobs that it alone named; returns the bytes that this freed."""
-        if not (self._dry_run or self._remove(entry)):
+        if not (self.dry_run or self._remove(entry)):
             self._outcome.recent.append(entry)
             return 0
         self._outcome.removed.append((entry, reason))
@@ -170,13 +166,13 @@ class _Collection:
             return "damaged"
         if self._unused(entry) < YOUNG_SECONDS:
             return None
-        if self._unused(entry) > self._limits.max_age:
+        if self._unused(entry) > self.limits.max_age:
             return "unused"
-        return "over size" if self._limits.max_size is not None and total > self._limits.max_size else None
+        return "over size" if self.limits.max_size is not None and total > self.limits.max_size else None
 
     def _unused(self, entry: CacheEntry) -> float:
         """For how many seconds nobody has used an entry."""
-        return self._now - entry.used_ns / 1e9
+        return self.now - entry.used_ns / 1e9
 
     def _remove(self, entry: CacheEntry) -> bool:
         match entry.kind:
@@ -185,7 +181,7 @@ class _Collection:
             case "blob":
                 return self._blobs.remove(entry)
             case _:
-                return self._garbage.remove(entry, lambda: self._ask_needs().models)
+                return self._garbage.remove(entry, lambda: self.ask_needs().models)
 
     def _is_free(self, digest: str) -> bool:
         return not self._namings[digest] and digest not in self._needs.blobs

@@ -75,30 +75,30 @@ def push(
         client.close()
 
 
+@dataclass
 class _Push:
-    def __init__(
-        self, image: Image, reference: ImageReference, copy: Copy, notify: Notify, step: StepId | None, client: HttpClient
-    ) -> None:
-        self._image = image
-        self._reference = reference
-        self._copy = copy
-        self._notify = notify
-        self._step = step
-        self._client = client
-        self._root = f"{'http' if reference.is_local else 'https'}://{reference.host}/v2/{reference.repository}"
+    image: Image
+    reference: ImageReference
+    copy: Copy
+    notify: Notify
+    step: StepId | None
+    client: HttpClient
+
+    def __post_init__(self) -> None:
+        self._root = f"{'http' if self.reference.is_local else 'https'}://{self.reference.host}/v2/{self.reference.repository}"
         self._credentials: Credentials | None = None
         self._authorization: str | None = None
         self._done = 0
-        self._total = image.config.size + sum(artifact.size for artifact in image.blobs)
+        self._total = self.image.config.size + sum(artifact.size for artifact in self.image.blobs)
 
     def run(self) -> Pushed:
-        blobs: tuple[Artifact | Document, ...] = (*self._image.blobs, self._image.config)
-        self._notify(0, self._total)
+        blobs: tuple[Artifact | Document, ...] = (*self.image.blobs, self.image.config)
+        self.notify(0, self._total)
         sent = [blob for blob in blobs if self._bring(blob)]
-        self._name(self._image.digest)
-        self._name(self._reference.tag)
+        self._name(self.image.digest)
+        self._name(self.reference.tag)
         size = sum(blob.size for blob in sent)
-        return Pushed(self._reference, self._image.digest, len(sent), size, len(blobs) - len(sent))
+        return Pushed(self.reference, self.image.digest, len(sent), size, len(blobs) - len(sent))
 
     def _bring(self, blob: Artifact | Document) -> bool:
         """Bring one blob into the registry; returns whether it had to be sent."""
@@ -117,7 +117,7 @@ class _Push:
         location = opened.headers.get("Location")
         if opened.status != 202 or location is None:
             self._refused("take a blob", opened)
-        place = self._client.resolved(opened.url, location)
+        place = self.client.resolved(opened.url, location)
         place += f"{'&' if urlsplit(place).query else '?'}{urlencode({'digest': f'sha256:{blob.sha256}'})}"
         done = self._ask("PUT", place, Body(blob.size, _OCTETS, lambda write: self._give(blob, before, write)))
         if done.status not in _CREATED:
@@ -132,16 +132,16 @@ class _Push:
         if isinstance(blob, Document):
             counted(memoryview(blob.data))
         else:
-            self._copy(blob, counted)
+            self.copy(blob, counted)
 
     def _advance(self, done: int) -> None:
         self._done = done
-        self._notify(done, self._total)
+        self.notify(done, self._total)
 
     def _name(self, name: str) -> None:
         """Put the manifest under a name, its digest or a tag, unless it is there: some registries let no tag be set twice."""
         url = f"{self._root}/manifests/{name}"
-        manifest, digest = self._image.manifest, self._image.digest
+        manifest, digest = self.image.manifest, self.image.digest
         there = self._persistently(lambda: self._ask("HEAD", url, accept=MANIFEST_TYPE))
         if there.status == 200 and there.headers.get("Docker-Content-Digest") == digest:
             return
@@ -162,7 +162,7 @@ class _Push:
                 pause = next(pauses, None) if failure.may_pass else None
                 if pause is None:
                     self._fail("EPB426", f"cannot be pushed to: {failure}", failure.hint)
-                self._client.pause(max(pause, failure.pause))
+                self.client.pause(max(pause, failure.pause))
 
     def _ask(self, method: str, url: str, body: Body | None = None, *, accept: str = "*/*") -> Answer:
         """One request, again with credentials where the registry asks for them. Raises Unreachable, and what forbids to go on."""
@@ -177,14 +177,14 @@ class _Push:
     def _once(self, method: str, url: str, body: Body | None, accept: str) -> Answer:
         # An upload may go to another server, whose address then has all that lets it be used.
         authorization = self._authorization if origin(url) == origin(self._root) else None
-        return _whole(self._client.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
+        return _whole(self.client.send(method, url, headers={"Accept": accept}, authorization=authorization, body=body))
 
     def _sign_in(self, answer: Answer) -> None:
         if origin(answer.url) != origin(self._root):
             self._not_allowed(answer)  # another server, which gets no secret
         offered = dict(_challenge(text) for text in reversed(answer.headers.getlist("WWW-Authenticate")))
         try:
-            self._credentials = self._credentials or credentials_for(self._reference.host)
+            self._credentials = self._credentials or credentials_for(self.reference.host)
         except UnusableCredentials as error:
             self._fail("EPB427", f"asks who pushes, and {error.message}", error.hint)
         if "bearer" in offered:
@@ -197,9 +197,9 @@ class _Push:
     def _token(self, answer: Answer, challenge: dict[str, str]) -> str:
         if not challenge.get("realm"):
             self._not_allowed(answer)
-        realm = self._client.resolved(answer.url, challenge["realm"])
+        realm = self.client.resolved(answer.url, challenge["realm"])
         # A challenge to a question only asks for the right to pull.
-        scope = f"repository:{self._reference.repository}:pull,push"
+        scope = f"repository:{self.reference.repository}:pull,push"
         wanted = {**({"service": challenge["service"]} if "service" in challenge else {}), "scope": scope}
         known, accept = self._credentials, {"Accept": "application/json"}
         url = realm
@@ -209,11 +209,11 @@ class _Push:
                 form = {"grant_type": "refresh_token", "client_id": "epbuild", **wanted, "refresh_token": known.password}
                 data = urlencode(form).encode()
                 body = Body(len(data), _FORM, lambda write: write(memoryview(data)), is_secret=True)
-                reply = _whole(self._client.send("POST", url, headers=accept, body=body))
+                reply = _whole(self.client.send("POST", url, headers=accept, body=body))
             else:
                 url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(wanted)}"
                 basic = known.basic if known is not None else None
-                reply = _whole(self._client.send("GET", url, headers=accept, authorization=basic))
+                reply = _whole(self.client.send("GET", url, headers=accept, authorization=basic))
         except Unreachable as failure:
             message = f"{origin(url)[1]}, where it has its tokens from, fails: {failure}"
             raise Unreachable(message, failure.hint, may_pass=failure.may_pass, pause=failure.pause) from failure
@@ -228,7 +228,7 @@ class _Push:
         return token
 
     def _not_allowed(self, answer: Answer) -> NoReturn:
-        repository, known = self._reference.repository, self._credentials
+        repository, known = self.reference.repository, self._credentials
         if known is not None:
             message = f"does not let the user of {known.source} push to {repository} ({_summary(answer)})"
             self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
@@ -236,7 +236,7 @@ class _Push:
         self._fail("EPB427", message, f"Set {USER} and {PASSWORD}, or sign in with 'docker login'.")
 
     def _refused(self, what: str, answer: Answer) -> NoReturn:
-        host, repository = self._reference.host, self._reference.repository
+        host, repository = self.reference.host, self.reference.repository
         hint = _ASK
         if answer.status == 404:
             hint = f"Check that {host} is a registry, and whether {repository} has to be made there first."
@@ -244,7 +244,7 @@ class _Push:
 
     def _fail(self, code: str, what: str, hint: str) -> NoReturn:
         """Raise the error of a registry that does what is not expected of it."""
-        raise EnvironmentFailure(Problem(code, f"the registry {self._reference.host} {what}", self._step, hint))
+        raise EnvironmentFailure(Problem(code, f"the registry {self.reference.host} {what}", self.step, hint))
 
 
 def _whole(answer: Answer) -> Answer:
