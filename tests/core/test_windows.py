@@ -203,7 +203,7 @@ def test_a_tree_is_ended_also_when_some_of_it_is_gone(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("psutil.Process", Process)
     end_tree(1)
-    assert killed == [3, 1]
+    assert killed == [1, 3]
 
 
 SHELL = {
