@@ -90,7 +90,6 @@ known_eps, entries_for, entry = BUILT_IN.known_eps, BUILT_IN.entries_for, BUILT_
 
 @cache
 def session_keys() -> SessionKeys:
-    """What is known of session configuration keys."""
     return read_session_keys(_read_data(_SESSION))
 
 

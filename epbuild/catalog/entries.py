@@ -208,7 +208,6 @@ def read_entry(document: Mapping[str, Any], user_file: str | None = None) -> EpE
 
 
 def read_session_keys(document: Mapping[str, Any]) -> SessionKeys:
-    """Read the session keys from their document."""
     return read_row(
         SessionKeys,
         document,

@@ -88,7 +88,6 @@ class OptionFault:
 
 
 def preparation_kinds() -> tuple[str, ...]:
-    """The kinds of built-in preparations, in the order of the data."""
     return tuple(_all())
 
 
@@ -164,7 +163,6 @@ def _listed(options: Collection[str], meant: str = "") -> str:
 
 
 def _faults(option: PreparationOption, value: Any, path: OptionPath) -> Iterable[OptionFault]:
-    """What is wrong with one option's value."""
     match option.type:
         case "boolean":
             if not isinstance(value, bool):

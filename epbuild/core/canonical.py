@@ -24,7 +24,6 @@ class JsonFile:
 
     @property
     def data(self) -> bytes:
-        """The file's bytes."""
         return (json.dumps(self.document, indent=2, sort_keys=self.sort_keys, ensure_ascii=False) + "\n").encode()
 
     @property

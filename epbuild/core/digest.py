@@ -50,7 +50,6 @@ class Reading:
         return self._sha256 is not None
 
     def update(self, data: bytes | memoryview) -> None:
-        """Take the next bytes."""
         self.size += len(data)
         if self._sha256 is not None:
             self._sha256.update(data)

@@ -62,7 +62,6 @@ class Problem:
 
     @classmethod
     def from_plain(cls, plain: tuple[Any, ...]) -> Problem:
-        """The problem that `plain` was made of."""
         code, message, where, hint, reason, lines = plain
         return cls(code, message, _PLACES[where[0]](*where[1:]) if where else None, hint, reason, tuple(lines))
 

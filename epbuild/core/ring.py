@@ -44,7 +44,6 @@ class Ring:
             raise self._failure
 
     def buffer(self) -> memoryview:
-        """The buffer to fill next."""
         if not self._buffer:
             self._buffer = self._empty.get()
         return self._buffer

@@ -52,6 +52,5 @@ def schema_text(name: str) -> str:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """`<name>.schema.json`, parsed."""
     document: dict[str, Any] = json.loads(schema_text(name))
     return document

@@ -21,7 +21,6 @@ def seconds_of(text: str) -> int:
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of something."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 

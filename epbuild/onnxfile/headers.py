@@ -162,7 +162,6 @@ class _Nodes:
         self.contexts: list[EPContextNode] = []
 
     def read_node(self, path: tuple[Field, ...], node: Field) -> None:
-        """Reads the node `node`, which the fields of `path` enclose."""
         wire = self.wire
         name = domain = op_type = ""
         for field in wire.message(node, self.node_fields):
@@ -190,7 +189,6 @@ class _Nodes:
             _refuse_too_many(self.named, node)
 
     def read_tensor(self, tensor: Field) -> Initializer:
-        """Reads a TensorProto without its values."""
         read = read_tensor(self.wire, tensor)
         if read.external is not None:
             self.data.add(read.external, in_subgraph=self.depth > 0)
@@ -231,7 +229,6 @@ class _MainGraph(_Nodes):
         self.initialized: set[str] = set()
 
     def read(self, graph: Field) -> None:
-        """Reads one piece of the graph."""
         wire = self.wire
         for field in wire.message(graph, _GRAPH_FIELDS):
             if field.number == numbers.GRAPH_NODE:

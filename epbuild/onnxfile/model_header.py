@@ -86,12 +86,10 @@ class ModelHeader:
 
     @property
     def external_locations(self) -> tuple[str, ...]:
-        """The files that hold tensors' data, as the model names them."""
         return tuple(self.external_data)
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the model has any EPContext node."""
         return bool(self.ep_context_nodes)
 
     @property

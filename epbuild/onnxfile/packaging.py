@@ -51,7 +51,6 @@ class _Model:
     binary: Path | None
 
     def digest(self) -> str:
-        """SHA-256 of the context."""
         if self.binary is not None:
             return _range_digest(self.binary, 0, self.binary.stat().st_size)
         return _range_digest(self.path, *(self.node.payload or (0, 0)))

@@ -9,12 +9,10 @@ from epbuild.onnxfile.epcontext import DOMAIN, OP_TYPE
 
 
 def is_context(node: Any) -> bool:
-    """Whether a node is an EPContext node."""
     return (node.domain, node.op_type) == (DOMAIN, OP_TYPE)
 
 
 def text_of(node: Any, name: str) -> str | None:
-    """A node's string attribute."""
     return next((attribute.s.decode("utf-8", "replace") for attribute in node.attribute if attribute.name == name), None)
 
 
@@ -28,5 +26,4 @@ def graphs(graph: Any) -> Iterator[Any]:
 
 
 def nodes(graph: Any) -> Iterator[Any]:
-    """The nodes of a graph and of its subgraphs."""
     return (node for inner in graphs(graph) for node in inner.node)

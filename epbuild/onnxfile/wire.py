@@ -55,7 +55,6 @@ class Field(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the value."""
         return self.end - self.start
 
 

@@ -51,7 +51,6 @@ class Change:
 
 
 def action_key(document: Mapping[str, Any]) -> str:
-    """The SHA-256 of the document's canonical form, in hexadecimal."""
     return document_digest(document)
 
 

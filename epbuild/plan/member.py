@@ -56,7 +56,6 @@ class Member:
 
     @property
     def fetched(self) -> bool:
-        """Whether the files that are compiled are known."""
         return self.compiled_from is not None
 
     @property
@@ -68,7 +67,6 @@ class Member:
 
     @property
     def graph(self) -> Path:
-        """As `known`."""
         return self.known.graph
 
     @property

@@ -204,7 +204,6 @@ class _Part:
             self.take(self.base[member], f"the base model '{member}'", output.base.where)
 
     def components(self) -> dict[str, str]:
-        """What each model is called in a package."""
         if not LAYOUT_FORMS[self._output.layout].gathers:
             return {}
         found: dict[str, str] = {}

@@ -137,7 +137,6 @@ class Preparation:
 
 
 def preparation_id(model: str, number: int, kind: str) -> str:
-    """The id of the step of a model's entry."""
     return f"prepare:{model}/{number}-{kind}"
 
 

@@ -69,7 +69,6 @@ class CompileRequest:
 
     @property
     def key(self) -> str:
-        """The digest of what is keyed."""
         return action_key(self.keyed)
 
 

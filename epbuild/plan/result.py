@@ -100,7 +100,6 @@ class ModelResult:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All that it takes to run it."""
         return (self.file, *self.binaries, *self.data)
 
 
@@ -119,7 +118,6 @@ class CompileResult(ActionResult):
         return (name for model in self.models for name in model.files)
 
     def model(self, member: str) -> ModelResult:
-        """That of a member."""
         return next(model for model in self.models if model.member == member)
 
     def size(self, names: Iterable[str]) -> int:

@@ -123,7 +123,6 @@ class PlannedTarget:
 
     @property
     def option_files(self) -> tuple[OptionFile, ...]:
-        """Every file that an option or a session key names."""
         return (*(file for ep in self.eps for file in ep.files.values()), *self.session_files.values())
 
     @property

@@ -59,7 +59,6 @@ class CheckedMember:
 
     @property
     def asked(self) -> Thresholds:
-        """What metrics have to come to by the recipe."""
         return Thresholds(**(self.choice.metrics or {}))
 
     @property
@@ -124,7 +123,6 @@ class Verification(InTarget):
         return self.target.eps[0].entry.numbers
 
     def of(self, name: str) -> CheckedMember:
-        """The member of that name. Raises KeyError."""
         return {checked.name: checked for checked in self.members}[name]
 
     def compiled_of(self, checked: CheckedMember) -> Compiled:
@@ -133,7 +131,6 @@ class Verification(InTarget):
 
 
 def verification_id(group: str, target: str) -> str:
-    """The id of the step that checks the numbers of a group for a target."""
     return f"verify:{group}/{target}"
 
 

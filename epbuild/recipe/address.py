@@ -98,7 +98,6 @@ class PackageAddress:
 
     @property
     def requirement(self) -> str:
-        """The release, as installers are asked for it."""
         return f"{self.distribution}=={self.version}"
 
     @property

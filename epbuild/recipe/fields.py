@@ -46,7 +46,6 @@ class Fields:
         return self.text_of(entry.node, may_be_empty=may_be_empty) if entry else None
 
     def text_of(self, node: Node, *, may_be_empty: bool = False) -> str | None:
-        """The string that a node is."""
         if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
             self.problems.append(wrong_type(node, "string"))
             return None
@@ -69,7 +68,6 @@ class Fields:
         return value not in (False, "no")
 
     def number(self, key: str) -> float | None:
-        """A number, whole or not."""
         entry = self.entries.get(key)
         return self._number_of(entry.node) if entry else None
 
@@ -146,7 +144,6 @@ class Fields:
         return found
 
     def numbers(self, key: str) -> list[float]:
-        """A list's numbers, whole or not."""
         return [number for item in self.items(key) if (number := self._number_of(item)) is not None]
 
     def shapes(self, key: str) -> dict[str, InputShape]:
@@ -175,7 +172,6 @@ class Fields:
         return self.of(entry.node if entry else MappingNode(self.where, {}, 1, 0))
 
     def items(self, key: str) -> tuple[Node, ...]:
-        """A list's values."""
         entry = self.entries.get(key)
         if entry is None:
             return ()

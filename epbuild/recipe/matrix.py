@@ -103,7 +103,6 @@ class Matrix:
         return list(found.values())
 
     def _given(self, item: Node) -> dict[str, Scalar]:
-        """The values of a row of `include` or `exclude`."""
         entries = self._fields.of(item).entries
         return {axis: value for axis, entry in entries.items() if (value := self._value(entry.node)) is not None}
 

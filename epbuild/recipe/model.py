@@ -77,7 +77,6 @@ class ToolchainSpec:
 
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
-        """What `packages` ask for."""
         return tuple(read_requirement(package) for package in self.packages)
 
 
@@ -349,7 +348,6 @@ class OutputSpec:
     bom: bool = False
 
     def is_for(self, group: str, target: str) -> bool:
-        """Whether the artifacts of that group for that target are in it."""
         groups, targets = self._chosen
         return (groups is None or group in groups) and (targets is None or target in targets)
 
@@ -385,5 +383,4 @@ class Recipe:
 
     @property
     def directory(self) -> Path:
-        """The folder that the recipe's paths are relative to."""
         return self.file.parent

@@ -49,7 +49,6 @@ def matching(pattern: str, names: Collection[str]) -> list[str]:
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether a text may stand for many names."""
     return any(character in pattern for character in "*?[")
 
 

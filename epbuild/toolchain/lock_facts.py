@@ -20,7 +20,6 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """The release, as installers are asked for it."""
         return f"{self.name}=={self.version}"
 
     @property
@@ -47,12 +46,10 @@ class LockedEnvironment:
     """By SHA-256, where it was resolved just now: a lock on disk has none."""
 
     def package(self, name: str) -> Package | None:
-        """The distribution of that name, if it is there."""
         return next((package for package in self.packages if package.name == plain_name(name)), None)
 
     @property
     def is_installed(self) -> bool:
-        """Whether it is an environment that exists already."""
         return any(package.is_installed for package in self.packages)
 
 

@@ -242,5 +242,4 @@ def _put(known: dict[_Key, str], key: _Key, value: str, what: str) -> str | None
 
 
 def _escaped(location: str) -> str:
-    """A location as one line."""
     return re.sub(r"[%\x00-\x1f\x7f]", lambda found: f"%{ord(found[0]):02X}", location)

@@ -79,7 +79,6 @@ def package_tree(package: str) -> Tree:
 
 
 def is_library(name: str) -> bool:
-    """Whether a file is a shared library, by its name."""
     return name.endswith(_LIBRARY_SUFFIXES) or ".so." in name
 
 

@@ -187,7 +187,6 @@ class _Tree:
     job: Job | None = None
 
     def kill(self) -> None:
-        """End all of it."""
         if self.job is None:
             end_tree(self.process.pid)  # also what has begun a group of its own
         self.kill_rest()

@@ -98,7 +98,6 @@ def resolve_packages(toolchain: ToolchainSpec, python: Python, platform: str, pr
 
 
 def found_installed(environment: Environment) -> LockedEnvironment:
-    """What an environment that exists already holds."""
     versions = environment.fingerprint.distributions
     packages = [Package(plain_name(name), versions[name]) for name in sorted(versions)]
     return LockedEnvironment(environment.fingerprint.python, tuple(packages))
