@@ -51,6 +51,7 @@ def check_names(model: Any, options: dict[str, Any]) -> None:
 
 
 def floats(model: Any) -> dict[int, int]:
+    """How many weights are in float32 and in float16."""
     return {kind: sum(tensor.data_type == kind for tensor in model.graph.initializer) for kind in (FLOAT, FLOAT16)}
 
 

@@ -57,6 +57,7 @@ class Samples:
         self._next, self._end = start_index, min(end_index, self._count)
 
     def get_next(self) -> Any:
+        """The next sample, or None after the last."""
         if self._next >= self._end:
             return None
         self._next += 1
@@ -186,6 +187,7 @@ class Generated(Samples):
 
 
 def numpy_type(value: Any) -> Any:
+    """The numpy type of a tensor."""
     import onnx
 
     return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)

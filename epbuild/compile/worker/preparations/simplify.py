@@ -11,6 +11,7 @@ step = SimpleNamespace(**runpy.run_path(os.path.join(os.path.dirname(os.path.abs
 
 
 def simplify(request: dict[str, Any]) -> None:
+    """Write the source as onnxslim leaves it."""
     import onnxslim
 
     source = step.load_model(request)

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import difflib
 import heapq
+import importlib.util
 import json
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
-from types import SimpleNamespace
 from typing import Any
 
 REQUEST_FORMAT = 1
@@ -29,6 +28,15 @@ SEED = "0"
 SCRATCH = "scratch"
 LARGEST_INLINE = 1 << 30  # bytes of weights; from 2 GiB on, one protobuf message cannot hold a model
 SMALLEST_EXTERNAL = 1024
+
+
+def beside(*parts: str) -> Any:
+    """A script of the worker as a module: an isolated Python does not look for modules here."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), *parts)  # noqa: PTH100, PTH118, PTH120
+    specification = importlib.util.spec_from_file_location("epbuild_" + parts[-1].rpartition(".")[0], path)
+    module = importlib.util.module_from_spec(specification)  # type: ignore[arg-type]
+    specification.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
 
 
 class Refused(Exception):
@@ -149,10 +157,12 @@ def check(model: Any) -> None:
 
 
 def is_external(request: dict[str, Any]) -> bool:
+    """Whether weights of the source lie outside of it."""
     return any(tensor.data_location == tensor.EXTERNAL for tensor in load_header(request).graph.initializer)
 
 
 def weight_bytes(model: Any) -> int:
+    """The bytes of a loaded model's weights."""
     return sum(
         len(tensor.raw_data) or 4 * (len(tensor.float_data) + len(tensor.int32_data)) for tensor in model.graph.initializer
     )
@@ -214,8 +224,7 @@ def main(prepare: Any) -> None:
 
 def run(prepare: Any) -> int:
     """Read the request, prepare, and report; returns the exit status."""
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    worker = SimpleNamespace(**runpy.run_path(os.path.join(folder, "compile.py")))  # noqa: PTH118
+    worker = beside("..", "compile.py")
     channel = worker.Channel()
     worker.follow_parent()
     with open(sys.argv[1], encoding="utf-8") as file:  # noqa: PTH123
