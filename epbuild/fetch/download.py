@@ -14,12 +14,12 @@ from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.core.digest import Blob, digest_of
 from epbuild.core.errors import Problem
-from epbuild.core.http import HttpCancelled, HttpClient
+from epbuild.core.http import HttpCancelled, HttpClient, Unreachable
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource
 from epbuild.fetch.partial import Partial
-from epbuild.fetch.transfer import Interrupted, MissingPackage, Source, TransferRefused
+from epbuild.fetch.transfer import MissingPackage, Source
 from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 
@@ -109,26 +109,23 @@ class _Attempts:
         while True:
             try:
                 return self._attempt()
-            except Interrupted as interruption:
+            except Unreachable as failure:
                 if self._partial.size > furthest:
                     furthest, pauses = self._partial.size, iter(PAUSES_SECONDS)
-                pause = next(pauses, None)
+                pause = next(pauses, None) if failure.may_pass else None
                 if pause is None:
-                    kept = f" The {self._partial.size} bytes that have arrived are kept." if self._partial.size else ""
-                    raise self._unreachable(interruption, interruption.hint + kept) from interruption
+                    going_on = failure.may_pass and self._partial.size
+                    kept = f" The {self._partial.size} bytes that have arrived are kept." if going_on else ""
+                    message = f"cannot fetch {self._address}: {failure}"
+                    raise FetchError(Problem("EPB510", message, hint=failure.hint + kept)) from failure
                 if self._cancelled.wait(pause):
-                    raise Cancelled(str(self._address)) from interruption
+                    raise Cancelled(str(self._address)) from failure
             except HttpCancelled as cancellation:
                 raise Cancelled(str(self._address)) from cancellation
-            except TransferRefused as refusal:
-                raise self._unreachable(refusal, refusal.hint) from refusal
             except MissingPackage as missing:
                 what = f"fetching {self._address} needs the package {missing.package}, which is not installed beside epbuild"
                 hint = f"Install it: pip install 'epbuild[{missing.extra}]'."
                 raise FetchError(Problem("EPB512", what, hint=hint)) from missing
-
-    def _unreachable(self, cause: Exception, hint: str) -> FetchError:
-        return FetchError(Problem("EPB510", f"cannot fetch {self._address}: {cause}", hint=hint))
 
     def _attempt(self) -> str | None:
         partial = self._partial

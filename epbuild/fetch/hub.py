@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from epbuild.core.http import HttpClient
-from epbuild.fetch.transfer import Interrupted, MissingPackage, Reply, TransferRefused
+from epbuild.core.http import HttpClient, Unreachable
+from epbuild.fetch.transfer import MissingPackage, Reply
 from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import HubAddress
 
@@ -45,26 +45,25 @@ class HubSource:
         except errors.HfHubHTTPError as error:
             raise _answered(error) from error
         except errors.OfflineModeIsEnabled as error:
-            raise TransferRefused("the hub's client is set to stay offline", "Unset HF_HUB_OFFLINE.") from error
+            raise Unreachable("the hub's client is set to stay offline", "Unset HF_HUB_OFFLINE.", may_pass=False) from error
         except ValueError as error:
-            raise TransferRefused(str(error), "Check the address.") from error
+            raise Unreachable(str(error), "Check the address.", may_pass=False) from error
         except Exception as error:  # its HTTP library, and with that what it raises, differs between versions
-            raise Interrupted(str(error) or type(error).__name__) from error
+            raise Unreachable(str(error) or type(error).__name__, may_pass=True) from error
         if not url.startswith("https://"):
-            raise TransferRefused(
-                f"the hub is at an address that is not https, {url}", "Set HF_ENDPOINT to an address with https."
-            )
+            message = f"the hub is at an address that is not https, {url}"
+            raise Unreachable(message, "Set HF_ENDPOINT to an address with https.", may_pass=False)
         # Large files carry their SHA-256 as ETag, small ones a SHA-1 of git's.
         sha256 = found.etag if found.etag and _SHA256.fullmatch(found.etag) else None
         return WebSource(url, self._client, headers), sha256
 
 
-def _answered(error: Exception) -> Interrupted | TransferRefused:
+def _answered(error: Exception) -> Unreachable:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None and (status >= 500 or status in (408, 429)):
-        return Interrupted(f"the hub answered {status}")
+        return Unreachable(f"the hub answered {status}", may_pass=True)
     # Its messages begin with a line for a log, and go on with a paragraph of advice.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = next((line for line in lines if "Request ID" not in line), f"the hub answered {status}")
     hint = "Check the address; a private or gated repository needs a token in HF_TOKEN."
-    return TransferRefused(reason.rstrip("."), hint)
+    return Unreachable(reason.rstrip("."), hint, may_pass=False)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from epbuild.fetch.transfer import Interrupted, MissingPackage, Reply, TransferRefused
+from epbuild.core.http import Unreachable
+from epbuild.fetch.transfer import MissingPackage, Reply
 from epbuild.recipe.address import ObjectAddress
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -81,20 +82,20 @@ class ObjectSource:
         except (exceptions.BaseError, OSError) as error:
             raise self._explained(error) from error
 
-    def _explained(self, error: Exception) -> Interrupted | TransferRefused:
+    def _explained(self, error: Exception) -> Unreachable:
         from obstore import exceptions
 
         if isinstance(error, exceptions.PreconditionError):
-            return Interrupted("the object was replaced while it was read")
+            return Unreachable("the object was replaced while it was read", may_pass=True)
         if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
-            return TransferRefused("there is no such object", "Check the address.")
+            return Unreachable("there is no such object", "Check the address.", may_pass=False)
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError):
-            return TransferRefused("the server refuses access", f"Check {self._variables}.")
+            return Unreachable("the server refuses access", f"Check {self._variables}.", may_pass=False)
         if _NO_RANGES.search(str(error)):  # what was tried after the line was cut
-            return Interrupted("the line was cut, and the server gives no part of an object")
+            return Unreachable("the line was cut, and the server gives no part of an object", may_pass=True)
         if isinstance(error, exceptions.GenericError):
-            return Interrupted(_first_line(error), f"Check the network, and {self._variables}; then run again.")
-        return TransferRefused(_first_line(error), f"Check {self._variables}.")
+            return Unreachable(_first_line(error), f"Check the network, and {self._variables}; then run again.", may_pass=True)
+        return Unreachable(_first_line(error), f"Check {self._variables}.", may_pass=False)
 
     @property
     def _variables(self) -> str:
@@ -115,7 +116,7 @@ class ObjectSource:
             )
         except (exceptions.BaseError, ValueError) as error:
             # Nothing was asked of the network yet: what the environment has is wrong or not enough.
-            raise TransferRefused(_first_line(error), f"Set {self._variables}.") from error
+            raise Unreachable(_first_line(error), f"Set {self._variables}.", may_pass=False) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -7,22 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 
-class Interrupted(Exception):
-    """The transfer failed in a way that may pass: the line was cut, the server is overloaded. Trying again makes sense."""
-
-    def __init__(self, reason: str, hint: str = "Check the network, then run again.") -> None:
-        self.hint = hint
-        super().__init__(reason)
-
-
-class TransferRefused(Exception):
-    """The transfer failed for good: there is no such file, or this user may not read it. `hint` is what to do about it."""
-
-    def __init__(self, reason: str, hint: str) -> None:
-        self.hint = hint
-        super().__init__(reason)
-
-
 class MissingPackage(Exception):
     """An optional package of epbuild's, in the extra `extra`, is needed for this kind of address and is not installed."""
 
@@ -34,7 +18,7 @@ class MissingPackage(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """An opened transfer. `chunks` are the bytes from the offset `start` on, to the end of the file; they may raise Interrupted."""
+    """An opened transfer. `chunks` are the bytes from the offset `start` on, to the end of the file; they may raise Unreachable."""
 
     start: int
     total: int | None
@@ -53,6 +37,6 @@ class Source(Protocol):
     def open(self, start: int, validator: str | None) -> Reply:
         """Begin to read at the offset `start` if the file is still the version of `validator`, else at the beginning.
 
-        Raises Interrupted, Refused and MissingPackage.
+        Raises Unreachable and MissingPackage.
         """
         ...

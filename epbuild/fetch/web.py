@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from epbuild.core.http import HttpClient, Unreachable, may_pass
-from epbuild.fetch.transfer import Interrupted, Reply, TransferRefused
+from epbuild.fetch.transfer import Reply
 
 _CHUNK_BYTES = 256 * 1024
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
@@ -27,12 +27,8 @@ class WebSource:
     def open(self, start: int, validator: str | None) -> Reply:
         resuming = start > 0 and validator is not None
         part = {"Range": f"bytes={start}-", "If-Range": str(validator)} if resuming else {}
-        try:
-            response, _ = self._client.open(
-                "GET", self._url, headers={**self._headers, **part}, authorization=self._authorization
-            )
-        except Unreachable as failure:
-            raise _explained(failure) from failure
+        headers = {**self._headers, **part}
+        response, _ = self._client.open("GET", self._url, headers=headers, authorization=self._authorization)
         if response.status not in (200, 206):
             response.close()
             if response.status == 416 and resuming:  # there is no such part: the file has become smaller
@@ -43,24 +39,22 @@ class WebSource:
             response.close()
             if resuming:
                 return self.open(0, None)
-            raise TransferRefused("the server answered with a part of the file, which was not asked for", _CHECK_ADDRESS)
+            message = "the server answered with a part of the file, which was not asked for"
+            raise Unreachable(message, _CHECK_ADDRESS, may_pass=False)
         return Reply(begins, total, _validator(response.headers), self._chunks(response, begins, total), close=response.close)
 
     def _chunks(self, response: Any, at: int, total: int | None) -> Iterator[bytes]:
         while total is None or at < total:
-            try:
-                with self._client.explained():
-                    # What has arrived, without waiting for a whole chunk: so that a slow line shows progress and can be cancelled.
-                    size = _CHUNK_BYTES if total is None else min(_CHUNK_BYTES, total - at)
-                    chunk: bytes = response.read1(size, decode_content=False)
-            except Unreachable as failure:
-                raise _explained(failure) from failure
+            with self._client.explained():
+                # What has arrived, without waiting for a whole chunk: so that a slow line shows progress and can be cancelled.
+                size = _CHUNK_BYTES if total is None else min(_CHUNK_BYTES, total - at)
+                chunk: bytes = response.read1(size, decode_content=False)
             if not chunk:
                 break
             at += len(chunk)
             yield chunk
         if total is not None and at < total:
-            raise Interrupted("the connection was closed before the end of the file")
+            raise Unreachable("the connection was closed before the end of the file", may_pass=True)
 
 
 def _extent(response: Any) -> tuple[int, int | None]:
@@ -81,12 +75,8 @@ def _validator(headers: Mapping[str, str]) -> str | None:
     return found if found and found.isascii() and found.isprintable() else None  # it is sent back, as a header
 
 
-def _answered(status: int, reason: str) -> Interrupted | TransferRefused:
+def _answered(status: int, reason: str) -> Unreachable:
     message = f"the server answered {status} {reason}".rstrip()
     if may_pass(status):
-        return Interrupted(message)
-    return TransferRefused(message, _CHECK_ACCESS if status in (401, 403, 407) else _CHECK_ADDRESS)
-
-
-def _explained(failure: Unreachable) -> Interrupted | TransferRefused:
-    return Interrupted(str(failure), failure.hint) if failure.may_pass else TransferRefused(str(failure), failure.hint)
+        return Unreachable(message, may_pass=True)
+    return Unreachable(message, _CHECK_ACCESS if status in (401, 403, 407) else _CHECK_ADDRESS, may_pass=False)

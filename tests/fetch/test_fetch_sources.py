@@ -17,11 +17,11 @@ from file_server import File, FileServer, client_without_tls, serving
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError
+from epbuild.core.http import Unreachable
 from epbuild.fetch import download
 from epbuild.fetch.download import fetch
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.objects import ObjectSource
-from epbuild.fetch.transfer import Interrupted
 from epbuild.recipe.address import ObjectAddress, parse_address
 
 BODY = bytes(range(256)) * 20480  # 5 MiB: more than one range of an object
@@ -178,7 +178,7 @@ class TestBuckets:
         chunks = ObjectSource(ObjectAddress("s3", "bucket", "m.onnx"), memory).open(0, None).chunks
         next(chunks)
         obstore.put(memory, "m.onnx", BODY[::-1])
-        with pytest.raises(Interrupted, match="was replaced"):
+        with pytest.raises(Unreachable, match="was replaced"):
             next(chunks)
 
 
