@@ -327,6 +327,7 @@ class Nowhere:
         self.size += len(data)
 
 
+@pytest.mark.slow
 @every_form
 def test_however_large_a_file_is_a_few_megabytes_of_memory_are_enough(form: Form) -> None:
     nowhere = Nowhere()

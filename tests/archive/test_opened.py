@@ -170,6 +170,7 @@ def test_a_cut_archive_is_damaged_wherever_it_was_cut(form: ArchiveName, tmp_pat
         assert (problem.code, problem.where, error.value.exit_code) == ("EPB619", path, 1)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_what_zstd_compressed_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     files = with_manifest(FILES)
     path, whole = tmp_path / "a.tar.zst", archived("tar.zst", files)
@@ -184,6 +185,7 @@ def test_a_flipped_byte_in_what_zstd_compressed_is_noticed_or_changes_nothing(tm
     assert noticed > 0.95 * len(whole)
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_a_zip_archive_is_noticed_or_changes_nothing_that_counts(tmp_path: Path) -> None:
     files = with_manifest(FILES)
     path, whole = tmp_path / "a.zip", archived("zip", files)

@@ -117,6 +117,7 @@ def test_a_record_of_another_version_is_a_miss_and_stays_for_the_epbuild_that_ca
     assert place(tmp_path).read_bytes() == other
 
 
+@pytest.mark.slow
 def test_no_flip_of_one_bit_gives_anything_but_a_miss(records: ActionRecords, tmp_path: Path) -> None:
     records.put(KEY, {"result": {"sizes": [1, 2.5, None, True], "name": "größe"}})
     sound = place(tmp_path).read_bytes()

@@ -9,6 +9,8 @@ import pytest
 import warm_start
 from commands import RECIPE, environment, write_model
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = {
     "--version": 0,
     "init --help": 0,

@@ -248,6 +248,7 @@ def test_what_another_recipe_has_in_place_is_needed(workshop: Workshop, other: P
     assert theirs < needs([workshop.folder / ".epbuild"], workshop.cache).keys
 
 
+@pytest.mark.slow
 def test_settings_by_the_dozen_do_not_pile_up(workshop: Workshop) -> None:
     workshop.write_recipe(("vars: {quality: 3}", "vars: {quality: 3, number: 0}"))
     for number in range(30):

@@ -469,6 +469,7 @@ def test_a_preparation_that_makes_other_bytes_twice_is_told(workshop: Preparer) 
 # -- Any order of edits ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_after_any_edits_a_build_leaves_what_a_build_from_nothing_leaves(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, exhaustive: bool
 ) -> None:

@@ -101,6 +101,7 @@ def test_what_is_not_emitted_any_more_is_gone(output: Path) -> None:
     assert read(output) == {"manifest.json": "new"}
 
 
+@pytest.mark.slow
 @posix_only
 def test_no_reader_ever_sees_a_mix_of_two_builds(output: Path) -> None:
     names = ("a.onnx", "b.onnx", "c.bin", "deep/d.bin", "manifest.json")
@@ -415,6 +416,7 @@ def test_a_folder_of_another_file_system_is_not_touched(output: Path, monkeypatc
     assert read(output) == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux exchanges two folders in one call")
 def test_there_is_an_output_at_every_moment(output: Path) -> None:
     over, missing, looks = threading.Event(), [], 0

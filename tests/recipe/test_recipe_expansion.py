@@ -226,6 +226,7 @@ def test_formatting_and_the_order_of_keys_change_nothing(
     assert values(load_text(folder, yaml.safe_dump(shuffled, sort_keys=False, default_flow_style=flow))) == expected
 
 
+@pytest.mark.slow
 def test_ten_thousand_targets_are_a_recipe_and_take_seconds_at_most(tmp_path: Path) -> None:
     axis = ", ".join(f"v{n}" for n in range(100))
     options = "".join(f"      option_{n}: {n}\n" for n in range(12))

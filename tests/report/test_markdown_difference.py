@@ -307,6 +307,7 @@ def test_a_long_list_is_folded_and_a_short_one_is_not() -> None:
     assert Page(listed(13)).tags.count("tr") == 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model-{}", "x" * 400 + "|{}"])
 def test_the_comment_of_a_huge_change_is_one_that_github_takes_and_says_what_it_leaves_out(name: str) -> None:
     places = tuple(f"{name.format(n)}/" for n in range(3000))

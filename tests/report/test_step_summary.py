@@ -75,6 +75,7 @@ def test_a_summary_that_cannot_be_written_costs_a_warning(
     assert capsys.readouterr().err.startswith("::warning::the summary of this step could not be written to ")
 
 
+@pytest.mark.slow
 def test_a_summary_is_never_longer_than_github_takes(summary: Path) -> None:
     steps = [f"compile:g/x/{'m' * 90}{number}" for number in range(3_000)]
     failed = [

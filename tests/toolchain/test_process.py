@@ -120,6 +120,7 @@ def test_a_worker_that_says_more_than_a_pipe_holds_is_not_held_up(worker: Superv
     assert len(worker.words.words) == 20_000
 
 
+@pytest.mark.slow
 def test_a_line_without_an_end_is_kept_in_the_log_and_not_in_memory(worker: Supervised) -> None:
     size = 100_000_000
     code = f"""if True:
