@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "'random' draws a seed. Default: a fixed seed.",
     )
     parser.addoption(
-        "--any-order-seconds", type=float, help="How long projects are edited and built in any order (10; exhaustive: 600)."
+        "--any-order-seconds", type=float, help="How long projects are edited and built in any order (6; exhaustive: 600)."
     )
     parser.addoption("--any-order-seed", type=int, help="The seed that this begins with, as a failure printed it (0).")
     parser.addoption(

@@ -4,7 +4,7 @@ Edits of every kind, two recipes in one folder, settings, tampering with outputs
 at random. After each build: what it owns is what a build in a new folder with a new store makes of the same inputs; what others own,
 and what the user has there, is as it was; `--check` finds nothing to do; and `plan` had said what the build would do.
 
-It goes on for as long as the option --any-order-seconds says (10, or 600 with `-m exhaustive`), from the seed --any-order-seed on.
+It goes on for as long as the option --any-order-seconds says (6, or 600 with `-m exhaustive`), from the seed --any-order-seed on.
 A failure prints the seed that it began with and the steps that led to it.
 """
 
@@ -361,7 +361,7 @@ class Projects(RuleBasedStateMachine):
 def test_whatever_is_done_the_next_build_is_as_one_from_nothing(
     tmp_path: Path, pytestconfig: pytest.Config, exhaustive: bool
 ) -> None:
-    seconds = pytestconfig.getoption("any_order_seconds") or (600 if exhaustive else 10)
+    seconds = pytestconfig.getoption("any_order_seconds") or (600 if exhaustive else 6)
     first = pytestconfig.getoption("any_order_seed") or 0
     begin = time.monotonic()
     machine = type("Projects", (Projects,), {"root": tmp_path, "references": {}})

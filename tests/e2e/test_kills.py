@@ -34,7 +34,7 @@ from quick_builds import (
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc")
 
-KILLS, SAMPLE = 200, 8
+KILLS, SAMPLE = 200, 5
 """How many kills there are with `-m exhaustive`, and without."""
 SEED = 994011744
 """Of the gate. With 0.28 s for a build on two cores, it once left a draft that no later build removed."""

@@ -108,7 +108,7 @@ def test_a_model_is_prepared_compiled_and_told_of_and_only_what_changes_is_done_
 )
 def test_a_program_that_fails_is_told_with_what_it_printed_last(prepared: Project, script: str, code: str, said: str) -> None:
     write(prepared, "scale.py", script)
-    prepared.edit("files: [scripts], toolchain: tools", "files: [scripts], toolchain: tools, timeout: 3")
+    prepared.edit("files: [scripts], toolchain: tools", "files: [scripts], toolchain: tools, timeout: 6")
     done = prepared.epbuild("run", "emit:left/*")
     assert done.returncode == 1
     assert f"{SCALED}: error: 'python scripts/scale.py' " in done.stderr

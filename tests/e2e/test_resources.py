@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from projects import Project, compiled
@@ -123,7 +124,12 @@ def at_most(resource_name: str, amount: int) -> Callable[[], None]:
     return limit
 
 
-@pytest.mark.parametrize("kilobytes", [0, 1, 4, 16, 40, 60, 100, 300])
+def sampled(values: Sequence[int], sample: Sequence[int]) -> list[Any]:
+    """A few of the values by day, and all of them at night."""
+    return [value if value in sample else pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
+
+
+@pytest.mark.parametrize("kilobytes", sampled([0, 1, 4, 16, 40, 60, 100, 300], sample=[0, 16, 60, 300]))
 def test_files_that_may_not_grow_are_told_and_cost_only_what_did_not_fit(starved: Starved, kilobytes: int) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_FSIZE", kilobytes * 1024))
     if kilobytes >= 100:
@@ -139,7 +145,7 @@ def test_an_ep_that_cannot_write_its_binary_is_told_as_a_matter_of_this_machine(
     assert "[EPB405]" in told
 
 
-@pytest.mark.parametrize("megabytes", [64, 128, 192, 256, 320, 448, 640, 800])
+@pytest.mark.parametrize("megabytes", sampled([64, 128, 192, 256, 320, 448, 640, 800], sample=[64, 192, 448]))
 def test_memory_that_does_not_suffice_is_told_as_that(starved: Starved, megabytes: int) -> None:
     told = starved.fails(ENVIRONMENT, limit=at_most("RLIMIT_AS", megabytes << 20))
     assert "memory" in told or "that a process may map here (`ulimit -v`)" in told
