@@ -9,6 +9,7 @@ from pathlib import Path, PureWindowsPath
 from epbuild.catalog.catalog import Catalog
 from epbuild.catalog.userfile import BadCatalog
 from epbuild.core.errors import PlanError, Problem
+from epbuild.core.garbage import uncollected
 from epbuild.plan.custom_ops import CustomOpLibraries, clashes, plan_custom_ops, together
 from epbuild.plan.group_problems import prefix_problems, runtime_problems, sharing_warnings, size_problems
 from epbuild.plan.member import Member
@@ -28,6 +29,7 @@ from epbuild.recipe.forms import LAYOUT_FORMS
 from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, InputShape, ModelSpec, Recipe
 
 
+@uncollected()
 def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
     """The plan of `recipe`, or of the steps whose ids match a glob in `selection` and what these need.
 
@@ -86,8 +88,8 @@ class _Work:
     """The last preparation of each model that has any."""
     members: dict[tuple[int, GraphOptimization], Member] = field(default_factory=dict)
     """The members without their files, by those of the recipe and by what targets decide: a group may have ten thousand."""
-    checked: set[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
-    """The members whose sources have been checked, with the catalog entries of the EPs that they were checked for."""
+    checked: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Problem]] = field(default_factory=dict)
+    """The warnings of members whose sources have been checked, with the catalog entries of the EPs that they were checked for."""
     group_ops: dict[tuple[str, str], tuple[CustomOpLibraries, ...]] = field(default_factory=dict)
     """The custom operators of each group for each target."""
 
@@ -372,14 +374,15 @@ class _Work:
     def _check_sources(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> None:
         """Check the members of a session group against the known `sources`; what is wrong for many targets is reported once."""
         known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
-        if known in self.checked:
-            return
-        self.checked.add(known)
+        if known not in self.checked:
+            self.checked[known] = self._source_warnings(group, sources)
+        self.warnings += self.checked[known]
+
+    def _source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
         headers = {name: source.header for name, source in sources.items()}
         self.problems += [problem for problem in dict.fromkeys(source_problems(group, headers)) if problem not in self.problems]
-        for member in group.members:
-            if member.name in headers:
-                self.warnings += shape_warnings(member, headers[member.name], group.target)
+        known = (member for member in group.members if member.name in headers)
+        return [problem for member in known for problem in shape_warnings(member, headers[member.name], group.target)]
 
 
 def _with_files(member: Member, source: SourceModel) -> Member:

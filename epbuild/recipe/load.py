@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
+from epbuild.core.garbage import uncollected
 from epbuild.recipe import groups, outputs, preparations
 from epbuild.recipe.compose import compose, digest_of_texts
 from epbuild.recipe.fields import Fields
@@ -38,6 +37,7 @@ class BrokenRecipe(RecipeError):
     rest: Recipe
 
 
+@uncollected()
 def load(
     path: Path,
     *,
@@ -56,13 +56,7 @@ def load(
 
     Raises RecipeError with every problem that was found: a BrokenRecipe where something could be made of the rest.
     """
-    with _uncollected():
-        return _load(path, is_known_valid, os.environ if environment is None else environment, settings)
-
-
-def _load(
-    path: Path, is_known_valid: Callable[[str], bool] | None, environment: Mapping[str, str], settings: Sequence[str]
-) -> Recipe:
+    environment = os.environ if environment is None else environment
     composition = compose(path)
     digest = digest_of_texts(composition.contents, environment, settings)
     overrides, refused = read_overrides(settings)
@@ -75,18 +69,6 @@ def _load(
         broken.rest = recipe
         raise broken
     return dataclasses.replace(recipe, files=composition.files, names=composition.names, digest=digest)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Reading makes many small objects and no garbage to speak of: looking for some takes half of a large recipe's time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Assembler:
