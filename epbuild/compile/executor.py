@@ -82,14 +82,14 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
             {
                 "member": model.member,
                 # What the source takes and gives: a user who has only the artifacts can then check that it is still so.
-                "source": {**source_signature(sources[model.member], model.outputs), **weights},
+                "source": {**source_signature(sources[model.member], model.header.outputs), **weights},
                 "file": model.file,
                 "binaries": dict(model.binaries),
                 "data": list(model.data),
-                "nodes": [node_document(node) for node in model.nodes],
-                "fallback_nodes": len(model.outside),
-                "left": [asdict(left) for left in node_log.left(model.member, model.outside)],
-                "compatibility": compatibility(model.metadata),
+                "nodes": [node_document(node) for node in model.header.ep_context_nodes],
+                "fallback_nodes": len(model.header.other_nodes),
+                "left": [asdict(left) for left in node_log.left(model.member, model.header.other_nodes)],
+                "compatibility": compatibility(model.header.metadata),
             }
             for model in models
         ],

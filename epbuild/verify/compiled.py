@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import Problem, StepId, VerifyError
-from epbuild.onnxfile.epcontext import EPContextNode
-from epbuild.onnxfile.model_header import NamedNode, ValueInfo
+from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.verify.checks import (
     ExpectedEp,
     check_contexts,
@@ -51,14 +50,10 @@ class CompiledModel:
 
     member: str
     file: str
-    nodes: tuple[EPContextNode, ...]
-    outside: tuple[NamedNode, ...]
-    """The nodes that the EPs did not take."""
-    metadata: Mapping[str, str]
+    header: ModelHeader
     binaries: Mapping[str, str]
     """The EP that made each context binary, by the binary's name."""
     data: tuple[str, ...]
-    outputs: tuple[ValueInfo, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,16 +134,8 @@ def _compiled(model: Model, member: str, eps: Sequence[ExpectedEp]) -> CompiledM
     header = model.header
     assert not isinstance(header, str)  # noqa: S101 - a model that cannot be read has a flaw
     makers = ((node.reference, ep_of(node.source, eps)) for node in model.nodes)
-    return CompiledModel(
-        member=member,
-        file=model.file,
-        nodes=header.ep_context_nodes,
-        outside=header.other_nodes,
-        metadata=header.metadata,
-        binaries={name: ep.name for name, ep in makers if name is not None and ep is not None},
-        data=header.external_locations,
-        outputs=header.outputs,
-    )
+    binaries = {name: ep.name for name, ep in makers if name is not None and ep is not None}
+    return CompiledModel(member, model.file, header, binaries, header.external_locations)
 
 
 def _problem(flaw: Flaw, step: str) -> Problem:

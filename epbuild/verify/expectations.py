@@ -28,8 +28,7 @@ _ACCEPT = "To accept that the CPU runs them, write `expect: {{fallback_nodes: {}
 
 def unmet_expectations(group: SessionGroup, result: CompileResult) -> list[Problem]:
     """What is not as the recipe wants it of each model in a session group's result."""
-    members = {member.name: member for member in group.members}
-    return [problem for model in result.models for problem in _unmet(group, members[model.member], model)]
+    return [problem for model in result.models for problem in _unmet(group, group.member(model.member), model)]
 
 
 def most_concerned(target: PlannedTarget, outside: Outside) -> list[tuple[str, Limitation]]:

@@ -70,7 +70,7 @@ def test_a_good_result_passes_and_tells_which_files_belong_to_it(out: Path) -> N
     prefill, decode = check_compiled(out, EXPECTED)
     assert isinstance(prefill, CompiledModel)
     assert (prefill.member, prefill.file, prefill.binaries, prefill.data) == ("prefill", "prefill_ctx.onnx", {"llm.bin": QNN}, ())
-    assert (decode.member, len(decode.nodes), decode.outside) == ("decode", 1, ())
+    assert (decode.member, len(decode.header.ep_context_nodes), decode.header.other_nodes) == ("decode", 1, ())
 
 
 def test_several_nodes_of_one_context_and_a_subfolder_are_fine(out: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_binary_that_says_nothing_of_its_target_is_not_doubted(out: Path) -> N
 
 def test_the_nodes_that_stayed_outside_are_known_by_their_names_and_operators(out: Path) -> None:
     save(out / "decode_ctx.onnx", context_node(), relu())
-    assert check_compiled(out, EXPECTED)[1].outside == (("", "Relu"),)
+    assert check_compiled(out, EXPECTED)[1].header.other_nodes == (("", "Relu"),)
 
 
 @pytest.mark.parametrize(("shared", "wrong"), [(0, 0), (70, 0), (71, 1), (100, 1), (120, 1)])

@@ -28,7 +28,7 @@ from epbuild.verify.live.metrics import DifferentOutput
 from epbuild.verify.live.model import RunnableSource
 from epbuild.verify.live.numbers import Tolerance, default_float, default_tolerance
 from epbuild.verify.live.runs import Measured, ReferenceRun, measure, outputs_of, run_reference
-from epbuild.verify.live.source import NoSource, Sources
+from epbuild.verify.live.source import NoSource, Sources, WrongSource
 from epbuild.verify.live.verdict import OutputVerdict, Rules, figures_text, hint_of, overall
 from epbuild.verify.live.worker import Load, LoadFailure, Session, run_models
 
@@ -130,11 +130,11 @@ class CompareModels:
         try:
             source = self.sources.find(name, self.document)
             samples = self.comparison.samples(name, inputs, source, self.sources.checked(name, self.document))
-        except NoSource as reason:
-            return _finding(name, "failed" if reason.wrong else "skipped", str(reason), "EPB647" if reason.wrong else None)
+        except WrongSource as reason:
+            return _finding(name, "failed", str(reason), "EPB647")
         except BadInputs as reason:
             return _finding(name, "failed", str(reason), "EPB648")
-        except NoInputs as reason:
+        except (NoSource, NoInputs) as reason:
             return _finding(name, "skipped", str(reason))
         found = run_reference(name, source, samples, [value.name for value in inputs], self.session, scratch)
         if isinstance(found, LoadFailure):

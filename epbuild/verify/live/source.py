@@ -22,11 +22,11 @@ from epbuild.verify.live.model import RunnableSource, other_values
 
 
 class NoSource(Exception):
-    """There is nothing to compare with; the text is the reason. `wrong`: there is one, and it is another model."""
+    """There is nothing to compare with; the text is the reason."""
 
-    def __init__(self, reason: str, *, wrong: bool = False) -> None:
-        super().__init__(reason)
-        self.wrong = wrong
+
+class WrongSource(NoSource):
+    """There is a source model, and it is another one, or not whole."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Sources:
         return next((checked for checked in members if checked.name == name), None)
 
     def find(self, name: str, document: Mapping[str, Any] | None) -> RunnableSource:
-        """The source of a model; raises NoSource, also when it is not what the model was compiled from by the manifest."""
+        """The source of a model; raises NoSource; WrongSource when it is not what the manifest has."""
         models = document["models"] if document is not None else ()
         model: Mapping[str, Any] = next((model for model in models if model["name"] == name), {})
         if "merged" in model and not self.named.get(name):
@@ -88,25 +88,19 @@ class Sources:
             digests = {location: file_digest(path) for location, path in external.items()}
             digest = file_digest(graph)
         except BadReference as error:
-            raise NoSource(f"the source model {graph} cannot be used: {error}", wrong=True) from error
+            raise WrongSource(f"the source model {graph} cannot be used: {error}") from error
         except MalformedModel as error:
-            raise NoSource(f"the source model {graph} is not a whole ONNX file: {error}", wrong=True) from error
+            raise WrongSource(f"the source model {graph} is not a whole ONNX file: {error}") from error
         except OSError as error:
-            raise NoSource(
-                f"the source model's file {error.filename} cannot be read: {error.strerror or error}", wrong=True
-            ) from error
+            raise WrongSource(f"the source model's file {error.filename} cannot be read: {error.strerror or error}") from error
         listed = model.get("source")
         if listed is not None and "prepared" in listed and digest != listed["sha256"]:
             listed = listed["prepared"]["from"]  # the model as the recipe has it, which was compiled after that was done to it
         if listed is not None and listed["sha256"] != digest:
-            raise NoSource(
-                f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…", wrong=True
-            )
+            raise WrongSource(f"the source model {graph} is not the one that it was compiled from: its SHA-256 is {digest[:12]}…")
         for location, expected in (listed["external_data"] if listed is not None else {}).items():
             if digests.get(location) != expected:
-                raise NoSource(
-                    f"the external data {location} of the source model {graph} is not what it was compiled from", wrong=True
-                )
+                raise WrongSource(f"the external data {location} of the source model {graph} is not what it was compiled from")
         return RunnableSource(graph, external, header, member.model.free_dimensions if member is not None else {}, prepared)
 
     def _missing(self, member: Member | None, document: Mapping[str, Any] | None) -> str:

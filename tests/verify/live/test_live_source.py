@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from epbuild.commands.plan import Request, read_plan
-from epbuild.verify.live.source import NoSource, Sources
+from epbuild.verify.live.source import NoSource, Sources, WrongSource
 
 RECIPE = """\
 epbuild: 1
@@ -92,7 +92,7 @@ def test_a_source_that_has_changed_since_is_not_compared_with(tmp_path: Path, na
     (tmp_path / name).write_bytes(changed)
     with pytest.raises(NoSource, match=r"compiled from|whole ONNX file") as raised:
         Sources({"big": graph}).find("big", before)
-    assert raised.value.wrong
+    assert isinstance(raised.value, WrongSource)
 
 
 def test_a_source_that_is_not_known_is_no_wrong_one_and_what_would_help_is_said(tmp_path: Path) -> None:
@@ -106,14 +106,14 @@ def test_a_source_that_is_not_known_is_no_wrong_one_and_what_would_help_is_said(
     ):
         with pytest.raises(NoSource, match=words) as raised:
             sources.find("big", document)
-        assert not raised.value.wrong
+        assert not isinstance(raised.value, WrongSource)
 
 
 def test_data_outside_the_models_folder_is_not_followed(tmp_path: Path) -> None:
     graph = write(tmp_path / "models", location="../secret")
     with pytest.raises(NoSource, match=r"'\.\.'") as raised:
         Sources({"big": graph}).find("big", None)
-    assert raised.value.wrong
+    assert isinstance(raised.value, WrongSource)
 
 
 def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
