@@ -24,17 +24,14 @@ def models_in(paths: Iterable[Path]) -> list[Path]:
 
 
 def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, output: Path | None) -> Repackaged:
-    """Embed, extract or rename the context binary of models, in place where there is no `output`. Raises ChangeRefused."""
-    if output is None:
-        for model in models:
-            _refuse_output(model)
+    """Embed, extract or rename the context binary of models, in place where there is no `output`.
+
+    Raises ChangeRefused, with EPB625 for a change in place of what a build published.
+    """
+    for model in models if output is None else ():
+        place = real_path(model)
+        for folder in place.parents:
+            if place.relative_to(folder).as_posix() in listed_files(folder):
+                message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
+                raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))
     return repackage(models, packaging, binary=binary, destination=output)
-
-
-def _refuse_output(model: Path) -> None:
-    """Raises ChangeRefused (EPB625) for a model that a build published."""
-    place = real_path(model)
-    for folder in place.parents:
-        if place.relative_to(folder).as_posix() in listed_files(folder):
-            message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
-            raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))

@@ -71,10 +71,13 @@ class _BuildLines(Listener):
     """What is shown of each event, whatever displays it."""
 
     def __init__(self) -> None:
-        self._ending = LastLines()
+        self._changes = ChangeReport()
+        self._failures = FailureList()
+        self._coverage = CoverageList()
 
     def report(self, event: Event, /) -> None:
-        self._ending.report(event)
+        for listener in (self._changes, self._failures, self._coverage):
+            listener.report(event)
         match event:
             case RunStarted(todo=todo, steps=steps, seconds_left=left) if todo:
                 self._begin(Completion(0, todo, left), "step", f"{todo} of {steps} steps to do{_time_left(left)}")
@@ -95,9 +98,17 @@ class _BuildLines(Listener):
                 print_problems([problem], "warning")
             case RunFinished():
                 self._close()
-                for line in self._ending.lines(event):
+                for line in self._last_lines(event):
                     print_line(line)
                 sys.stdout.flush()
+
+    def _last_lines(self, event: RunFinished) -> Iterator[str]:
+        """What a build changed, what failed and why, and a line that sums it up."""
+        yield from self._changes.lines(event)
+        yield from self._coverage.lines(self._failures.steps)
+        if not under_github_actions():  # where each problem is an annotation, and shown once
+            yield from self._failures.lines()
+        yield summary(event)
 
     def _end(self, name: str, event: Event) -> None:
         self._drop(name)
@@ -219,27 +230,6 @@ class LiveRows(_BuildLines):
         if self._rows is not None:
             self._rows.close()
             self._rows = None
-
-
-class LastLines:
-    """What is shown when a build is over: what it changed, what failed and why, and a line that sums it up."""
-
-    def __init__(self) -> None:
-        self._changes = ChangeReport()
-        self._failures = FailureList()
-        self._coverage = CoverageList()
-
-    def report(self, event: Event, /) -> None:
-        self._changes.report(event)
-        self._failures.report(event)
-        self._coverage.report(event)
-
-    def lines(self, event: RunFinished) -> Iterator[str]:
-        yield from self._changes.lines(event)
-        yield from self._coverage.lines(self._failures.steps)
-        if not under_github_actions():  # where each problem is an annotation, and shown once
-            yield from self._failures.lines()
-        yield summary(event)
 
 
 def summary(event: RunFinished) -> str:

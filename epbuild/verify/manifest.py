@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,15 +58,15 @@ class Manifest:
     That of a model package has no models: these are in folders with manifests of their own.
     """
 
-    group: str
-    target: str
-    share_weights: bool
-    eps: Mapping[str, Mapping[str, str]]
-    models: tuple[ListedModel, ...]
-    files: Mapping[str, ListedFile]
-    provenance: str | None
+    group: str = ""
+    target: str = ""
+    share_weights: bool = False
+    eps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    models: tuple[ListedModel, ...] = ()
+    files: Mapping[str, ListedFile] = field(default_factory=dict)
+    provenance: str | None = None
     """The statement about it and the listed files."""
-    document: Mapping[str, Any]
+    document: Mapping[str, Any] = field(default_factory=dict)
     """All of it, as it is written."""
 
     @property
@@ -125,16 +125,7 @@ def _package(document: Mapping[str, Any]) -> Manifest | None:
     except (KeyError, TypeError) as error:
         raise BadManifest("its list of files is not as a package of epbuild's has it") from error
     _check_places(item.path for item in files)
-    return Manifest(
-        group="",
-        target="",
-        share_weights=False,
-        eps={},
-        models=(),
-        files={item.path: item for item in files},
-        provenance=provenance,
-        document=document,
-    )
+    return Manifest(files={item.path: item for item in files}, provenance=provenance, document=document)
 
 
 def _listed_files(listed: Iterable[Mapping[str, Any]]) -> list[ListedFile]:
