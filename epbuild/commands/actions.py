@@ -19,16 +19,7 @@ from epbuild.commands.publishing import Publishing, step_record
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.typed_json import from_json
 from epbuild.engine.action import Cost
-from epbuild.engine.events import (
-    Outcome,
-    Progress,
-    RunFinished,
-    StepFinished,
-    StepOutput,
-    StepStarted,
-    Warned,
-    shown_path,
-)
+from epbuild.engine.events import Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned, shown_path
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import Idle

@@ -1,7 +1,4 @@
-"""`epbuild lock`: the lock of a recipe, made and written.
-
-What its toolchains and remote models are, exactly.
-"""
+"""`epbuild lock`: what a recipe's toolchains and remote models are, exactly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Deviations between a lock and its recipe.
-
-Found from the two alone, before anything is looked at.
-"""
+"""Deviations between a lock and its recipe, found from the two alone."""
 
 from __future__ import annotations
 

@@ -6,9 +6,6 @@ Unable to compile any nodes. [EPB401]
   compile:bad/npu-SM8750/bad0
 The worker crashed (SIGSEGV) while compiling 'good' for npu. [EPB402]
   compile:good/npu/good
-Failed, as allowed: 1 step, for 1 reason
-Unable to compile any nodes. [EPB401]
-  compile:zoo-odd/npu/odd
 """
 
 from __future__ import annotations

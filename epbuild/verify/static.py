@@ -11,13 +11,7 @@ from epbuild.verify.artifact import ArtifactFolder
 from epbuild.verify.contexts import partition_findings, sharing_findings, source_findings, target_findings
 from epbuild.verify.findings import Finding
 from epbuild.verify.listing import digest_findings, file_findings, manifest_findings
-from epbuild.verify.models import (
-    model_findings,
-    reference_findings,
-    schema_findings,
-    signature_findings,
-    source_data_findings,
-)
+from epbuild.verify.models import model_findings, reference_findings, schema_findings, signature_findings, source_data_findings
 from epbuild.verify.statement import provenance_findings
 
 _OWN = "its bytes are not in order"
