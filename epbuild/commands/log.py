@@ -25,14 +25,12 @@ def logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
 def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path) -> Iterator[str]:
     """The log of a step's last compile, piece by piece. Raises BuildError when there is none, StoreError when the store lost it."""
     action = next((found.action for found in plan.steps if found.id == step), step)
-    if not _has_log(workspace, recipe, action):
-        raise BuildError(Problem("EPB430", f"there is no log of {step}", None, "`epbuild log` lists the steps that have one."))
     path = log_file(workspace.directory, action, recipe.name)
     if path.is_file():
         return _decoded(path)
     record = _record(workspace, recipe, action)
-    if record is None:
-        return iter(())
+    if record is None or "log" not in record.result:
+        raise BuildError(Problem("EPB430", f"there is no log of {step}", None, "`epbuild log` lists the steps that have one."))
     return iter([BlobStore(cache_directory()).read_bytes(record.result["log"]["digest"]).decode("utf-8", "replace")])
 
 

@@ -76,7 +76,7 @@ class ArtifactFolder:
 
     def files(self) -> Iterator[str]:
         """Every file below the folder, as POSIX paths in order, less those of inner artifacts and of hidden folders. Raises OSError."""
-        return (name for name in _files_below(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner))
+        return (name for name in files_in(self.folder) if not any(name.startswith(f"{folder}/") for folder in self.inner))
 
 
 def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
@@ -97,7 +97,7 @@ def find_artifacts(path: Path) -> tuple[ArtifactFolder, ...]:
 
 
 def _in_folder(folder: Path) -> tuple[ArtifactFolder, ...]:
-    listed = list(_files_below(folder))
+    listed = list(files_in(folder))
     places = [name[: -len(NAME)] for name in listed if name == NAME or name.endswith(f"/{NAME}")]
     emitted = {place: found for place in places if (found := _with_manifest(folder / place, place, NAME)) is not None}
     loose: dict[str, list[str]] = {}
@@ -123,7 +123,7 @@ def _with_manifest(folder: Path, place: str, name: str) -> ArtifactFolder | None
         flaw = str(error)
     except OSError as error:
         flaw = f"it cannot be read: {error.strerror or error}"
-    models = _models_of(folder, (name for name in _files_below(folder) if name.endswith(_MODEL)))
+    models = _models_of(folder, (name for name in files_in(folder) if name.endswith(_MODEL)))
     return ArtifactFolder(folder, models, place, flaw=flaw)
 
 
@@ -136,7 +136,7 @@ def _models_of(folder: Path, names: Iterable[str]) -> tuple[Model, ...]:
     return tuple(Model(folder, name) for name in names)
 
 
-def _files_below(folder: Path) -> Iterator[str]:
+def files_in(folder: Path) -> Iterator[str]:
     """Every file below a folder, as POSIX paths in order; hidden folders, and links to folders, are not entered. Raises OSError."""
 
     def refuse(error: OSError) -> None:

@@ -16,6 +16,7 @@ from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader, operator_name
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.result import LeftNode
+from epbuild.verify.artifact import files_in
 from epbuild.verify.makers import target_of
 from epbuild.verify.manifest import NAME, BadManifest, read_manifest
 from epbuild.verify.payload import Payload
@@ -85,14 +86,10 @@ def _models_at(path: Path) -> Sequence[Path]:
     """The models below a folder, or the file itself; folders that are links, or hidden, are not entered."""
     if not path.is_dir():
         return (path,)
-
-    def refuse(error: OSError) -> None:
-        raise _unreadable(path, error)
-
-    models = []
-    for root, folders, names in os.walk(path, onerror=refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        models += [Path(root) / name for name in sorted(names) if name.endswith(".onnx")]
+    try:
+        models = [path / name for name in files_in(path) if name.endswith(".onnx")]
+    except OSError as error:
+        raise _unreadable(path, error) from error
     if not models:
         raise VerifyError(Problem("EPB600", f"{path} holds no ONNX model"))
     return models

@@ -35,7 +35,11 @@ class Wanted:
         try:
             return prepare(toolchain, base, home, self.entries, packages=dict.fromkeys(self.packages, where))
         except ToolchainError as error:
-            raise ToolchainError(*(_placed(problem, Path(where.file)) for problem in error.problems)) from error
+            # There is no recipe to add a package to.
+            hints = {"EPB254": "Name an environment that has it: --interpreter."}
+            raise ToolchainError(
+                *(replace(one, where=Path(where.file), hint=hints.get(one.code, one.hint)) for one in error.problems)
+            ) from error
 
     def pins(self, distributions: Mapping[str, str]) -> list[str]:
         """ONNX Runtime, under whatever name it is packaged, and these packages, each in the release that `distributions` have."""
@@ -91,12 +95,6 @@ def toolchain_at(
             with contextlib.suppress(ToolchainError):
                 return Wanted(entries, packages).prepared(toolchain, place.parent, home), entries
         raise
-
-
-def _placed(problem: Problem, place: Path) -> Problem:
-    if problem.code == "EPB254":  # there is no recipe to add the package to
-        problem = replace(problem, hint="Name an environment that has it: --interpreter.")
-    return replace(problem, where=place)
 
 
 def _there(document: Mapping[str, Any], where: Position, home: Path) -> Iterator[ToolchainSpec]:
