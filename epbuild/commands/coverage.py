@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from epbuild.commands.events import ModelCovered
@@ -28,45 +27,34 @@ def covered_models(
     `results` are those that are known, also where they are not as the recipe wants them; `failures` have why actions failed. What a build
     did not come to is left out.
     """
-    rows = list(_rows(plan, results, failures, touched))
+    names = Counter((group.target.name, member.name) for group in plan.session_groups.values() for member in group.members)
+    rows: list[ModelCovered] = []
+    for ident, group in plan.session_groups.items():
+        problems, target = _problems(plan, ident, failures), group.target.name
+        if ident not in touched or (ident not in results and problems is None):
+            continue
+        result = from_json(CompileResult, results[ident]) if ident in results else None
+        checked = results.get(verification_id(group.group, target), {})
+        for step, member in zip(group.steps, group.members, strict=False):
+            name = f"{group.group}/{member.name}" if names[target, member.name] > 1 else member.name
+            if result is None:
+                rows.append(ModelCovered(step, name, target, "failed", reason=_reason(group, step, problems or ())))
+                continue
+            model = result.model(member.name)
+            row = ModelCovered(
+                step,
+                name,
+                target,
+                outcome="partial" if model.fallback_nodes else "whole",
+                ep_context_nodes=len(model.nodes),
+                outside=Outside.of(model),
+                size=result.size(model.files),
+                seconds=result.measured.members.get(member.name),
+                accuracy=_accuracy(checked, member.name),
+            )
+            rows.append(row)
     order = {model: number for number, model in enumerate(dict.fromkeys(row.model for row in rows))}
     return sorted(rows, key=lambda row: order[row.model])
-
-
-def _rows(
-    plan: Plan, results: Mapping[str, Mapping[str, Any]], failures: Mapping[str, Sequence[Problem]], touched: Container[str]
-) -> Iterator[ModelCovered]:
-    names = Counter((group.target.name, member.name) for group in plan.session_groups.values() for member in group.members)
-    for ident, group in plan.session_groups.items():
-        result, problems = results.get(ident), _problems(plan, ident, failures)
-        if ident not in touched or (result is None and problems is None):
-            continue
-        for number, member in enumerate(group.members):
-            several = names[group.target.name, member.name] > 1
-            row = ModelCovered(
-                step=group.steps[number],
-                model=f"{group.group}/{member.name}" if several else member.name,
-                target=group.target.name,
-                outcome="failed",
-            )
-            if result is not None:
-                accuracy = _accuracy(results.get(verification_id(group.group, group.target.name), {}), member.name)
-                yield replace(_covered(row, from_json(CompileResult, result), member.name), accuracy=accuracy)
-            else:
-                yield replace(row, reason=_reason(group, row.step, problems or ()))
-
-
-def _covered(row: ModelCovered, result: CompileResult, member: str) -> ModelCovered:
-    model = result.model(member)
-    outside = Outside.of(model)
-    return replace(
-        row,
-        outcome="partial" if outside.count else "whole",
-        ep_context_nodes=len(model.nodes),
-        outside=outside,
-        size=result.size(model.files),
-        seconds=result.measured.members.get(member),
-    )
 
 
 def _accuracy(checked: Mapping[str, Any], member: str) -> dict[str, float] | None:

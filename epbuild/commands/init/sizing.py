@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
@@ -71,7 +72,8 @@ class Sizing:
             sizes: Sizes | None = tuple(size for size in known[0].shape or () if isinstance(size, int)) if answered else suggested
             chosen = answered
             if self.questions is not None and not answered:
-                sizes, chosen = self._asked(self.questions, model, header, known[0], suggested, found), True
+                check = partial(self._read_answer, model, header, found, value.name)
+                sizes, chosen = self.questions.sizes(model, known[0], suggested, check), True
             found[value.name] = Sized(sizes or (), shape_text(value.shape), chosen)
             self._learn(value, sizes or ())
         return found
@@ -84,23 +86,10 @@ class Sizing:
                 self._learn(value, self.given[key])
                 yield value, self.given[key]
 
-    def _asked(
-        self,
-        questions: SizeQuestions,
-        model: str,
-        header: ModelHeader,
-        value: ValueInfo,
-        suggested: Sizes | None,
-        found: Mapping[str, Sized],
-    ) -> Sizes:
-        """The answer to a question, which is asked again until it fits."""
-
-        def check(text: str) -> Sizes:
-            sizes = read_sizes(text)
-            self._check(model, header, {**found, value.name: Sized(sizes, "", chosen=True)})
-            return sizes
-
-        return questions.sizes(model, value, suggested, check)
+    def _read_answer(self, model: str, header: ModelHeader, found: Mapping[str, Sized], name: str, text: str) -> Sizes:
+        sizes = read_sizes(text)
+        self._check(model, header, {**found, name: Sized(sizes, "", chosen=True)})
+        return sizes
 
     def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
         """A shape with the sizes that names have by now."""
