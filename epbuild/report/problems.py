@@ -13,19 +13,17 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from epbuild.core.errors import Position, Problem, printable
 from epbuild.core.redact import redacted
-from epbuild.report.terminal import coloured, under_github_actions
+from epbuild.report.terminal import DIM, WIDTH, coloured, painted, under_github_actions
 
 Kind = Literal["error", "warning", "note"]
 
-_COLOURS: dict[Kind, str] = {"error": "\x1b[31m", "warning": "\x1b[33m", "note": "\x1b[36m"}
-_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
-_WIDTH = 80
+_COLOURS: dict[Kind, str] = {"error": "31", "warning": "33", "note": "36"}
 _LEAST_GUTTER = 5
 _TAB = "    "
 _MOST_BYTES = 4 << 20
@@ -39,22 +37,21 @@ def print_problems(problems: Iterable[Problem], kind: Kind = "error") -> None:
     a line.
     """
     stream = sys.stderr
-    paint = coloured(stream)
-    files = _Files()
+    colour = coloured(stream)
+    lines_of = cache(_read_lines)
     for problem in sorted(problems, key=_reading_order):
         if under_github_actions():
             stream.write(f"{_annotation(problem, kind)}\n")
         else:
             place = f"{printable(str(problem.where))}: " if problem.where is not None else "epbuild: "
-            label = f"{_COLOURS[kind]}{kind}:{_PLAIN}" if paint else f"{kind}:"
+            label = painted(f"{kind}:", _COLOURS[kind], colour)
             stream.write(f"{place}{label} {printable(problem.text)} [{problem.code}]\n")
-        if isinstance(problem.where, Position) and (line := files.line(problem.where)) is not None:
+        if isinstance(problem.where, Position) and (line := _line_at(problem.where, lines_of(problem.where.file))) is not None:
             gutter, shown, carets = excerpt(line, problem.where, getattr(stream, "encoding", None))
-            bar, over = (_DIM, _PLAIN) if paint else ("", "")
-            mark = f"{_COLOURS[kind]}{carets}{_PLAIN}" if paint else carets
-            stream.write(f"{bar}{gutter} |{over} {shown}".rstrip() + f"\n{bar}{'':{len(gutter)}} |{over} {mark}\n")
+            bar, below, added = (painted(f"{sign:>{len(gutter)}} |", DIM, colour) for sign in (gutter, "", "+"))
+            stream.write(f"{bar} {shown}".rstrip() + f"\n{below} {painted(carets, _COLOURS[kind], colour)}\n")
             for written in problem.lines:
-                stream.write(f"{bar}{'+':>{len(gutter)}} |{over} {'':{problem.where.column + 1}}{printable(written)}\n")
+                stream.write(f"{added} {'':{problem.where.column + 1}}{printable(written)}\n")
 
 
 def print_count(problems: Sequence[Problem]) -> None:
@@ -71,9 +68,9 @@ def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[st
     start = min(where.column - 1, len(line))
     end = max(_word_end(line, start), start + 1)
     gutter = f"{where.line:>{_LEAST_GUTTER}}"
-    room = _WIDTH - len(gutter) - len(" | ")
+    room = WIDTH - len(gutter) - len(" | ")
     # More than fits on either side need not be looked at, however long the line is.
-    first, last = max(0, start - _WIDTH), min(len(line), start + _WIDTH)
+    first, last = max(0, start - WIDTH), min(len(line), start + WIDTH)
     cells = [_cell(character, encoding) for character in line[first:last]]
     start, end = start - first, min(end, last + 1) - first
     before, after = _ellipsis(encoding, first > 0), _ellipsis(encoding, last < len(line))
@@ -92,21 +89,13 @@ def excerpt(line: str, where: Position, encoding: str | None = None) -> tuple[st
     return gutter, before + "".join(shown for shown, _ in cells) + after, " " * offset + "^" * carets
 
 
-@dataclass
-class _Files:
-    """The lines of the files that problems point into, each file read once."""
-
-    _lines: dict[str, list[str]] = field(default_factory=dict)
-
-    def line(self, where: Position) -> str | None:
-        """The line that a position is in, without its end; None where it cannot be read any more."""
-        if where.file not in self._lines:
-            self._lines[where.file] = _read_lines(Path(where.file))
-        lines = self._lines[where.file]
-        return redacted(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
+def _line_at(where: Position, lines: Sequence[str]) -> str | None:
+    """The line that a position is in, without its end; None where it cannot be read any more."""
+    return redacted(lines[where.line - 1]) if 0 < where.line <= len(lines) and where.column > 0 else None
 
 
-def _read_lines(path: Path) -> list[str]:
+def _read_lines(file_name: str) -> list[str]:
+    path = Path(file_name)
     try:
         if not path.is_file():  # a pipe would be waited for
             return []
