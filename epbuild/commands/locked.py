@@ -1,4 +1,4 @@
-"""A recipe's lock in a build: what is made from it, and whether that is what it has.
+"""A recipe's lock in a build: what is made from it, and what is not as it has it.
 
 With `strict` (`--locked`) whatever is not so is an error. Without, it is a warning, and a toolchain that the lock does not fit is made as
 if there were no lock: what fits is used either way, so that the same build has the same keys with and without `--locked`.
