@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from epbuild.core.http import HttpClient, Unreachable
+from epbuild.core.http import HttpClient, Unreachable, may_pass
 from epbuild.fetch.transfer import MissingPackage, Reply
 from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import HubAddress
@@ -60,7 +60,7 @@ class HubSource:
 
 def _answered(error: Exception) -> Unreachable:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is not None and (status >= 500 or status in (408, 429)):
+    if status is not None and may_pass(status):
         return Unreachable(f"the hub answered {status}", may_pass=True)
     # Its messages begin with a line for a log, and go on with a paragraph of advice.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

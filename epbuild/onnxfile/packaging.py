@@ -22,7 +22,6 @@ from epbuild.onnxfile.wire import MalformedModel
 Packaging = Literal["embed", "extract", "rename"]
 """`embed` an external context; `extract` an embedded one; `rename` a context binary, or move it into a subfolder."""
 
-_CHUNK = 1024 * 1024
 # More than the lengths of all that encloses a context can grow by.
 _LENGTHS = 1024
 
@@ -51,9 +50,11 @@ class _Model:
     binary: Path | None
 
     def digest(self) -> str:
+        start, size = self.node.payload or (0, 0)
         if self.binary is not None:
-            return _range_digest(self.binary, 0, self.binary.stat().st_size)
-        return _range_digest(self.path, *(self.node.payload or (0, 0)))
+            start, size = 0, self.binary.stat().st_size
+        with (self.binary or self.path).open("rb") as file:
+            return part_digest(file, start, size).digest
 
 
 @dataclass(frozen=True)
@@ -296,8 +297,3 @@ def _stage_data(drafted: Sequence[_Draft], folder: Path, drafts_folder: Path) ->
     for location in locations:
         stage(find_data(folder / drafted[0].old.path.name, location), drafts_folder / location, link=False)
     return list(locations)
-
-
-def _range_digest(path: Path, start: int, size: int) -> str:
-    with path.open("rb") as file:
-        return part_digest(file, start, size).digest

@@ -12,8 +12,6 @@ from epbuild.onnxfile import numbers
 from epbuild.onnxfile.model_header import ExternalData, Initializer
 from epbuild.onnxfile.wire import Field, MalformedModel, WireReader
 
-_CHUNK = 1024 * 1024
-
 # Bits of one element, by TensorProto.DataType; a string has no fixed size.
 _BITS = {
     **dict.fromkeys((7, 11, 13, 14), 64),

@@ -162,9 +162,38 @@ class _LockReading:
         for kind, pattern in _FACTS.items():
             found = pattern.fullmatch(line)
             if found:
-                fault: str | None = getattr(self, f"_{kind}")(found)
-                return fault
+                return self._note(kind, found)
         return "this line is no fact of a lock"
+
+    def _note(self, kind: str, found: re.Match[str]) -> str | None:
+        match kind:
+            case "recipe" if self.recipe:
+                return f"the lock names two recipes, '{self.recipe}' and '{found['name']}'"
+            case "recipe":
+                self.recipe = found["name"]
+            case "catalog":
+                return _put(self.catalog, found["subject"], found["revision"], f"the catalog's {found['subject']}")
+            case "model" if found["location"] is None:
+                return _put(self.graphs, found["name"], found["digest"], f"the model '{found['name']}'")
+            case "model":
+                data, what = self.data.setdefault(found["name"], {}), f"{found['location']} of the model '{found['name']}'"
+                return _put(data, unquote(found["location"]), found["digest"], what)
+            case "requires":
+                self.requires.setdefault(found["name"], []).append(found["requirement"])
+            case "python":
+                name, platform = found["name"], found["platform"]
+                what = f"the Python of the toolchain '{name}' on {platform}"
+                return _put(self.pythons, (name, platform), found["python"], what)
+            case "package":
+                packages = self.packages.setdefault((found["name"], found["platform"]), {})
+                version, files = packages.setdefault(found["package"], (found["version"], []))
+                if version != found["version"]:
+                    both = f"{found['package']} {version} and {found['version']}"
+                    return f"the lock has {both} for the toolchain '{found['name']}'"
+                files += [found["digest"]] if found["digest"] else []
+            case "wheel":
+                self.wheels.setdefault((found["package"], found["version"]), []).append(found["digest"])
+        return None
 
     def gaps(self) -> Iterator[str]:
         """What is missing beside the facts that are there."""
@@ -198,41 +227,6 @@ class _LockReading:
             catalog=self.catalog,
             wheels=tuple(Package(*release, tuple(sorted(files))) for release, files in sorted(self.wheels.items())),
         )
-
-    def _recipe(self, found: re.Match[str]) -> str | None:
-        if self.recipe:
-            return f"the lock names two recipes, '{self.recipe}' and '{found['name']}'"
-        self.recipe = found["name"]
-        return None
-
-    def _catalog(self, found: re.Match[str]) -> str | None:
-        return _put(self.catalog, found["subject"], found["revision"], f"the catalog's {found['subject']}")
-
-    def _model(self, found: re.Match[str]) -> str | None:
-        name, location = found["name"], found["location"]
-        if location is None:
-            return _put(self.graphs, name, found["digest"], f"the model '{name}'")
-        return _put(self.data.setdefault(name, {}), unquote(location), found["digest"], f"{location} of the model '{name}'")
-
-    def _requires(self, found: re.Match[str]) -> str | None:
-        self.requires.setdefault(found["name"], []).append(found["requirement"])
-        return None
-
-    def _python(self, found: re.Match[str]) -> str | None:
-        place = (found["name"], found["platform"])
-        return _put(self.pythons, place, found["python"], f"the Python of the toolchain '{place[0]}' on {place[1]}")
-
-    def _package(self, found: re.Match[str]) -> str | None:
-        packages = self.packages.setdefault((found["name"], found["platform"]), {})
-        version, files = packages.setdefault(found["package"], (found["version"], []))
-        if version != found["version"]:
-            return f"the lock has {found['package']} {version} and {found['version']} for the toolchain '{found['name']}'"
-        files += [found["digest"]] if found["digest"] else []
-        return None
-
-    def _wheel(self, found: re.Match[str]) -> str | None:
-        self.wheels.setdefault((found["package"], found["version"]), []).append(found["digest"])
-        return None
 
 
 def _put(known: dict[_Key, str], key: _Key, value: str, what: str) -> str | None:
