@@ -103,7 +103,7 @@ def _unpacker(path: Path) -> _Unpack | None:
     if found is not None:
         return found.unpack
     if path.suffix.lower() in _PACKED:
-        raise nothing(path.as_posix(), "is no archive: it does not begin as one does. Get it again")
+        raise nothing(path.as_posix(), "is not an archive: it does not begin as one does. Get it again")
     if path.suffix.lower() in _OTHERS:
         forms = " and ".join(_ARCHIVES)
         raise nothing(path.as_posix(), f"is an archive of another form than {forms}: unpack it, and name the folder")

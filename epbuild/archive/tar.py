@@ -194,7 +194,7 @@ def _unpack_all(file: BinaryIO, members: Members) -> None:
     except package.ZstdError as error:
         raise damaged(members.title, f"it cannot be decompressed from {start} on: {_reason(error)}") from error
     except _WRONG as error:
-        raise damaged(members.title, f"it is no tar archive from {start} on: {error}") from error
+        raise damaged(members.title, f"it is not a tar archive from {start} on: {error}") from error
 
 
 def _unpack(member: tarfile.TarInfo, stream: _Forward, members: Members) -> None:

@@ -19,12 +19,12 @@ from epbuild.core.canonical import JsonFile
 from epbuild.core.digest import digest_of
 from epbuild.output.inference import WRITES_FILES
 from epbuild.output.manifest import FORMAT, listed
+from epbuild.plan.outputs import GENAI_CONFIG
 
 ASSETS = "shared_assets"
 """The folder of a package in which ONNX Runtime looks for files that variants share."""
 DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The session option with the folder of a model's external data and context binaries; ONNX Runtime resolves shared assets in it."""
-GENAI_CONFIG = "genai_config.json"
 
 _SCHEMA_VERSION = "1.0"
 _ASSET = re.compile(r"sha256:(?P<digest>[0-9a-f]{64})(?:/(?P<path>.+))?")

@@ -123,7 +123,7 @@ def test_an_archive_is_known_by_what_it_begins_with_and_not_by_its_name(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("a.zip", "is no archive"), ("a.tar.zst", "is no archive"), ("a.tar.gz", "of another form")]
+    ("name", "why"), [("a.zip", "is not an archive"), ("a.tar.zst", "is not an archive"), ("a.tar.gz", "of another form")]
 )
 def test_what_only_looks_like_an_archive_is_a_wrong_command_line(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"not at all")

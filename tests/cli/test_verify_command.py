@@ -240,7 +240,7 @@ def test_a_damaged_archive_is_a_failed_verification_and_no_archive_a_wrong_comma
     path.write_bytes(b"no" + whole)
     done = epbuild(tmp_path, "verify", "model.zip")
     assert (done.returncode, done.stdout) == (2, "")
-    told = "model.zip is no archive: it does not begin as one does. Get it again. [EPB600]"
+    told = "model.zip is not an archive: it does not begin as one does. Get it again. [EPB600]"
     assert done.stderr == f"epbuild: error: {told}\n"
 
 

@@ -208,11 +208,11 @@ def test_a_helper_that_is_not_installed_is_told_where_nothing_is_written_down(do
         ("no credentials username", 1, "has an entry without a user"),
         ("no credentials server URL\n", 1, "has no registry's name in its entry"),
         (f"cannot unlock {PASSWORD}", 3, "ended with status 3"),
-        (PASSWORD, 0, "answers with what are no credentials"),
-        (json.dumps([PASSWORD]), 0, "answers with what are no credentials"),
-        (json.dumps({"Username": ["ci"], "Secret": PASSWORD}), 0, "answers with what are no credentials"),
-        ("[" * 100_000, 0, "answers with what are no credentials"),
-        ("", 0, "answers with what are no credentials"),
+        (PASSWORD, 0, "answers with invalid credentials"),
+        (json.dumps([PASSWORD]), 0, "answers with invalid credentials"),
+        (json.dumps({"Username": ["ci"], "Secret": PASSWORD}), 0, "answers with invalid credentials"),
+        ("[" * 100_000, 0, "answers with invalid credentials"),
+        ("", 0, "answers with invalid credentials"),
     ],
 )
 def test_a_helper_that_fails_is_told_without_a_word_of_what_it_printed(

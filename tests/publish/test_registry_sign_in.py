@@ -213,7 +213,7 @@ class TestWhoPushes:
             tokens.tokens = [answer]
             code, text = pusher.fails(registry)
             assert code == "EPB426"
-            assert "hands out what is no token" in text
+            assert "hands out an invalid token" in text
 
 
 class TestWhereSecretsGo:

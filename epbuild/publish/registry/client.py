@@ -224,7 +224,7 @@ class _Push:
         if reply.status != 200:
             self._refused("hand out a token", reply)
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            self._fail("EPB426", "hands out what is no token", _ASK)
+            self._fail("EPB426", "hands out an invalid token", _ASK)
         return token
 
     def _not_allowed(self, answer: Answer) -> NoReturn:
@@ -232,7 +232,7 @@ class _Push:
         if known is not None:
             message = f"does not let the user of {known.source} push to {repository} ({_summary(answer)})"
             self._fail("EPB427", message, "Check the user, the password and what this user may do there.")
-        message = f"lets nobody push to {repository} without a user and a password ({_summary(answer)})"
+        message = f"lets no user push to {repository} without a user and a password ({_summary(answer)})"
         self._fail("EPB427", message, f"Set {USER} and {PASSWORD}, or sign in with 'docker login'.")
 
     def _refused(self, what: str, answer: Answer) -> NoReturn:

@@ -58,9 +58,9 @@ def ask(name: str, host: str) -> tuple[str, str] | None:
         document = json.loads(printed)
         user, secret = document["Username"], document["Secret"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise HelperFailed("answers with what are no credentials", _see(program, host)) from None
+        raise HelperFailed("answers with invalid credentials", _see(program, host)) from None
     if not isinstance(user, str) or not isinstance(secret, str):
-        raise HelperFailed("answers with what are no credentials", _see(program, host))
+        raise HelperFailed("answers with invalid credentials", _see(program, host))
     return (user, secret) if user and secret else None
 
 
