@@ -15,7 +15,9 @@ __version__ = "1.0.0"
 _EP = "QNNExecutionProvider"
 
 OrtCompileApiFlags = SimpleNamespace(ERROR_IF_NO_NODES_COMPILED=1)
-GraphOptimizationLevel = SimpleNamespace(ORT_DISABLE_ALL=0)
+GraphOptimizationLevel = SimpleNamespace(
+    ORT_DISABLE_ALL=0, ORT_ENABLE_BASIC=1, ORT_ENABLE_EXTENDED=2, ORT_ENABLE_LAYOUT=3, ORT_ENABLE_ALL=99
+)
 
 _sharing: dict[str, bytes] = {}
 
