@@ -92,6 +92,10 @@ class Database:
         """All rows of the query, which ends with their checksums, less these. Raises StoreError."""
         return self._attempt(lambda connection: rows(connection, query, parameters))
 
+    def select(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """All rows of the query for some columns, which nobody checks against the checksum. Raises StoreError."""
+        return self._attempt(lambda connection: connection.execute(query, _stored(parameters)).fetchall())
+
     def write(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
         """Run the statement for each row, all in one transaction. Raises StoreError."""
         parameters = [_stored(row) for row in rows]

@@ -72,6 +72,8 @@ class Digests:
 
     def __init__(self, memory: StatMemory) -> None:
         self._memory = memory
+        self.seen: dict[Path, str] = {}
+        """The digest of every file that was asked for, by its path; an empty text for one that was found to hold something else later."""
 
     def of(self, path: Path) -> str:
         """The digest of one file; see `of_many`."""
@@ -117,6 +119,8 @@ class Digests:
                 lasting.update({str(name.absolute()): (reading.key, reading.digest) for name in names})
         if lasting:
             self._memory.put_many(lasting)
+        for path, digest in digests.items():
+            self.seen[path] = digest if self.seen.get(path, digest) == digest else ""
         if problems:
             raise StoreError(*problems)
         return {path: digests[path] for path in asked}

@@ -6,11 +6,11 @@ One place for all checkouts, so that they share what was built.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from epbuild.cache.errors import explained
 from epbuild.core.errors import Problem, StoreError
+from epbuild.core.places import cache_root
 
 # The first line is what backup programs look for: https://bford.info/cachedir/.
 _TAG = """\
@@ -21,18 +21,16 @@ Signature: 8a477f597d28d172789f06886806bc55
 
 
 def cache_directory() -> Path:
-    """The root of the store: `$EPBUILD_CACHE_DIR`, else `epbuild` in the platform's cache directory. Makes nothing.
-
-    Raises StoreError when neither the variable nor a home directory is set.
-    """
-    chosen = os.environ.get("EPBUILD_CACHE_DIR")
-    if chosen:
-        return Path(chosen).absolute()
-    if sys.platform == "win32":
-        return _directory_from("LOCALAPPDATA", "AppData", "Local") / "epbuild" / "cache"
-    if sys.platform == "darwin":
-        return _home() / "Library" / "Caches" / "epbuild"
-    return _directory_from("XDG_CACHE_HOME", ".cache") / "epbuild"
+    """The root of the store, as `cache_root` has it; makes nothing. Raises StoreError when there is no home directory to keep it in."""
+    root = cache_root()
+    if root is None:
+        problem = Problem(
+            "EPB503",
+            "there is no home directory to keep the store in",
+            hint="Set EPBUILD_CACHE_DIR to a directory that this user may write to.",
+        )
+        raise StoreError(problem)
+    return Path(root)
 
 
 def tag_cache(root: Path) -> None:
@@ -55,17 +53,3 @@ def toolchain_directory() -> Path:
     """
     chosen = os.environ.get("EPBUILD_TOOLCHAIN_DIR")
     return Path(chosen).absolute() if chosen else cache_directory() / "toolchains"
-
-
-def _directory_from(variable: str, *below_home: str) -> Path:
-    named = Path(os.environ.get(variable, ""))
-    # The XDG specification has relative values ignored; the same sense holds for the others.
-    return named if named.is_absolute() else _home().joinpath(*below_home)
-
-
-def _home() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError as error:
-        hint = "Set EPBUILD_CACHE_DIR to a directory that this user may write to."
-        raise StoreError(Problem("EPB503", "there is no home directory to keep the store in", hint=hint)) from error

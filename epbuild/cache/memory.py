@@ -107,9 +107,16 @@ class Memory:
         return _step(found[0])[1] if found else None
 
     def keys(self) -> dict[str, str]:
-        """The action key with which each step last ended in this configuration. Raises StoreError."""
-        query = f"{_STEPS} WHERE configuration = ?"
-        return {row[0]: row[1] for row in self._database.read(query, (self.configuration.ident,))}
+        """The action key with which each step last ended in this configuration; a damaged row has another. Raises StoreError."""
+        return dict(
+            self._database.select("SELECT step, action_key FROM steps WHERE configuration = ?", (self.configuration.ident,))
+        )
+
+    def owned(self) -> dict[str, str]:
+        """The action key of each output that belongs to this configuration, by its place. Raises StoreError."""
+        mine = json.dumps([self.configuration.recipe, self.configuration.ident])
+        rows = self._database.select("SELECT place, action_key FROM outputs WHERE instr(owners, ?)", (mine,))
+        return dict(rows)
 
     def result(self, action_key: str) -> Mapping[str, Any] | None:
         """What the action came to, in whatever configuration it was last done here. Raises StoreError."""

@@ -13,7 +13,7 @@ from epbuild.cli import completion
 from epbuild.cli.usage import UsageError
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.units import bytes_of, seconds_of
-from epbuild.survey.snapshot import recipe_and_steps
+from epbuild.survey.asked import recipe_and_steps
 
 
 class _Command(TyperCommand):

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from epbuild.survey.snapshot import recipe_and_steps
+from epbuild.survey.asked import recipe_and_steps
 
 VARIABLE = "_EPBUILD_COMPLETE"
 """By this variable of the environment a shell's script asks for completions, instead of running a command."""

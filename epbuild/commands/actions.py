@@ -85,8 +85,15 @@ class Actions:
         """The actions whose results are in the store by now, or were found there, by id."""
         return self._made
 
+    @property
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """What came of each step so far, by id."""
+        return self._ledger.outcomes
+
     def take_over(self) -> None:
         """Count in what needs no work: results that are current, and results that the store already has."""
+        for rest in self._found.rest:
+            self._ledger.end(StepFinished(rest.step.id, "current", 0.0))
         known, recorded = [], self._memory.keys()
         for ident, status in self._found.actions.items():
             if status.made is None or ident in self._found.todo:

@@ -22,8 +22,8 @@ from epbuild.commands.plan import ReadVariables, Request, read_plan, workspace_o
 from epbuild.core.errors import Problem, StoreError
 from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.survey.kinds import is_stored
+from epbuild.survey.look import forget
 from epbuild.survey.orphans import Outputs
-from epbuild.survey.snapshot import forget
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
     wanted = dict.fromkeys(step.action for step in plan.steps if any(fnmatchcase(step.id, glob) for glob in globs))
     emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
     if not dry_run:
-        forget(request.recipe)  # should this be killed, the next build has to clean up
+        forget(str(request.recipe))  # should this be killed, the next build has to clean up
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         memory = workspace.memory(Configuration.of(recipe.file, request.settings, variables.seen))
         outputs = Outputs(workspace, memory)

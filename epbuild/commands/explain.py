@@ -45,7 +45,7 @@ def explain(request: Request, steps: Sequence[str]) -> list[Explanation]:
     The whole recipe is looked at, as `plan` does: what a step is needed for decides whether it has to run. Raises PlanError (EPB240)
     when a glob matches nothing, and what `survey` raises.
     """
-    found = survey(request)
+    found = survey(request, steps)
     wanted = _matching(found, steps)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         explainer = _Explainer(found, workspace.memory(found.configuration), action_records(cache_directory()))
@@ -101,7 +101,7 @@ class _Explainer:
 
 
 def _matching(found: Survey, globs: Sequence[str]) -> list[Step]:
-    ids = [step.id for step in found.plan.steps]
+    ids = [status.step.id for status in found.steps()]
     matching = {glob: [ident for ident in ids if fnmatchcase(ident, glob)] for glob in globs}
     problems = [
         Problem("EPB240", f"no step matches '{glob}'", None, _nearest(glob, ids)) for glob, names in matching.items() if not names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,10 +22,12 @@ from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.orphans import Outputs
+from epbuild.survey.scope import Scope, find_scope
+from epbuild.survey.snapshot import variables_of
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.environment import prepare, ready
 
-_VALID = "valid recipe"
+_NOTHING = Plan((), {})
 
 Fetch = Callable[[RemoteModels, ModelSpec], Path]
 """Brings a remote model here."""
@@ -70,44 +72,79 @@ class ReadVariables(Mapping[str, str]):
         return len(os.environ)
 
 
-def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping[str, str] | None = None) -> tuple[Recipe, Plan]:
-    """The recipe and its plan; writes nothing but the memory, in a workspace that is there, that the recipe fits its schema.
+def read_plan(
+    request: Request, fetch: Fetch | None = None, environment: Mapping[str, str] | None = None, scope: Scope | None = None
+) -> tuple[Recipe, Plan]:
+    """The recipe and its plan, or the part of them in a `scope`; writes nothing but the memory that the recipe fits its schema.
 
     A remote model that is needed and not here goes through `fetch`; without it, its steps are planned with its files unknown. The recipe
     reads its variables in `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetch` raises.
     """
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         remote = RemoteModels(workspace, BlobStore(cache_directory()))
-        valid = f"{_VALID} {request.recipe.name!a}"
-        try:
-            recipe = load(
-                request.recipe,
-                is_known_valid=lambda digest: workspace.fact(valid) == digest,
-                environment=environment,
-                settings=request.settings,
-            )
-        except BrokenRecipe as error:
-            # Together, so that one run shows all that there is to mend.
-            raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
+        if scope is not None and not scope.again:
+            return scope.recipe, Plan((), {}, scope.warnings(_NOTHING))
+        recipe = scope.recipe if scope is not None else _read_recipe(request, workspace, environment)
         if request.locked:
-            check_lock(recipe)  # before anything is fetched
+            check_lock(recipe, fits=scope is not None)  # before anything is fetched
         if fetch is not None:
             remote = replace(remote, wheels=locked_wheels(recipe))
-        plan = make_plan(recipe, request.selection, remote.known if fetch is None else lambda model: fetch(remote, model))
+        selection = scope.selection if scope is not None else request.selection
+        plan = make_plan(recipe, selection, remote.known if fetch is None else lambda model: fetch(remote, model))
         if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
             from epbuild.output.genai_files import check_pipelines  # few recipes have any
 
             check_pipelines(plan)
+        if scope is not None:
+            return recipe, replace(plan, warnings=scope.warnings(plan))
+        valid = _valid(request)
         if recipe.digest and workspace.fact(valid) != recipe.digest:
             workspace.record_fact(valid, recipe.digest)
     return recipe, plan
 
 
-def survey(request: Request) -> Survey:
-    """What is out of date, without making anything: not even a toolchain that is missing. Raises EpbuildError."""
+def _read_recipe(request: Request, workspace: Workspace, environment: Mapping[str, str] | None) -> Recipe:
+    valid = _valid(request)
+    try:
+        return load(
+            request.recipe,
+            is_known_valid=lambda digest: workspace.fact(valid) == digest,
+            environment=environment,
+            settings=request.settings,
+        )
+    except BrokenRecipe as error:
+        # Together, so that one run shows all that there is to mend.
+        raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
+
+
+def _valid(request: Request) -> str:
+    return f"valid recipe {request.recipe.name!a}"
+
+
+def scope_of(request: Request, variables: Mapping[str, str], wanted: Sequence[str] = ()) -> Scope | None:
+    """The part of what is asked for that has to be looked at, and the steps that match `wanted`; None: all has to be.
+
+    The `variables` that the recipe reads are read.
+    """
+    if request.rebuild_and_compare or request.every_model:
+        return None
+    scope = find_scope(request.recipe, request.settings, request.selection, wanted)
+    if scope is None or (request.locked and not scope.is_locked):
+        return None
+    for name in variables_of(scope.look.facts):
+        variables.get(name)
+    return scope
+
+
+def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
+    """What is out of date, without making anything: not even a toolchain that is missing. Raises EpbuildError.
+
+    The steps that match `wanted` are looked at even where nothing has changed for them.
+    """
     variables = ReadVariables()
-    recipe, plan = read_plan(request, environment=variables)
-    lock = hold_lock(recipe, plan, strict=request.locked)
+    scope = scope_of(request, variables, wanted)
+    recipe, plan = read_plan(request, environment=variables, scope=scope)
+    lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
     cache, home = cache_directory(), toolchain_directory()
     environments = {
         name: prepare(toolchain, recipe.directory, home, entries, lock.environments.get(name), packages)
@@ -118,13 +155,13 @@ def survey(request: Request) -> Survey:
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         surveyor = Surveyor(workspace, BlobStore(cache), action_records(cache), recipe, configuration)
         doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
-        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments)
+        found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments, scope)
         return with_orphans(found, surveyor.outputs, request)
 
 
 def with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
     """`found` with the outputs that nobody asks for any more; from some steps alone it is not known what the whole recipe asks for."""
-    if request.selection:
+    if request.selection or found.scope is not None:  # a snapshot is only taken where there was no orphan
         return found
     return replace(found, orphans=outputs.orphans(emission.path for emission in found.plan.emissions.values()))
 

@@ -19,7 +19,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.commands.actions import Actions
 from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
 from epbuild.commands.locked import HeldLock, hold_lock
-from epbuild.commands.plan import ReadVariables, Request, read_plan, with_orphans, workspace_of
+from epbuild.commands.plan import ReadVariables, Request, read_plan, scope_of, with_orphans, workspace_of
 from epbuild.commands.remote import RemoteModels
 from epbuild.commands.removal import remove_orphan
 from epbuild.core.errors import EnvironmentFailure, Problem, StoreError
@@ -31,15 +31,17 @@ from epbuild.engine.scheduler import Scheduler
 from epbuild.plan.possible import obstacles
 from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
-from epbuild.plan.steps import Plan
+from epbuild.plan.steps import Emission, Plan
 from epbuild.recipe.model import ModelSpec, Recipe
-from epbuild.survey.kinds import is_stored
-from epbuild.survey.orphans import Outputs
-from epbuild.survey.snapshot import SnapshotInputs, clock, forget, own_files, take
+from epbuild.survey.look import forget
+from epbuild.survey.snapshot import clock, own_files
 from epbuild.survey.status import Survey, Surveyor
+from epbuild.survey.taking import Ended, Looked, take
 from epbuild.toolchain.environment import Environment, prepare, ready
 
 _PUBLISHING = frozenset({"emit", "merge"})
+_SETTLED = frozenset({"built", "emitted", "restored", "current"})
+"""How the last step of an action has ended that need not be looked at before something changes."""
 
 
 def run(request: Request, progress: Progress, cancelled: threading.Event | None = None) -> int:
@@ -59,9 +61,10 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
         with lasting_workspace(request.recipe) as workspace:
             return replace(remote, workspace=workspace).fetched(model, progress, stop)
 
-    began, variables = clock(request.recipe), ReadVariables()
-    recipe, plan = read_plan(request, fetch, variables)
-    lock = hold_lock(recipe, plan, strict=request.locked)
+    began, variables = clock(str(request.recipe)), ReadVariables()
+    scope = scope_of(request, variables)
+    recipe, plan = read_plan(request, fetch, variables, scope)
+    lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
     for warning in (*plan.warnings, *lock.warnings):
         progress.report(Warned(warning))
     impossible = obstacles([group for group in plan.session_groups.values() if not group.may_fail], sys.platform)
@@ -78,33 +81,44 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
             progress.report(Warned(warning))
         lock = replace(lock, warnings=(*lock.warnings, *doubts))
         plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
-        found = with_orphans(surveyor.survey(plan, environments), surveyor.outputs, request)
+        found = with_orphans(surveyor.survey(plan, environments, scope), surveyor.outputs, request)
         todo = set(found.todo)
         if todo:
-            forget(request.recipe)  # should this build be killed, the next one has to clean up
+            forget(str(request.recipe))  # should this build be killed, the next one has to clean up
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
         actions = Actions(found, environments, surveyor, progress, stop, retry=request.retry)
         steps = sum(step.action in todo for step in plan.steps)
-        progress.report(RunStarted(recipe.name, len(plan.steps), steps, actions.expect(request.jobs), request.keep_going))
+        total = len(plan.steps) + len(found.rest)
+        progress.report(RunStarted(recipe.name, total, steps, actions.expect(request.jobs), request.keep_going))
         actions.take_over()
         # Held as long as there is work, so that nobody removes the workspace meanwhile.
         with workspace.staging("run") if todo else nullcontext():
             _drive(actions, found, request)
         ended = actions.finished(time.monotonic() - begin, every_model=request.every_model)
-        if todo:
+        if todo and scope is None:
             surveyor.memory.forget_superseded()
-        if ended.exit_code == 0 and not request.selection:
+        if ended.exit_code == 0 and not request.selection and scope is None:
             _remove_orphans(found, surveyor, progress, stop)
         if request.rebuild_and_compare and (ended.exit_code == 0 or request.keep_going):
             code = _rebuild_and_compare(request, actions, surveyor, progress)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         progress.report(ended)
-        if began is not None and found.up_to_date:
-            files = _inputs(recipe, found.plan, environments.values(), surveyor.outputs, lock)
-            inputs = SnapshotInputs(files, variables.seen, () if lock.exists else (lock.path,))
-            _leave_snapshot(request, found.plan, inputs, began, lock)
+        if began is not None and (ended.exit_code == 0 or not found.orphans):
+            looked = Looked(
+                recipe,
+                found.plan,
+                scope,
+                began,
+                variables.seen,
+                lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
+                shared=_shared(recipe, environments.values(), lock) if scope is None else {},
+                absent=() if lock.exists else (lock.path,),
+                actions=dict(_ended(found, actions, surveyor)),
+                outputs={status.step.id: status.outputs for status in found.steps()},
+            )
+            take(looked, request.settings, request.selection)
         return ended.exit_code
 
 
@@ -129,41 +143,39 @@ def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
         yield workspace
 
 
-def _leave_snapshot(request: Request, plan: Plan, inputs: SnapshotInputs, began: tuple[int, int], lock: HeldLock) -> None:
-    """Have the next run recognise by stats alone that there is nothing to do; not where a result lives in the store only."""
-    needed = {ident for action in plan.actions.values() for ident in action.needs}
-    if any(is_stored(action) and ident not in needed for ident, action in plan.actions.items()):
-        return
-    take(
-        request.recipe,
-        (request.selection, request.settings),
-        inputs,
-        steps=len(plan.steps),
-        began=began,
-        locked=lock.exists and not lock.warnings,
-        warnings=[warning.plain for warning in plan.warnings],
-    )
+def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tuple[str, Ended]]:
+    """How each action of the plan stands now. What lives in the store only has to be looked for there each time."""
+    needed = {need for action in found.plan.actions.values() for need in action.needs}
+    for ident, action in found.plan.actions.items():
+        settled = actions.outcomes.get(ident) in _SETTLED
+        files = {path: surveyor.digests.seen.get(path, "") for path in action.files}
+        made, key = actions.made.get(ident), found.actions[ident].key
+        if isinstance(action, Emission):
+            output = surveyor.outputs.last(action.path)
+            if output is not None:
+                files |= {action.root / name: str(file["digest"]) for name, file in output.files.items()}
+                key = output.action_key
+            settled = settled and output is not None
+        else:
+            settled = settled and ident in needed
+        if isinstance(action, Preparation):
+            files |= dict.fromkeys(action.folders, "")
+        yield ident, Ended(made.key if made is not None else key, settled, files)
 
 
-def _inputs(recipe: Recipe, plan: Plan, environments: Iterable[Environment], outputs: Outputs, lock: HeldLock) -> Iterator[Path]:
-    """All files and folders that a build with nothing to do came from."""
-    yield from map(Path, own_files())
-    yield from recipe.names
-    yield from (lock.path,) if lock.exists else ()
-    yield from (recipe.directory / catalog.name for catalog in recipe.catalogs)
-    yield from (path for environment in environments for path in environment.watched())
-    yield from (path for action in plan.actions.values() for path in action.files)
-    yield from (folder for preparation in plan.of(Preparation).values() for folder in preparation.folders)
-    for emission in plan.emissions.values():
-        output = outputs.last(emission.path)
-        yield from (emission.root / name for name in output.files) if output is not None else ()
+def _shared(recipe: Recipe, environments: Iterable[Environment], lock: HeldLock) -> dict[Path, str]:
+    """The files and folders that all that a build does came from, with their SHA-256 where it is known."""
+    files = [*map(Path, own_files()), *((lock.path,) if lock.exists else ())]
+    files += (recipe.directory / catalog.name for catalog in recipe.catalogs)
+    files += (path for environment in environments for path in environment.watched())
+    return {**dict.fromkeys(files, ""), **dict.fromkeys(recipe.names, ""), **recipe.digests}
 
 
 def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, progress: Progress) -> int:
     """What is made again, and compared, comes to: an exit code."""
     from epbuild.commands.rebuild import rebuild_and_compare
 
-    forget(request.recipe)  # should it be killed, the next build has to clean up
+    forget(str(request.recipe))  # should it be killed, the next build has to clean up
     memory = request.memory or memory_here()
     with surveyor.workspace.staging("run"):
         return rebuild_and_compare(

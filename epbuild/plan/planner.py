@@ -53,7 +53,8 @@ def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = la
     return Plan(
         steps=tuple(steps),
         actions={ident: action for ident, action in work.actions.items() if ident in kept},
-        warnings=tuple(dict.fromkeys(work.warnings)),
+        warnings=tuple(dict.fromkeys(problem for found in work.warned.values() for problem in found)),
+        warned={ident: tuple(found) for ident, found in work.warned.items()},
     )
 
 
@@ -81,7 +82,8 @@ class _Work:
     emissions: dict[str, Emission] = field(default_factory=dict)
     preparations: dict[str, Preparation] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    warnings: list[Problem] = field(default_factory=list)
+    warned: dict[str, list[Problem]] = field(default_factory=dict)
+    """What there is to warn of, by the session group that it is about."""
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """The parts of outputs that hold several, by the output's number and its path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
@@ -357,7 +359,7 @@ class _Work:
             if group.share and all(member.fetched for member in members):
                 if group.group not in lonely:
                     lonely[group.group] = sharing_warnings(group, sources)
-                self.warnings += lonely[group.group]
+                self._warn(ident, lonely[group.group])
 
         for ident, verification in self.verifications.items():
             if ident in actions:
@@ -376,7 +378,7 @@ class _Work:
         known = (tuple(map(id, group.members)), tuple(id(ep.entry) for ep in group.target.eps))
         if known not in self.checked:
             self.checked[known] = self._source_warnings(group, sources)
-        self.warnings += self.checked[known]
+        self.warned.setdefault(group.id, []).extend(self.checked[known])
 
     def _source_warnings(self, group: SessionGroup, sources: Mapping[str, SourceModel]) -> list[Problem]:
         headers = {name: source.header for name, source in sources.items()}

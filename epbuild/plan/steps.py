@@ -298,6 +298,8 @@ class Plan:
     actions: Mapping[str, Action]
     """By id, each after those that it needs."""
     warnings: tuple[Problem, ...] = ()
+    warned: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+    """Those of the warnings that are about a session group, by its id."""
 
     @cached_property
     def session_groups(self) -> Mapping[str, SessionGroup]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from epbuild.core.digest import digest_of
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
 from epbuild.core.garbage import uncollected
 from epbuild.recipe import groups, outputs, preparations
@@ -68,7 +69,8 @@ def load(
         broken = BrokenRecipe(*problems)
         broken.rest = recipe
         raise broken
-    return dataclasses.replace(recipe, files=composition.files, names=composition.names, digest=digest)
+    digests = dict(zip(composition.files, map(digest_of, composition.contents), strict=True))
+    return dataclasses.replace(recipe, files=composition.files, names=composition.names, digests=digests, digest=digest)
 
 
 class _Assembler:

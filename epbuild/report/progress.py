@@ -40,7 +40,7 @@ from epbuild.report.failures import FailureList
 from epbuild.report.listener import Listener
 from epbuild.report.problems import print_problems
 from epbuild.report.terminal import coloured, painted, print_line, under_github_actions
-from epbuild.survey.snapshot import nothing_to_do
+from epbuild.survey.asked import nothing_to_do
 
 if TYPE_CHECKING:
     from epbuild.report.live import Rows

@@ -8,7 +8,7 @@ from collections import Counter
 from epbuild.engine.events import shown_path
 from epbuild.report.amounts import limited
 from epbuild.report.terminal import DIM, coloured, painted, print_line
-from epbuild.survey.snapshot import nothing_to_do
+from epbuild.survey.asked import nothing_to_do
 from epbuild.survey.status import Survey
 
 _COLOURS = {"current": DIM, "restorable": "36", "out of date": "33", "new": "32", "failed": "31"}
@@ -19,9 +19,10 @@ _MOST_REASONS = 6
 def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     """The steps with their states, and under each why it would run."""
     # Plain writes: a plan may have tens of thousands of lines, and rich takes a quarter of a millisecond for each.
-    steps = [status for status in found.steps() if not only_todo or status.state != "current"]
+    everything = found.steps()
+    steps = [status for status in everything if not only_todo or status.state != "current"]
     if not steps and not found.orphans:
-        print_line(f"{nothing_to_do(len(found.plan.steps))}.")
+        print_line(f"{nothing_to_do(len(everything))}.")
         return
     colour = coloured(sys.stdout)
     width = max([*(len(status.state) for status in steps), *(len(_ORPHAN) for _ in found.orphans[:1])])
@@ -33,5 +34,5 @@ def print_plan(found: Survey, *, only_todo: bool = False) -> None:
     for orphan in found.orphans:
         sys.stdout.write(f"{painted(f'{_ORPHAN:<{width}}', '33', colour)}  {shown_path(orphan.directory)}\n")
         sys.stdout.write(painted(f"{'':<{width}}    the recipe no longer asks for it; a build removes it", DIM, colour) + "\n")
-    counts = Counter[str](status.state for status in found.steps())
-    print_line(f"{len(found.plan.steps)} steps: " + ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state]))
+    counts = Counter[str](status.state for status in everything)
+    print_line(f"{len(everything)} steps: " + ", ".join(f"{counts[state]} {state}" for state in _COLOURS if counts[state]))

@@ -57,9 +57,7 @@ class Outputs:
 
     def adopt(self, records: Iterable[StepRecord]) -> None:
         """Remember that what these emissions would write is in place, even if another process wrote it. Raises StoreError."""
-        mine = self._memory.configuration
-        owned = {output.place: output.action_key for output in self._workspace.outputs() if mine in output.owners}
-        recorded = self._memory.keys()
+        owned, recorded = self._memory.owned(), self._memory.keys()
         new = {
             record.result[PLACE]: record
             for record in records

@@ -1,14 +1,12 @@
-"""Fast path: nothing to do, by the stat of all files of the last build.
+"""The snapshot of the last look at a recipe: all of its files by their stats.
 
-Nothing is imported before that is recognised.
+It lies in this user's cache, a file for each recipe, its settings and the steps that were asked for (`survey.look`), so that what is read
+back may be trusted as the program is. A run compares the stat of every file: what has not changed need not be looked at again
+(`survey.scope`), and where nothing has, there is nothing to do, and nothing was imported to find out.
 
-A run that found nothing to do leaves a snapshot in its workspace: what it was asked, which epbuild and Python answered, the variables of
-the environment that it read, and the size, times and inode of every file that its answer came from, its outputs among them. Files are
-looked at by the very names that the system was asked for, and every link on the way to them has to lead where it led. As long as all of
-that is so, the answer still holds. Whatever else is the case, a snapshot has no answer, and all of epbuild looks for itself.
-
-It never trusts a file that was touched when the run that took it had begun, or too shortly before for file systems to show: such
-a file may have changed after it was looked at. No snapshot is taken then; the next run that finds nothing to do will take it.
+Files are looked at by the very names that the system was asked for, and every link on the way to them has to lead where it led. Of a
+file that was touched, or was too young for its times to show a change, the content decides, where its digest is known. A snapshot of
+another epbuild, Python, CPU, workspace or environment has no answer, and neither has one that is damaged: then all is looked at.
 What time it is when a run begins is asked of the workspace's file system, as a server's clock may differ from this machine's.
 """
 
@@ -21,19 +19,20 @@ import sys
 from epbuild import __version__
 from epbuild.core import changetime
 from epbuild.core.changetime import changed_ns
-from epbuild.core.defaults import DEFAULT_RECIPE, WORKSPACE
+from epbuild.core.defaults import WORKSPACE
 from epbuild.core.host import cpu_name
+from epbuild.core.places import CACHE_VARIABLES
+from epbuild.survey.asked import nothing_to_do, read_run
+from epbuild.survey.look import PART, Look, place_of, read
 
 TYPE_CHECKING = False  # as type checkers read it, without the import that would take longer than what is done here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
     from typing import Any
 
-    PlainProblem = tuple[Any, ...]
-    """A problem as `Problem.plain` has it: no class is needed to read it."""
+    from epbuild.survey.look import Facts, PlainProblem
 
-FORMAT = 4
+FORMAT = 5
 
 # The coarsest timestamps in use (FAT's) are two seconds apart: within that, two writes can leave the same stat. Where a file's ctime is no
 # multiple of 10 ms, which is as fine as FAT gets, timestamps are as fine as the kernel's clock, which ticks every 10 ms or more often.
@@ -41,40 +40,10 @@ _COARSE_STEP_NS = 2_000_000_000
 _FINE_STEP_NS = 100_000_000
 _FINE_UNIT_NS = 10_000_000
 
-_LENGTH = 8  # bytes of the number that holds the length of a snapshot's head
-_PART = 4000  # files; read and compared at once
+_HASHED_AT_ONCE = 1 << 20  # bytes
 
-_SEPARATORS = "/\\"
-_GLOB = frozenset("*?[")
 # What decides where the store, the toolchains and the Python packages with models are.
-_PLACES = ("EPBUILD_CACHE_DIR", "EPBUILD_TOOLCHAIN_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE", "PYTHONPATH")
-
-
-def nothing_to_do(steps: int) -> str:
-    """That all of so many steps are up to date."""
-    return "Nothing to do: " + ("1 step is" if steps == 1 else f"{steps} steps are") + " up to date"
-
-
-def recipe_and_steps(names: Sequence[str], recipe: str | None = None) -> tuple[str, tuple[str, ...]]:
-    """The recipe, and the ids or globs of steps, of a command that is given `names`; `recipe` is that of its `--recipe`.
-
-    The first name is a recipe unless it can only be a step: it has a `:` before any separator, as in `emit:decoder/npu/directory`, or it
-    is a glob. One letter before a `:` is a drive (`C:`).
-    """
-    if recipe is not None:
-        return recipe, tuple(names)
-    if not names or _is_step(names[0]):
-        return DEFAULT_RECIPE, tuple(names)
-    return names[0], tuple(names[1:])
-
-
-def _is_step(name: str) -> bool:
-    if not _GLOB.isdisjoint(name):
-        return True
-    colon = name.find(":")
-    before = name[: max(colon, 0)]
-    is_drive = len(before) == 1 and before.isalpha()
-    return colon >= 0 and not is_drive and not any(separator in before for separator in _SEPARATORS)
+_PLACES = (*CACHE_VARIABLES, "EPBUILD_TOOLCHAIN_DIR", "PYTHONPATH")
 
 
 def answer(
@@ -84,30 +53,58 @@ def answer(
 
     `seconds` gives how long it has taken, `warn` gets the warnings of the run that took the snapshot, which a run gives again.
     """
-    asked = _read_run(arguments)
+    asked = read_run(arguments)
     if asked is None:
         return None
-    recipe, check, locked, request = asked
+    recipe, check, locked, (selection, settings) = asked
     if not check and os.environ.get("GITHUB_STEP_SUMMARY"):  # which a run appends tables to, even of nothing
         return None
+    look = look_again(recipe, settings, selection)
+    if look is None or look.changed or look.facts.unsettled or (locked and look.facts.lock != "held"):
+        return None
+    if look.facts.warnings and look.facts.view != view_of(recipe):
+        return None
+    if look.facts.warnings and warn is not None and not check:
+        warn(look.facts.warnings)
+    place = place_of(recipe, settings, selection)
+    if look.stats and not check and place is not None:
+        look.refresh(place)
+    done = nothing_to_do(look.facts.steps)
+    return f"{done}." if check else f"{done} ({seconds():.2f} s)"
+
+
+def look_again(recipe: str, settings: Sequence[str], selection: Sequence[str] = ()) -> Look | None:
+    """The snapshot of what was asked, with what has changed since; None where there is none that holds for anything."""
+    place = place_of(recipe, settings, selection)
+    if place is None:
+        return None
     try:
-        known = _confirm(recipe, request, locked=locked)
+        look = read(place)
+        facts = look.facts
+        if facts.identity != identity_of(recipe) or any(not _is_so(name, value) for name, value in facts.environment):
+            return None
+        before = os.getcwd()  # noqa: PTH109
+        os.chdir(os.path.dirname(recipe) or ".")  # noqa: PTH120
+        try:
+            # As the system was asked for them, seen from the recipe's folder.
+            if any(map(os.path.lexists, facts.absent)) or any(os.readlink(link) != target for link, target in facts.links):  # noqa: PTH115
+                return None
+            doubted = sorted({*_changed(look.parts), *facts.fresh})
+            if doubted:
+                _look_into(look, doubted)
+        finally:
+            os.chdir(before)
     except (OSError, ValueError, EOFError, TypeError):
         return None
-    if known is None:
-        return None
-    steps, warnings = known
-    if warnings and warn is not None and not check:
-        warn(warnings)
-    return f"{nothing_to_do(steps)}." if check else f"{nothing_to_do(steps)} ({seconds():.2f} s)"
+    return look
 
 
-def clock(recipe: Path) -> tuple[int, int] | None:
+def clock(recipe: str) -> tuple[int, int] | None:
     """The time in nanoseconds by the clock of the file system that the recipe's workspace is on, and that file system's device.
 
     None where there is no workspace yet, or none that may be written to.
     """
-    place = os.path.join(os.path.dirname(_place(str(recipe))), "clock")  # noqa: PTH118, PTH120
+    place = os.path.join(_workspace(recipe), "clock")  # noqa: PTH118
     try:
         with open(place, "ab"):  # noqa: PTH123
             os.utime(place)
@@ -117,79 +114,11 @@ def clock(recipe: Path) -> tuple[int, int] | None:
     return seen.st_mtime_ns, seen.st_dev
 
 
-class SnapshotInputs:
-    """What an answer came from: files and folders, those that would have changed it and are not there, variables that were read."""
-
-    def __init__(
-        self, files: Iterable[Path], environment: Mapping[str, str | None], absent: Iterable[Path] = ()
-    ) -> None:  # no dataclass: its import takes longer than what is done here
-        self.files = files
-        self.environment = environment
-        self.absent = absent
-
-
-def take(
-    recipe: Path,
-    request: tuple[tuple[str, ...], tuple[str, ...]],
-    inputs: SnapshotInputs,
-    *,
-    steps: int,
-    began: tuple[int, int],
-    locked: bool = False,
-    warnings: Sequence[PlainProblem] = (),
-) -> None:
-    """Leave a snapshot of a run that began when `clock` gave `began`, and found that all of so many `steps` are up to date.
-
-    `request` is the selection and the settings. If everything was as in a lock (`locked`), this is the answer with `--locked` as well.
-    `warnings` are what the run warned of; as they name files the way the recipe was named, they are for who names it so. Where a file is
-    too fresh to be trusted, or the snapshot cannot be written, there is none: it only saves time.
-    """
-    place = _place(str(recipe))
-    began_ns, device = began
-    # A shorter way to a file is a faster one: names below the recipe's folder are looked up from there.
-    below = os.path.join(os.path.dirname(_absolute(str(recipe))), "")  # noqa: PTH118, PTH120
-    paths = dict.fromkeys(_absolute(str(file)) for file in inputs.files)
-    missing = [_absolute(str(file)) for file in inputs.absent]
-    from pathlib import Path
-
-    from epbuild.core.atomic import write_file
-    from epbuild.core.safepath import links_on_the_way
-
-    # Before the files: a link that is changed meanwhile is no more what it was.
-    links = tuple((link.removeprefix(below), target) for link, target in links_on_the_way([*paths, *missing]).items())
-    entries = []
-    for path in paths:
-        try:
-            seen = os.stat(path)  # noqa: PTH116
-        except OSError:
-            return
-        ctime_ns = changed_ns(path, seen)
-        fine = seen.st_dev == device and ctime_ns % _FINE_UNIT_NS
-        if max(seen.st_mtime_ns, ctime_ns) >= began_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS):
-            return
-        entries.append((path.removeprefix(below), seen.st_size, seen.st_mtime_ns, ctime_ns, seen.st_ino))
-    if any(map(os.path.lexists, missing)):
-        return
-    gone = tuple(path.removeprefix(below) for path in missing)
-    read = {name: _digest(value) for name, value in inputs.environment.items()} | {name: os.environ.get(name) for name in _PLACES}
-    parts = [marshal.dumps(entries[start : start + _PART]) for start in range(0, len(entries), _PART)]
-    sizes = [len(part) for part in parts]
-    warned = (_view(str(recipe)), tuple(warnings)) if warnings else None
-    facts = (_identity(place), request, tuple(sorted(read.items())), steps, gone, links, locked, warned, sizes)
-    head = marshal.dumps(facts)
-    try:
-        # For its owner alone: the digest of a short secret reveals it to all who can try every one.
-        write_file(Path(place), b"".join([len(head).to_bytes(_LENGTH, "big"), head, *parts]), durable=False, mode=0o600)
-    except OSError:
-        return
-
-
-def forget(recipe: Path) -> None:
-    """Have the next run look for itself. Where the snapshot cannot be removed it stays: its answer is no less right."""
-    try:
-        os.unlink(_place(str(recipe)))  # noqa: PTH108
-    except OSError:
-        return
+def is_settled(seen: os.stat_result, ctime_ns: int, moment: tuple[int, int]) -> bool:
+    """Whether any write to a file after the `moment` that `clock` gave must show in its times, which are those of `seen`."""
+    moment_ns, device = moment
+    fine = seen.st_dev == device and ctime_ns % _FINE_UNIT_NS
+    return max(seen.st_mtime_ns, ctime_ns) < moment_ns - (_FINE_STEP_NS if fine else _COARSE_STEP_NS)
 
 
 def own_files() -> list[str]:
@@ -205,76 +134,115 @@ def own_files() -> list[str]:
     ]
 
 
-def _confirm(
-    recipe: str, request: tuple[tuple[str, ...], tuple[str, ...]], *, locked: bool
-) -> tuple[int, Sequence[PlainProblem]] | None:
-    """The number of steps that are up to date, and what to warn of, if the recipe's snapshot is of this request and nothing has changed."""
-    place = _place(recipe)
-    with open(place, "rb") as file:  # noqa: PTH123
-        data = memoryview(file.read())
-    begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
-    facts = marshal.loads(data[_LENGTH:begin])  # noqa: S302 - as trusted as the program
-    identity, asked, environment, steps, gone, links, is_locked, warned, sizes = facts
-    view, warnings = warned or (None, ())
-    if identity != _identity(place) or asked != request:
-        return None
-    if warnings and view != _view(recipe):
-        return None
-    if (locked and not is_locked) or any(not _is_so(name, value) for name, value in environment):
-        return None
-    parts = []
-    for size in sizes:
-        parts.append(data[begin : begin + size])
-        begin += size
-    before = os.getcwd()  # noqa: PTH109
-    os.chdir(os.path.dirname(recipe) or ".")  # noqa: PTH120
+def view_of(recipe: str) -> tuple[str, str]:
+    """What decides how the files beside a recipe are called in messages."""
+    return os.path.normcase(recipe), os.getcwd()  # noqa: PTH109
+
+
+def identity_of(recipe: str) -> tuple[Any, ...] | None:
+    """Who answers, and where: a workspace that was copied, moved or made anew has to be looked at anew. None without a workspace."""
+    workspace = _workspace(recipe)
     try:
-        if any(map(os.path.lexists, gone)) or any(os.readlink(link) != target for link, target in links):  # noqa: PTH115
-            return None
-        return (int(steps), warnings) if _are_unchanged(parts) else None
-    finally:
-        os.chdir(before)
+        state = os.stat(os.path.join(workspace, "state.sqlite"))  # noqa: PTH116, PTH118
+    except OSError:
+        return None
+    return (FORMAT, __version__, sys.version, cpu_name(), os.path.realpath(recipe), os.path.realpath(workspace), state.st_ino)
 
 
-def _are_unchanged(parts: list[memoryview]) -> bool:
-    """Whether every file is as it was, as seen from the recipe's folder.
+def environment_of(read: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
+    """The variables that an answer depends on, with what is kept of their values; `read` are those that the recipe read."""
+    kept = {name: _digest(value) for name, value in read.items()} | {name: os.environ.get(name) for name in _PLACES}
+    return tuple(sorted(kept.items()))
+
+
+def variables_of(facts: Facts) -> list[str]:
+    """The variables that the recipe read."""
+    return [name for name, _ in facts.environment if name not in _PLACES]
+
+
+def _look_into(look: Look, doubted: Iterable[int]) -> None:
+    """Decide by their contents which files have changed whose times have, or cannot be trusted."""
+    moment = clock("")
+    fresh = []
+    for number in doubted:
+        known, path = look.digest(number), look.stat(number)[0]
+        try:
+            seen = os.stat(path)  # noqa: PTH116
+            stat = (path, seen.st_size, seen.st_mtime_ns, changed_ns(path, seen), seen.st_ino)
+            if known is None or _digest_of_file(path) != known:
+                look.changed.append(number)
+            elif moment is not None and is_settled(seen, stat[3], moment):
+                look.stats[number] = stat
+            else:  # it is looked into again
+                fresh.append(number)
+        except OSError:
+            look.changed.append(number)
+    look.facts.fresh = tuple(fresh)
+
+
+def _digest_of_file(path: str) -> bytes:
+    from hashlib import sha256  # few runs find a file that was touched
+
+    digest = sha256()
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        while block := file.read(_HASHED_AT_ONCE):
+            digest.update(block)
+    return digest.digest()
+
+
+def _changed(parts: Sequence[memoryview]) -> list[int]:
+    """The numbers of the files whose stat is another, as seen from the recipe's folder.
 
     Where the system can fork, each CPU looks at some of the parts: 30,000 files take 40 ms instead of 70 on two.
     """
     count = min(os.cpu_count() or 1, len(parts)) if hasattr(os, "fork") else 1
-    shares = [parts[number::count] for number in range(count)]
+    shares = [range(first, len(parts), count) for first in range(count)]
     children = []
     while len(shares) > 1:
+        reading, writing = os.pipe()
         try:
             child = os.fork()
         except OSError:  # no more processes here: then this one looks at the rest
+            os.close(reading)
+            os.close(writing)
             break
         if not child:
-            code = 1
             try:
-                code = 0 if all(map(_is_unchanged, shares[-1])) else 1
+                with open(writing, "wb") as pipe:  # noqa: PTH123
+                    pipe.write(marshal.dumps(_changed_of(parts, shares[-1])))
             finally:
-                os._exit(code)
-        children.append(child)
+                os._exit(0)
+        os.close(writing)
+        children.append((child, reading))
         shares.pop()
-    same = all(_is_unchanged(part) for share in shares for part in share)
-    for child in children:
-        same = os.waitpid(child, 0)[1] == 0 and same
-    return same
+    found = [number for share in shares for number in _changed_of(parts, share)]
+    for child, reading in children:
+        with open(reading, "rb") as pipe:  # noqa: PTH123
+            data = pipe.read()
+        os.waitpid(child, 0)
+        found += marshal.loads(data)  # noqa: S302 - of this very program
+    return found
 
 
-def _is_unchanged(part: memoryview) -> bool:
+def _changed_of(parts: Sequence[memoryview], numbers: Iterable[int]) -> list[int]:
     stat, windows = os.stat, changetime.WINDOWS
-    try:
-        for path, size, mtime_ns, ctime_ns, inode in marshal.loads(part):  # noqa: S302
-            seen = stat(path)
-            if seen.st_mtime_ns != mtime_ns or seen.st_size != size or seen.st_ino != inode:
-                return False
-            if (changed_ns(path, seen) if windows else seen.st_ctime_ns) != ctime_ns:  # a call takes longer than to compare
-                return False
-    except (OSError, ValueError, EOFError, TypeError):
-        return False
-    return True
+    found = []
+    for part in numbers:
+        for number, (path, size, mtime_ns, ctime_ns, inode) in enumerate(marshal.loads(parts[part]), part * PART):  # noqa: S302
+            try:
+                seen = stat(path)
+            except (OSError, ValueError):
+                found.append(number)
+                continue
+            # A call takes longer than to compare.
+            if (
+                seen.st_mtime_ns != mtime_ns
+                or seen.st_size != size
+                or seen.st_ino != inode
+                or (changed_ns(path, seen) if windows else seen.st_ctime_ns) != ctime_ns
+            ):
+                found.append(number)
+    return found
 
 
 def _digest(value: str | None) -> str | None:
@@ -290,58 +258,5 @@ def _is_so(name: str, known: str | None) -> bool:
     return (value if name in _PLACES else _digest(value)) == known
 
 
-def _identity(place: str) -> tuple[Any, ...]:
-    """Who answers, and where: a workspace that was copied or moved has to be looked at anew."""
-    return (FORMAT, __version__, sys.version, cpu_name(), os.path.realpath(place))
-
-
-def _view(recipe: str) -> tuple[str, str]:
-    """What decides how the files beside a recipe are called in messages."""
-    return os.path.normcase(recipe), os.getcwd()  # noqa: PTH109
-
-
-def _absolute(path: str) -> str:
-    """The path from the root: not shortened, as `link/..` is the folder above the one that the link leads to."""
-    return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
-
-
-def _place(recipe: str) -> str:
-    folder, name = os.path.split(recipe)
-    return os.path.join(folder, WORKSPACE, f"snapshot-{name}")  # noqa: PTH118
-
-
-def _read_run(arguments: Sequence[str]) -> tuple[str, bool, bool, tuple[tuple[str, ...], tuple[str, ...]]] | None:
-    """The recipe, whether to check only, whether `--locked`, and what was asked, of a `run` whose arguments are all plain; else None."""
-    if not arguments or arguments[0] != "run":
-        return None
-    names: list[str] = []
-    settings: list[str] = []
-    check = locked = False
-    recipe: str | None = None
-    following = iter(arguments[1:])
-    for argument in following:
-        name, equals, value = argument.partition("=")
-        if not argument.startswith("-"):
-            names.append(argument)
-        elif argument in ("-k", "--keep-going"):
-            pass
-        elif argument == "--check":
-            check = True
-        elif argument == "--locked":
-            locked = True
-        elif argument == "-r" or name == "--recipe":
-            recipe = value if equals else next(following, "")
-        elif name == "--set":
-            settings.append(value if equals else next(following, ""))
-        elif argument in ("-j", "--jobs") and _counts(next(following, "")):
-            pass
-        else:
-            return None
-    if not all(names) or not all(settings) or recipe == "":
-        return None
-    found, steps = recipe_and_steps(names, recipe)
-    return found, check, locked, (steps, tuple(settings))
-
-
-def _counts(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) > 0
+def _workspace(recipe: str) -> str:
+    return os.path.join(os.path.dirname(recipe), WORKSPACE)  # noqa: PTH118, PTH120

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -37,6 +38,7 @@ from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.remembered import Failures
+from epbuild.survey.scope import Scope
 from epbuild.toolchain.environment import Environment
 
 StepState = Literal["current", "restorable", "out of date", "new", "failed"]
@@ -80,6 +82,8 @@ class Survey:
     orphans: tuple[Orphan, ...] = ()
     configuration: Configuration = UNKNOWN
     """What the plan was made from."""
+    scope: Scope | None = None
+    """Where the plan is only the part of what was asked for that had to be looked at: the rest, all of which is current."""
 
     @property
     def up_to_date(self) -> bool:
@@ -96,8 +100,18 @@ class Survey:
         return not self.orphans and failed == set(self.todo)
 
     def steps(self) -> list[StepStatus]:
-        """The status of every step, in the plan's order."""
-        return [self._step(step) for step in self.plan.steps]
+        """The status of every step that was asked for, in order."""
+        looked_at = [self._step(step) for step in self.plan.steps]
+        if self.scope is None:
+            return looked_at
+        found = {status.step.id: status for status in (*self.rest, *looked_at)}
+        return [found[ident] for ident in self.scope.order()]
+
+    @cached_property
+    def rest(self) -> Sequence[StepStatus]:
+        """The status of the steps that were not looked at, as nothing has changed for them."""
+        rest = self.scope.rest(self.plan) if self.scope is not None else ()
+        return [StepStatus(step, "current", (), key, outputs) for step, key, outputs in rest]
 
     def _step(self, step: Step) -> StepStatus:
         status = self.actions[step.action]
@@ -122,8 +136,8 @@ class Surveyor:
         self._recipe = recipe
         self.digests = Digests(workspace.files)
 
-    def survey(self, plan: Plan, environments: Mapping[str, Environment]) -> Survey:
-        """The status of every action; toolchains that are not in `environments` are not there yet.
+    def survey(self, plan: Plan, environments: Mapping[str, Environment], scope: Scope | None = None) -> Survey:
+        """The status of every action of a plan, or of the part that is looked at; toolchains not in `environments` are not there yet.
 
         Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
         """
@@ -145,7 +159,7 @@ class Surveyor:
             else status
             for ident, status in found.items()
         }
-        return Survey(plan, settled, todo, configuration=self.memory.configuration)
+        return Survey(plan, settled, todo, configuration=self.memory.configuration, scope=scope)
 
     def result(self, key: str) -> dict[str, Any] | None:
         """The result of an action in the store, if it is all there."""

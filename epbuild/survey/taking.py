@@ -1,0 +1,216 @@
+"""The taking of a snapshot, at the end of a run: what was looked at, and what is known of the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epbuild.core.changetime import changed_ns
+from epbuild.core.safepath import links_on_the_way
+from epbuild.plan.steps import Plan
+from epbuild.recipe.model import Recipe
+from epbuild.survey.look import Facts, place_of, write
+from epbuild.survey.scope import Known, KnownAction, KnownStep, Scope, keep_recipe, places_of
+from epbuild.survey.snapshot import clock, environment_of, identity_of, is_settled, view_of
+
+if TYPE_CHECKING:
+    from epbuild.survey.look import Stat
+
+Moment = tuple[int, int]
+"""What `snapshot.clock` gives."""
+
+_SMALL_BYTES = 1 << 20
+"""What is no larger is read again at the end of a run, where its times could not be trusted when it was written."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an action stands at the end of a run: its key, whether it is current, and its files with their SHA-256 where it is known."""
+
+    key: str | None
+    settled: bool
+    files: Mapping[Path, str]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a run has looked at, and what came of it."""
+
+    recipe: Recipe
+    plan: Plan
+    """Of all that was asked for, or of the part that was looked at again: the `scope`."""
+    scope: Scope | None
+    began: Moment
+    variables: Mapping[str, str | None]
+    """Those of the environment that the recipe read."""
+    lock: str
+    """As `look.Facts` has it."""
+    shared: Mapping[Path, str]
+    """The files that concern everything, with their SHA-256 where it is known. Not looked at where there is a scope."""
+    absent: Sequence[Path]
+    actions: Mapping[str, Ended]
+    """How the actions of the plan stand."""
+    outputs: Mapping[str, tuple[str, ...]]
+    """What people look for in the outputs of its steps, by id."""
+
+
+def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> None:
+    """Leave a snapshot of what a run has `looked` at, read with `settings`, of the steps that match `selection`.
+
+    There is none where a file that concerns everything is too young to be trusted and its content is not known, or where the snapshot
+    cannot be written: it only saves time.
+    """
+    recipe, scope = str(looked.recipe.file), looked.scope
+    if scope is not None:
+        selection = ()  # it is that of the whole recipe, of which this is a part
+    place, identity = place_of(recipe, settings, selection), identity_of(recipe)
+    if place is None or identity is None:
+        return
+    files = _Files(recipe, looked.began)
+    shared = files.kept(scope, range(scope.look.facts.shared)) if scope is not None else files.added(looked.shared)
+    if shared is None:
+        return
+    count = len(files.stats)
+    known, unsettled = _known(looked, files)
+    absent = [files.name(path) for path in looked.absent]
+    links = {files.name_of(link): target for link, target in links_on_the_way([*files.new, *map(files.absolute, absent)]).items()}
+    if any(map(os.path.lexists, map(files.absolute, absent))):
+        return
+    facts = Facts(
+        identity=identity,
+        environment=environment_of(looked.variables),
+        absent=tuple(absent),
+        links=tuple({**(dict(scope.look.facts.links) if scope is not None else {}), **links}.items()),
+        view=view_of(recipe),
+        lock=looked.lock,
+        warnings=tuple(warning.plain for warning in looked.plan.warnings),
+        steps=len(known.steps),
+        unsettled=tuple(unsettled),
+        shared=count,
+        fresh=tuple(files.fresh),
+    )
+    if scope is None:
+        keep_recipe(place, identity, looked.recipe)
+    write(place, facts, files.stats, files.digests, known.plain)
+
+
+def _known(looked: Looked, files: _Files) -> tuple[Known, list[int]]:
+    """All steps and actions, with the numbers that their files get; and the numbers of the actions that are not settled."""
+    scope, plan = looked.scope, looked.plan
+    unsettled: set[str] = set()
+
+    def ended(ident: str) -> KnownAction:
+        action, now = plan.actions[ident], looked.actions[ident]
+        numbers = files.added(now.files)
+        if numbers is None or not now.settled:
+            unsettled.add(ident)
+        warnings = tuple(problem.plain for problem in plan.warned.get(ident, ()))
+        return KnownAction(ident, now.key, action.needs, places_of(action), tuple(numbers or ()), warnings)
+
+    if scope is None:
+        actions = [ended(ident) for ident in plan.actions]
+        numbers = {ident: number for number, ident in enumerate(plan.actions)}
+        steps = [KnownStep(step.id, step.kind, step.needs, numbers[step.action], looked.outputs[step.id]) for step in plan.steps]
+    else:
+        open_before = {scope.known.actions[number].id for number in scope.look.facts.unsettled}
+        unsettled |= open_before - plan.actions.keys()
+        actions = [
+            ended(action.id) if action.id in plan.actions else action._replace(files=tuple(files.kept(scope, action.files)))
+            for action in scope.known.actions
+        ]
+        steps = [step._replace(outputs=looked.outputs.get(step.id, step.outputs)) for step in scope.known.steps]
+    known = Known(steps, actions)
+    return known, [number for number, action in enumerate(actions) if action.id in unsettled]
+
+
+class _Files:
+    """The files of a snapshot, each once, as they are numbered."""
+
+    def __init__(self, recipe: str, began: Moment) -> None:
+        self.stats: list[Stat] = []
+        self.digests: list[bytes] = []
+        self.fresh: list[int] = []
+        self.new: list[str] = []
+        """The absolute paths of those that no snapshot had."""
+        # A shorter way to a file is a faster one: names below the recipe's folder are looked up from there.
+        self._below = os.path.join(os.path.dirname(self.absolute(recipe)), "")  # noqa: PTH118, PTH120
+        self._recipe = recipe
+        self._began = began
+        self._now: Moment | None = None
+        self._numbers: dict[str, int] = {}
+        self._before: tuple[list[Stat], list[bytes]] | None = None
+
+    def absolute(self, path: str | Path) -> str:
+        """The path from the root: not shortened, as `link/..` is the folder above the one that the link leads to."""
+        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+
+    def name(self, path: Path) -> str:
+        """A path as the snapshot has it."""
+        return self.name_of(self.absolute(path))
+
+    def name_of(self, path: str) -> str:
+        """An absolute path as the snapshot has it."""
+        return path.removeprefix(self._below)
+
+    def kept(self, scope: Scope, numbers: Iterable[int]) -> list[int]:
+        """The numbers that files of a snapshot get, as they are known now."""
+        if self._before is None:
+            self._before = scope.look.files()
+        stats, digests = self._before
+        found = []
+        for number in numbers:
+            stat = stats[number]
+            known = self._numbers.get(stat[0])
+            if known is None:
+                fresh = number in scope.look.facts.fresh
+                known = self._put(stat, digests[number], fresh=fresh)
+            found.append(known)
+        return found
+
+    def added(self, files: Mapping[Path, str]) -> list[int] | None:
+        """The numbers that files get; None where one is gone, or cannot be trusted and is not known by its SHA-256."""
+        found = []
+        trusted = True
+        for path, digest in files.items():
+            absolute = self.absolute(path)
+            name = self.name_of(absolute)
+            number = self._numbers.get(name)
+            if number is None:
+                self.new.append(absolute)
+                number = self._add(absolute, name, digest)
+            if number is None:
+                trusted = False
+            else:
+                found.append(number)
+        return found if trusted else None
+
+    def _add(self, absolute: str, name: str, digest: str) -> int | None:
+        try:
+            seen = os.stat(absolute)  # noqa: PTH116
+            ctime_ns = changed_ns(absolute, seen)
+            settled = is_settled(seen, ctime_ns, self._began)
+            if not settled and digest and seen.st_size <= _SMALL_BYTES:
+                settled = self._is_settled_by_now(absolute, seen, ctime_ns, digest)
+        except OSError:
+            return None
+        if not settled and not digest:
+            return None
+        return self._put((name, seen.st_size, seen.st_mtime_ns, ctime_ns, seen.st_ino), bytes.fromhex(digest), fresh=not settled)
+
+    def _is_settled_by_now(self, absolute: str, seen: os.stat_result, ctime_ns: int, digest: str) -> bool:
+        """Whether a file that was written in this run is old enough by now, and still holds what was written."""
+        if self._now is None:
+            self._now = clock(self._recipe) or (0, 0)
+        return is_settled(seen, ctime_ns, self._now) and sha256(Path(absolute).read_bytes()).hexdigest() == digest
+
+    def _put(self, stat: Stat, digest: bytes, *, fresh: bool) -> int:
+        number = self._numbers[stat[0]] = len(self.stats)
+        self.stats.append(stat)
+        self.digests.append(digest)
+        if fresh:
+            self.fresh.append(number)
+        return number
