@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 PART = 4000
 """How many files are read and compared at once."""
 
+PIECES = ".plan"
+"""Ends the name of the file beside a snapshot that has its recipe in pieces."""
+
 _LENGTH = 8  # bytes of the number that holds the length of a snapshot's head
 _FOLDER = "looks"
 
@@ -35,6 +38,8 @@ class Facts:
 
     identity: tuple[Any, ...]
     """Who took it, and of what."""
+    recipe: str
+    """The digest of the recipe's text, as `Recipe.digest`."""
     environment: Sequence[tuple[str, str | None]]
     """The variables that were read, with their values' digests; of those that say where things are, the values."""
     absent: Sequence[str]
@@ -152,16 +157,24 @@ def write(place: str, facts: Facts, stats: list[Stat], digests: list[bytes], ste
     _write(place, facts, [*parts, marshal.dumps(steps)])
 
 
-def forget(recipe: str) -> None:
-    """Remove all snapshots of a recipe, so that the next run looks for itself. One that cannot be removed stays, and is no less right."""
-    folder = os.path.join(cache_root() or "", _FOLDER)  # noqa: PTH118
+def snapshots_of(recipe: str, root: str | None = None) -> list[str]:
+    """The files of all snapshots of a recipe, in this user's cache or in that at `root`."""
+    folder = os.path.join(root or cache_root() or "", _FOLDER)  # noqa: PTH118
     beginning = f"{_name(os.path.realpath(recipe))}-"
     try:
-        for name in os.listdir(folder):  # noqa: PTH208
-            if name.startswith(beginning):
-                os.unlink(os.path.join(folder, name))  # noqa: PTH108, PTH118
+        names = os.listdir(folder)  # noqa: PTH208
     except OSError:
-        return
+        return []
+    return [os.path.join(folder, name) for name in names if name.startswith(beginning) and not name.endswith(PIECES)]  # noqa: PTH118
+
+
+def forget(recipe: str) -> None:
+    """Remove all snapshots of a recipe, so that the next run looks for itself. One that cannot be removed stays, and is no less right."""
+    for place in snapshots_of(recipe):
+        try:
+            os.unlink(place)  # noqa: PTH108
+        except OSError:
+            return
 
 
 def _write(place: str, facts: Facts, sections: Sequence[bytes | memoryview]) -> None:

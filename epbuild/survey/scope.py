@@ -20,7 +20,7 @@ from epbuild.core.errors import Problem
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step, StepKind
 from epbuild.plan.verification import Verification
 from epbuild.recipe.model import GroupSpec, Recipe
-from epbuild.survey.look import Look, place_of
+from epbuild.survey.look import PIECES, Look, place_of
 from epbuild.survey.snapshot import look_again, view_of
 
 Place = tuple[str, str]
@@ -172,7 +172,7 @@ def find_scope(recipe: Path, settings: Sequence[str], selection: Sequence[str] =
     again |= {number for number, action in enumerate(known.actions) if not changed.isdisjoint(action.files)}
     again = known.with_what_follows(again) & asked
     places = known.with_what_shares_an_output({place for number in again for place in known.actions[number].places})
-    part = _part(f"{place}.plan", look.facts.identity, places)
+    part = _part(f"{place}{PIECES}", (look.facts.identity, look.facts.recipe), places)
     return Scope(part, frozenset(again), frozenset(asked), known, look) if part is not None else None
 
 
@@ -196,16 +196,16 @@ def keep_recipe(place: str, identity: tuple[Any, ...], recipe: Recipe) -> None:
     base = pickle.dumps(replace(recipe, models={}, targets={}, groups={}))
     try:
         Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(Path(f"{place}.plan"), marshal.dumps((identity, base, *pieces)), durable=False, mode=0o600)
+        write_file(Path(f"{place}{PIECES}"), marshal.dumps(((identity, recipe.digest), base, *pieces)), durable=False, mode=0o600)
     except OSError:
         return
 
 
-def _part(place: str, identity: tuple[Any, ...], places: Collection[Place]) -> Recipe | None:
+def _part(place: str, written_for: tuple[Any, ...], places: Collection[Place]) -> Recipe | None:
     """The recipe of these groups for these targets; None where the pieces are gone, or are those of another snapshot."""
     try:
         written, base, *pieces = marshal.loads(Path(place).read_bytes())  # noqa: S302 - as trusted as the program
-        if written != identity:
+        if written != written_for:
             return None
         recipe: Recipe = pickle.loads(base)  # noqa: S301 - likewise
         models, targets, groups = pieces

@@ -76,14 +76,15 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
         return
     count = len(files.stats)
     known, unsettled = _known(looked, files)
-    absent = [files.name(path) for path in looked.absent]
-    links = {files.name_of(link): target for link, target in links_on_the_way([*files.new, *map(files.absolute, absent)]).items()}
-    if any(map(os.path.lexists, map(files.absolute, absent))):
+    absent = [files.absolute(path) for path in looked.absent]
+    links = {files.name_of(link): target for link, target in links_on_the_way([*files.new, *absent]).items()}
+    if any(map(os.path.lexists, absent)):
         return
     facts = Facts(
         identity=identity,
+        recipe=looked.recipe.digest,
         environment=environment_of(looked.variables),
-        absent=tuple(absent),
+        absent=tuple(map(files.name_of, absent)),
         links=tuple({**(dict(scope.look.facts.links) if scope is not None else {}), **links}.items()),
         view=view_of(recipe),
         lock=looked.lock,
@@ -147,10 +148,6 @@ class _Files:
     def absolute(self, path: str | Path) -> str:
         """The path from the root: not shortened, as `link/..` is the folder above the one that the link leads to."""
         return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
-
-    def name(self, path: Path) -> str:
-        """A path as the snapshot has it."""
-        return self.name_of(self.absolute(path))
 
     def name_of(self, path: str) -> str:
         """An absolute path as the snapshot has it."""

@@ -17,6 +17,7 @@ from epbuild.core.directory import swap_in
 from epbuild.core.errors import PlanError, StoreError
 from epbuild.publish import removal
 from epbuild.publish.removal import Cleaned
+from epbuild.survey.look import place_of
 from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 
@@ -121,7 +122,8 @@ def test_a_file_that_is_changed_while_it_is_about_to_go_stays(built: Workshop, m
 def test_a_clean_that_is_killed_leaves_its_mess_to_a_build_that_looks_for_it(
     built: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snapshot = built.folder / ".epbuild" / "snapshot-epbuild.yaml"
+    snapshot = Path(str(place_of(str(built.request.recipe), (), ())))
+    snapshot.parent.mkdir()
     snapshot.write_bytes(b"nothing to do")
 
     def killed(*arguments: Any) -> None:

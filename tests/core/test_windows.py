@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from fake_windows import EPOCH_TICKS, FakeKernel, imitated
+from snapshots import take_snapshot
 
 from epbuild.cache.digests import Digests, StatKey
 from epbuild.cache.workspace import Workspace
@@ -314,7 +315,9 @@ def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
 ) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     recipe, model = tmp_path / "epbuild.yaml", tmp_path / "model.onnx"
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / ".epbuild").mkdir()
+    (tmp_path / ".epbuild" / "state.sqlite").touch()
     old = 1_600_000_000_000_000_000
     for file in (recipe, model):
         file.write_bytes(b"one")
@@ -324,16 +327,16 @@ def test_the_fast_path_sees_a_change_that_left_size_and_times_as_they_were(
     def answered() -> bool:
         return snapshot.answer(["run", str(recipe)], lambda: 0.1) is not None
 
-    began = snapshot.clock(recipe)
+    began = snapshot.clock(str(recipe))
     assert began is not None
-    snapshot.take(recipe, ((), ()), snapshot.SnapshotInputs([recipe, model], {}), steps=1, began=began)
+    take_snapshot(recipe, [recipe, model], began)
     model.write_bytes(b"two")
     os.utime(model, ns=(old, old))
     assert answered()  # nothing but the time of change says so
     windows_files.changed[model] += 1
     assert not answered()
     windows_files.changed[model] = EPOCH_TICKS + began[0] // 100  # too fresh to be trusted
-    snapshot.take(recipe, ((), ()), snapshot.SnapshotInputs([recipe, model], {}), steps=1, began=began)
+    take_snapshot(recipe, [recipe, model], began)
     assert not answered()
 
 

@@ -118,7 +118,7 @@ class Case(Project):
         for _ in range(3):
             done = self.epbuild("run")
             assert "Nothing to do" in done.stdout, done.stdout + done.stderr
-            snapshots = list((self.folder / ".epbuild").glob("snapshot*"))
+            snapshots = self.snapshots()
             if snapshots:
                 break
         if self.fast:

@@ -93,7 +93,7 @@ def test_a_run_that_answers_from_its_snapshot_can_be_interrupted_too(built: Proj
     time.sleep(2.1)
     for _ in range(2):
         assert built.epbuild("run").returncode == 0
-    assert list((built.folder / ".epbuild").glob("snapshot-*"))
+    assert built.snapshots()
     check_moments(built, MOMENTS if exhaustive else SAMPLE, "run")
     # The file system may look at some of the files from a process of its own.
     assert built.epbuild("run").stdout.startswith("Nothing to do")

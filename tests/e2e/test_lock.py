@@ -243,15 +243,11 @@ def test_other_bytes_under_the_version_that_is_locked_are_refused(
 # -- The fast path -----------------------------------------------------------------------------------------------------
 
 
-def snapshots(project: Project) -> list[Path]:
-    return list((project.folder / ".epbuild").glob("snapshot-*"))
-
-
 def settle(project: Project, *arguments: str) -> None:
     """Run until there is a snapshot to answer from, for which what was touched has to be a little older."""
     for _ in range(20):
         assert project.epbuild("run", *arguments).returncode == 0
-        if snapshots(project):
+        if project.snapshots():
             return
     raise AssertionError("no snapshot was taken")
 

@@ -28,7 +28,7 @@ def settle(project: Project) -> None:
     for _ in range(20):
         done = project.epbuild("run")
         assert done.returncode == 0, done.stderr
-        if (project.folder / ".epbuild" / "snapshot-epbuild.yaml").exists():
+        if project.snapshots():
             assert done.stdout.startswith("Nothing to do: ")
             return
         time.sleep(0.3)
@@ -173,7 +173,7 @@ def test_a_run_with_nothing_to_do_warns_as_ever_and_takes_no_longer_for_it(own: 
     warnings = own.epbuild("run").stderr
     assert "[EPB243]" in warnings
     settle(own)
-    snapshot = own.folder / ".epbuild" / "snapshot-epbuild.yaml"
+    [snapshot] = own.snapshots()
     for environment in ({}, {"GITHUB_ACTIONS": "true"}):
         own.environment = environment
         known = own.epbuild("run")

@@ -16,6 +16,7 @@ import warm_start
 from filelock import FileLock
 
 from epbuild.cache.location import toolchain_directory
+from epbuild.survey.look import snapshots_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 _CHANGE_OUTPUT = {"NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"}
@@ -58,6 +59,10 @@ class Project:
         """Every file below a folder, by its POSIX path there."""
         root = self.folder / below
         return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+    def snapshots(self) -> list[Path]:
+        """What runs left to answer the next one from."""
+        return [Path(place) for place in snapshots_of(str(self.recipe), str(self.cache))]
 
     def edit(self, old: str, new: str) -> None:
         text = self.recipe.read_text(encoding="utf-8")

@@ -15,13 +15,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from snapshots import take_snapshot
 from typer.main import get_command
 
 from epbuild.cli.app import execute
 from epbuild.commands.plan import Request
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
+from epbuild.survey import asked as plain_run
 from epbuild.survey import snapshot
-from epbuild.survey.snapshot import SnapshotInputs, answer, clock, take
+from epbuild.survey.asked import recipe_and_steps
+from epbuild.survey.look import snapshots_of
+from epbuild.survey.snapshot import answer, clock
 from epbuild.survey.status import Survey
 
 MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
@@ -37,6 +41,7 @@ class Folder:
         self.recipe = path / "epbuild.yaml"
         self.files = [self.recipe, path / "model.onnx", path / "dist" / "model_ctx.onnx"]
         (path / ".epbuild").mkdir(parents=True)
+        (path / ".epbuild" / "state.sqlite").touch()
         (path / "dist").mkdir()
         for file in self.files:
             file.write_bytes(b"as it was")
@@ -51,8 +56,14 @@ class Folder:
         *,
         locked: bool = False,
     ) -> None:
-        inputs = SnapshotInputs(self.files if files is None else files, environment or {}, absent)
-        take(self.recipe, ((), ()), inputs, steps=3, began=began or clock(self.recipe) or (0, 0), locked=locked)
+        moment = began or clock(str(self.recipe)) or (0, 0)
+        watched = self.files if files is None else files
+        lock = "held" if locked else "none"
+        take_snapshot(self.recipe, watched, moment, environment=environment, absent=list(absent), lock=lock)
+
+    @property
+    def snapshots(self) -> list[Path]:
+        return [Path(place) for place in snapshots_of(str(self.recipe))]
 
     def answer(self, *arguments: str) -> str | None:
         return answer(["run", *arguments, str(self.recipe)], lambda: 0.25)
@@ -61,6 +72,7 @@ class Folder:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
     return Folder(tmp_path / "checkout")
 
 
@@ -144,12 +156,13 @@ def test_a_link_that_leads_elsewhere_is_noticed_though_the_file_there_is_the_sam
 
 
 @needs_links
-def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path) -> None:
+def test_a_recipe_behind_a_link_is_where_the_link_leads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two copies that are the same to the inode are two workspaces all the same."""
+    monkeypatch.setenv("EPBUILD_CACHE_DIR", str(tmp_path / "cache"))
     one = Folder(tmp_path / "one")
     (tmp_path / "link").symlink_to("one")
     behind = tmp_path / "link" / "epbuild.yaml"
-    take(behind, ((), ()), SnapshotInputs(one.files, {}), steps=3, began=clock(behind) or (0, 0))
+    take_snapshot(behind, one.files, clock(str(behind)) or (0, 0))
     assert one.answer() is not None
     shutil.copytree(one.path, tmp_path / "two", copy_function=os.link)
     (tmp_path / "link").unlink()
@@ -182,7 +195,7 @@ def test_a_file_that_was_not_there_is_noticed_when_it_comes(folder: Folder) -> N
 
 def test_a_file_that_came_while_it_was_looked_for_makes_no_snapshot(folder: Folder) -> None:
     folder.take(absent=[folder.files[1]])
-    assert not list((folder.path / ".epbuild").glob("snapshot*"))
+    assert not folder.snapshots
 
 
 def test_only_what_was_as_locked_is_an_answer_to_locked(folder: Folder) -> None:
@@ -199,7 +212,7 @@ WARNING = Problem("EPB233", "nothing is shared", Position("epbuild.yaml", 3, 5))
 def test_what_was_warned_of_is_given_again_by_a_run_and_not_by_a_check(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.path)
     here = Path("epbuild.yaml")
-    take(here, ((), ()), SnapshotInputs(folder.files, {}), steps=3, began=clock(here) or (0, 0), warnings=[WARNING])
+    take_snapshot(here, folder.files, clock(str(here)) or (0, 0), warnings=[Problem.from_plain(WARNING)])
     given: list[object] = []
     assert answer(["run"], lambda: 0.25, given.extend) == f"{UP_TO_DATE} (0.25 s)"
     assert given == [WARNING]
@@ -238,7 +251,7 @@ def test_the_value_of_a_variable_is_watched_and_not_kept(folder: Folder, monkeyp
     monkeypatch.setenv("TOKEN", "hunter2")
     folder.take(environment={"TOKEN": "hunter2"})
     assert folder.answer() is not None
-    kept = folder.path / ".epbuild" / "snapshot-epbuild.yaml"
+    [kept] = folder.snapshots
     assert b"hunter2" not in kept.read_bytes()
     if os.name != "nt":
         assert kept.stat().st_mode & 0o777 == 0o600
@@ -276,7 +289,7 @@ def test_a_copied_workspace_is_looked_at_anew(taken: Folder, tmp_path: Path) -> 
 
 
 def test_a_file_as_young_as_the_run_is_not_trusted(folder: Folder) -> None:
-    began = clock(folder.recipe)
+    began = clock(str(folder.recipe))
     folder.files[1].write_bytes(b"as it was")
     folder.take(began=began)
     assert folder.answer() is None
@@ -291,7 +304,7 @@ def test_a_file_from_the_future_is_not_trusted(folder: Folder) -> None:
 
 
 def test_a_file_system_with_coarse_times_gets_the_two_seconds_that_it_needs(folder: Folder) -> None:
-    began = clock(folder.recipe)
+    began = clock(str(folder.recipe))
     assert began is not None
     folder.take(began=(began[0], began[1] + 1))  # as if the files were on another file system, of which nothing is known
     assert folder.answer() is None
@@ -300,16 +313,16 @@ def test_a_file_system_with_coarse_times_gets_the_two_seconds_that_it_needs(fold
 def test_a_file_that_is_gone_makes_no_snapshot(folder: Folder) -> None:
     folder.files[2].unlink()
     folder.take()
-    assert not list((folder.path / ".epbuild").glob("snapshot*"))
+    assert not folder.snapshots
 
 
 def test_without_a_workspace_there_is_no_clock_and_no_answer(tmp_path: Path) -> None:
-    assert clock(tmp_path / "epbuild.yaml") is None
+    assert clock(str(tmp_path / "epbuild.yaml")) is None
     assert answer(["run", str(tmp_path / "epbuild.yaml")], lambda: 0.0) is None
 
 
 def test_a_torn_snapshot_says_nothing(taken: Folder) -> None:
-    [place] = (taken.path / ".epbuild").glob("snapshot*")
+    [place] = taken.snapshots
     whole = place.read_bytes()
     for length in range(len(whole)):
         place.write_bytes(whole[:length])
@@ -377,7 +390,7 @@ def test_a_command_line_is_read_as_the_command_reads_it_or_not_at_all(words: lis
 
 
 def check_equal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    read = snapshot._read_run(["run", *words])
+    read = plain_run.read_run(["run", *words])
     if read is None:
         return
     recipe, check, locked, (selection, variables) = read
@@ -389,7 +402,7 @@ def check_equal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("option", sorted({"-k", "--keep-going", "--check", "--locked"}))
 def test_what_the_fast_path_should_know_it_knows(option: str) -> None:
-    assert snapshot._read_run(["run", option]) is not None
+    assert plain_run.read_run(["run", option]) is not None
     for words in (
         ["-j", "4"],
         ["--jobs", "4"],
@@ -399,7 +412,7 @@ def test_what_the_fast_path_should_know_it_knows(option: str) -> None:
         ["--recipe=a.yaml"],
         ["emit:*"],
     ):
-        assert snapshot._read_run(["run", option, *words]) is not None
+        assert plain_run.read_run(["run", option, *words]) is not None
 
 
 @pytest.mark.parametrize(
@@ -418,8 +431,8 @@ def test_what_the_fast_path_should_know_it_knows(option: str) -> None:
     ],
 )
 def test_the_first_name_is_a_recipe_unless_it_can_only_be_a_step(names: list[str], recipe: str, steps: tuple[str, ...]) -> None:
-    assert snapshot.recipe_and_steps(names) == (recipe, steps)
-    assert snapshot.recipe_and_steps(names, "r[1].yaml") == ("r[1].yaml", tuple(names))
+    assert recipe_and_steps(names) == (recipe, steps)
+    assert recipe_and_steps(names, "r[1].yaml") == ("r[1].yaml", tuple(names))
 
 
 @pytest.fixture
@@ -433,6 +446,7 @@ def test_nothing_is_imported_for_it(process: list[str]) -> None:
     done = subprocess.run(process, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(UP_TO_DATE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    own = {"", ".core", ".core.changetime", ".core.defaults", ".core.host", ".survey", ".survey.snapshot"}
+    own = {"", ".core", ".core.changetime", ".core.defaults", ".core.host", ".core.places", ".survey"}
+    own |= {".survey.asked", ".survey.look", ".survey.snapshot"}
     assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {f"epbuild{name}" for name in own}
     assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
