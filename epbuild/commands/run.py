@@ -36,7 +36,7 @@ from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.look import forget
 from epbuild.survey.snapshot import clock, own_files
 from epbuild.survey.status import Survey, Surveyor
-from epbuild.survey.taking import Ended, Looked, take
+from epbuild.survey.taking import Ended, Looked, Moment, take
 from epbuild.toolchain.environment import Environment, prepare, ready
 
 _PUBLISHING = frozenset({"emit", "merge"})
@@ -105,6 +105,7 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
             code = _rebuild_and_compare(request, actions, surveyor, progress)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         progress.report(ended)
+        began = began or _clock_at(begin, request.recipe)
         if began is not None and (ended.exit_code == 0 or not found.orphans):
             looked = Looked(
                 recipe,
@@ -141,6 +142,12 @@ def lasting_workspace(recipe: Path) -> Iterator[Workspace]:
             tag_cache(cache_directory())
             Roots(cache_directory()).register(workspace.directory)
         yield workspace
+
+
+def _clock_at(begin: float, recipe: Path) -> Moment | None:
+    """What the clock of a workspace would have given at the moment `begin` of this process's, when there was no workspace yet."""
+    now = clock(str(recipe))
+    return (now[0] - int((time.monotonic() - begin) * 1e9), now[1]) if now is not None else None
 
 
 def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tuple[str, Ended]]:

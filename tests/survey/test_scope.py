@@ -1,0 +1,199 @@
+"""Work is in proportion to what changed, and the answer is the one of who looks at everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, source_model, tamper
+
+from epbuild.cli.app import execute
+from epbuild.commands import plan as planning
+from epbuild.onnxfile import headers
+from epbuild.survey.look import PIECES, forget, place_of, snapshots_of
+from epbuild.survey.scope import find_scope
+
+SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """A built project whose last run left a snapshot; nothing of its toolchain changes."""
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    workshop = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    (workshop.folder / "fingerprint.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(workshop.folder)
+    time.sleep(SETTLED_SECONDS)
+    assert execute(["run", "-j1"]) == 0
+    assert snapshots_of("epbuild.yaml")
+    time.sleep(SETTLED_SECONDS)
+    return workshop
+
+
+Edit = Callable[[Workshop], object]
+
+
+def rewrite(workshop: Workshop, old: str, new: str) -> None:
+    text = workshop.request.recipe.read_text(encoding="utf-8")
+    assert old in text
+    workshop.request.recipe.write_text(text.replace(old, new), encoding="utf-8")
+
+
+EDITS: dict[str, Edit] = {
+    "nothing": lambda at: None,
+    "a model": lambda at: (at.folder / "decode.onnx").write_bytes(source_model(7.0)),
+    "a model, its time kept": lambda at: tamper(at.folder / "decode.onnx", source_model(7.0)),
+    "a model that is no model": lambda at: (at.folder / "decode.onnx").write_bytes(b"no model"),
+    "a model that is gone": lambda at: (at.folder / "classifier.onnx").unlink(),
+    "a model, touched": lambda at: (at.folder / "decode.onnx").touch(),
+    "all models": lambda at: [path.write_bytes(source_model(9.0)) for path in at.folder.glob("*.onnx")],
+    "an output": lambda at: (at.output() / "prefill_ctx.onnx").write_bytes(b"mine"),
+    "an output that is gone": lambda at: shutil.rmtree(at.output("classifier")),
+    "a manifest": lambda at: (at.output() / "manifest.json").unlink(),
+    "a file of the user's in an output": lambda at: (at.output() / "notes.txt").write_bytes(b"mine"),
+    "an option": lambda at: rewrite(at, "quality: 3", "quality: 2"),
+    "the recipe's name": lambda at: rewrite(at, "name: small", "name: other"),
+    "the outputs' place": lambda at: rewrite(at, "dist/", "out/"),
+    "a group that is gone": lambda at: rewrite(at, "targets: [plain]", "targets: []"),
+    "a line of comment": lambda at: rewrite(at, "models: {", "# a comment\nmodels: {"),
+    "a lock that comes": lambda at: (at.folder / "epbuild.lock").write_text("epbuild-lock 1\nrecipe other\n", encoding="utf-8"),
+    "the workspace's memory": lambda at: (at.folder / ".epbuild" / "state.sqlite").unlink(),
+    "the store": lambda at: at.lose_blobs(),
+    "the toolchain": lambda at: (at.folder / "fingerprint.json").write_text("{} ", encoding="utf-8"),
+}
+QUESTIONS = [
+    ("plan", "--json"),
+    ("plan", "--json", EMIT_CLASSIFIER),
+    ("plan", "--json", "compile:decoder/*", "nothing:*"),
+    ("run", "--check", "--json"),
+    ("run", "--dry-run"),
+    ("explain", "--json", SHARE),
+    ("explain", "--json", "*"),
+    ("plan", "--json", "--locked"),
+    ("plan", "--json", "--set", "vars.quality=1"),
+]
+
+
+def answered(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = execute(arguments)
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_every_question_is_answered_as_by_who_looks_at_everything(
+    built: Workshop, edit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    EDITS[edit](built)
+    known = [answered(question, capsys) for question in QUESTIONS]
+    forget("epbuild.yaml")
+    for question, answer in zip(QUESTIONS, known, strict=True):
+        assert answered(question, capsys) == answer, question
+
+
+def events(text: str) -> list[Any]:
+    """The events of a build, in no order, without times."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    return sorted(json.dumps({**line, "time": 0, "seconds": 0, "seconds_left": 0, "progress": None}) for line in lines)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same(
+    built: Workshop, edit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for name, looks in (("one", True), ("two", False)):
+        # Two builds from one state; a copy is another workspace, which no snapshot is of.
+        kept = tmp_path / "kept"
+        if looks:
+            shutil.copytree(built.folder, kept, copy_function=shutil.copy2)
+            shutil.copytree(built.cache, tmp_path / "kept cache")
+        else:
+            shutil.rmtree(built.folder / "dist", ignore_errors=True)
+            for path in [*built.folder.iterdir()]:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.copytree(kept, built.folder, dirs_exist_ok=True)
+            shutil.rmtree(built.cache)
+            shutil.copytree(tmp_path / "kept cache", built.cache)
+            forget("epbuild.yaml")
+        EDITS[edit](built)
+        built.compiled.clear()
+        code, out, err = answered(("run", "--json", "-j1"), capsys)
+        tree = {path: path.read_bytes() for path in sorted(built.folder.glob("*/*/*")) if ".epbuild" not in path.parts}
+        again = answered(("run", "--check"), capsys)
+        found.append((code, events(out), err, list(built.compiled), tree, again))
+        assert name
+    assert found[0] == found[1]
+
+
+def test_only_the_models_are_read_that_a_change_concerns(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    parse = headers.parse_header
+
+    def note(file: Any, **options: Any) -> Any:
+        read.append(Path(file.name).name)
+        return parse(file, **options)
+
+    monkeypatch.setattr(headers, "parse_header", note)
+    monkeypatch.setattr(planning, "load", lambda *arguments, **options: pytest.fail("the recipe was read"))
+    (built.folder / "classifier.onnx").write_bytes(source_model(3.5))
+    assert execute(["plan"]) == 0
+    assert read == ["classifier.onnx"]
+    scope = find_scope(Path("epbuild.yaml"), ())
+    assert scope is not None
+    assert scope.selection == (CLASSIFIER, EMIT_CLASSIFIER)
+    assert scope.order() == STEPS
+    assert set(scope.recipe.models) == {"classifier"}
+
+
+def test_a_build_with_one_change_leaves_a_snapshot_of_everything(built: Workshop) -> None:
+    (built.folder / "decode.onnx").write_bytes(source_model(2.5))
+    assert execute(["run", "-j1"]) == 0
+    assert built.compiled[-1] == "prefill+decode"
+    scope = find_scope(Path("epbuild.yaml"), ())
+    assert scope is not None
+    assert scope.selection == ()
+    os.utime(built.folder / "classifier.onnx")
+    (built.folder / "classifier.onnx").write_bytes(source_model(4.5))
+    again = find_scope(Path("epbuild.yaml"), ())
+    assert again is not None
+    assert again.selection == (CLASSIFIER, EMIT_CLASSIFIER)
+
+
+def test_what_failed_is_looked_at_again_and_nothing_else(built: Workshop) -> None:
+    (built.folder / "decode.onnx").write_bytes(source_model(float("nan")))
+    rewrite(built, "expect: {ep_context_nodes: 1, fallback_nodes: 1}", "expect: {ep_context_nodes: 2, fallback_nodes: 1}")
+    assert execute(["run", "-j1"]) == 1
+    scope = find_scope(Path("epbuild.yaml"), ())
+    assert scope is not None
+    assert scope.selection == (SHARE, EMIT_DECODER)
+
+
+@pytest.mark.parametrize("name", ["", PIECES], ids=["snapshot", "recipe in pieces"])
+@pytest.mark.parametrize("damage", ["truncated", "other bytes", "gone", "another's"])
+def test_a_damaged_snapshot_is_made_anew(built: Workshop, name: str, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = Path(f"{place_of('epbuild.yaml', (), ())}{name}")
+    whole = place.read_bytes()
+    match damage:
+        case "truncated":
+            place.write_bytes(whole[: len(whole) // 2])
+        case "other bytes":
+            place.write_bytes(bytes(len(whole)))
+        case "gone":
+            place.unlink()
+        case _:
+            place.write_bytes(whole.replace(b"3.11", b"3.10").replace(b"3.12", b"3.10").replace(b"3.13", b"3.10"))
+    (built.folder / "decode.onnx").write_bytes(source_model(2.5))
+    code, out, _ = answered(("plan", "--json"), capsys)
+    assert code == 0
+    states = {step["id"]: step["state"] for step in json.loads(out)["steps"]}
+    assert [ident for ident, state in states.items() if state != "current"] == STEPS[:4]
+    assert execute(["run", "-j1"]) == 0
+    assert find_scope(Path("epbuild.yaml"), ()) is not None
