@@ -22,8 +22,8 @@ from epbuild.commands.plan import ReadVariables, Request, read_plan, workspace_o
 from epbuild.core.errors import Problem, StoreError
 from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.survey.kinds import is_stored
-from epbuild.survey.look import forget
 from epbuild.survey.orphans import Outputs
+from epbuild.survey.snapshot_file import forget
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Emission, Plan
 from epbuild.recipe.model import ModelSpec, Recipe
-from epbuild.survey.look import forget
 from epbuild.survey.snapshot import clock, own_files
+from epbuild.survey.snapshot_file import forget
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.survey.taking import Ended, Looked, Moment, take
 from epbuild.toolchain.environment import Environment, prepare, ready

@@ -359,7 +359,7 @@ class _Work:
             if group.share and all(member.fetched for member in members):
                 if group.group not in lonely:
                     lonely[group.group] = sharing_warnings(group, sources)
-                self._warn(ident, lonely[group.group])
+                self.warned.setdefault(ident, []).extend(lonely[group.group])
 
         for ident, verification in self.verifications.items():
             if ident in actions:

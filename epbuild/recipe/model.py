@@ -378,7 +378,7 @@ class Recipe:
     """Every file that the recipe was read from: its own first, then those that it extends and includes."""
     names: tuple[Path, ...] = ()
     """The paths by which those files were asked for: where links are in use, several may lead to one of them."""
-    digests: Mapping[Path, str] = field(default_factory=dict)
+    digests: Mapping[Path, str] = field(default_factory=dict, compare=False)
     """The SHA-256 of each of `files`, as it was read."""
     digest: str = ""
     """The digest of the recipe schema and of all those files: what may be remembered as known to be valid."""

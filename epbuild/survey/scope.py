@@ -20,8 +20,8 @@ from epbuild.core.errors import Problem
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step, StepKind
 from epbuild.plan.verification import Verification
 from epbuild.recipe.model import GroupSpec, Recipe
-from epbuild.survey.look import PIECES, Look, place_of
 from epbuild.survey.snapshot import look_again, view_of
+from epbuild.survey.snapshot_file import PIECES, Snapshot, place_of
 
 Place = tuple[str, str]
 """A group and a target: what the parts of a plan are about."""
@@ -50,14 +50,14 @@ class KnownAction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownPlan:
     """The steps and actions of a snapshot, each after those that it needs."""
 
     steps: Sequence[KnownStep]
     actions: Sequence[KnownAction]
 
     @classmethod
-    def of(cls, look: Look) -> Known:
+    def of(cls, look: Snapshot) -> KnownPlan:
         """Those that were written with a snapshot."""
         steps, actions = look.steps
         return cls([KnownStep(*step) for step in steps], [KnownAction(*action) for action in actions])
@@ -114,8 +114,8 @@ class Scope:
     """The numbers of the actions that are looked at; with them, whatever they need is."""
     asked: frozenset[int]
     """The numbers of the actions that the answer is about."""
-    known: Known
-    look: Look
+    known: KnownPlan
+    look: Snapshot
 
     @property
     def selection(self) -> tuple[str, ...]:
@@ -161,11 +161,11 @@ def find_scope(recipe: Path, settings: Sequence[str], selection: Sequence[str] =
         return None
     if any(number < look.facts.shared for number in look.changed):
         return None
-    known = Known.of(look)
+    known = KnownPlan.of(look)
     asked = set(range(len(known.actions)))
     if selection:
         if not all(known.matching([glob]) for glob in selection):
-            return None  # whoever reads the whole recipe tells what is wrong with that
+            return None  # what is wrong with that is found where the whole recipe is read
         asked = known.with_what_they_need(known.matching(selection))
     changed = set(look.changed)
     again = {*look.facts.unsettled, *known.matching(wanted)}

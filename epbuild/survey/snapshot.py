@@ -1,7 +1,7 @@
 """The snapshot of the last look at a recipe: all of its files by their stats.
 
-It lies in this user's cache, a file for each recipe, its settings and the steps that were asked for (`survey.look`), so that what is read
-back may be trusted as the program is. A run compares the stat of every file: what has not changed need not be looked at again
+It lies in this user's cache, a file for each recipe, its settings and the steps that were asked for (`survey.snapshot_file`), so that what
+is read back may be trusted as the program is. A run compares the stat of every file: what has not changed need not be looked at again
 (`survey.scope`), and where nothing has, there is nothing to do, and nothing was imported to find out.
 
 Files are looked at by the very names that the system was asked for, and every link on the way to them has to lead where it led. Of a
@@ -23,14 +23,14 @@ from epbuild.core.defaults import WORKSPACE
 from epbuild.core.host import cpu_name
 from epbuild.core.places import CACHE_VARIABLES
 from epbuild.survey.asked import nothing_to_do, read_run
-from epbuild.survey.look import PART, Look, place_of, read
+from epbuild.survey.snapshot_file import PART, Snapshot, place_of, read
 
 TYPE_CHECKING = False  # as type checkers read it, without the import that would take longer than what is done here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from epbuild.survey.look import Facts, PlainProblem
+    from epbuild.survey.snapshot_file import Facts, PlainProblem
 
 FORMAT = 5
 
@@ -73,7 +73,7 @@ def answer(
     return f"{done}." if check else f"{done} ({seconds():.2f} s)"
 
 
-def look_again(recipe: str, settings: Sequence[str], selection: Sequence[str] = ()) -> Look | None:
+def look_again(recipe: str, settings: Sequence[str], selection: Sequence[str] = ()) -> Snapshot | None:
     """The snapshot of what was asked, with what has changed since; None where there is none that holds for anything."""
     place = place_of(recipe, settings, selection)
     if place is None:
@@ -160,7 +160,7 @@ def variables_of(facts: Facts) -> list[str]:
     return [name for name, _ in facts.environment if name not in _PLACES]
 
 
-def _look_into(look: Look, doubted: Iterable[int]) -> None:
+def _look_into(look: Snapshot, doubted: Iterable[int]) -> None:
     """Decide by their contents which files have changed whose times have, or cannot be trusted."""
     moment = clock("")
     fresh = []

@@ -1,4 +1,4 @@
-"""The taking of a snapshot, at the end of a run: what was looked at, and what is known of the rest."""
+"""The taking of a snapshot, at the end of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from epbuild.core.changetime import changed_ns
 from epbuild.core.safepath import links_on_the_way
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
-from epbuild.survey.look import Facts, place_of, write
-from epbuild.survey.scope import Known, KnownAction, KnownStep, Scope, keep_recipe, places_of
+from epbuild.survey.scope import KnownAction, KnownPlan, KnownStep, Scope, keep_recipe, places_of
 from epbuild.survey.snapshot import clock, environment_of, identity_of, is_settled, view_of
+from epbuild.survey.snapshot_file import Facts, place_of, write
 
 if TYPE_CHECKING:
-    from epbuild.survey.look import Stat
+    from epbuild.survey.snapshot_file import Stat
 
 Moment = tuple[int, int]
 """What `snapshot.clock` gives."""
@@ -48,7 +48,7 @@ class Looked:
     variables: Mapping[str, str | None]
     """Those of the environment that the recipe read."""
     lock: str
-    """As `look.Facts` has it."""
+    """As `snapshot_file.Facts` has it."""
     shared: Mapping[Path, str]
     """The files that concern everything, with their SHA-256 where it is known. Not looked at where there is a scope."""
     absent: Sequence[Path]
@@ -70,7 +70,7 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
     place, identity = place_of(recipe, settings, selection), identity_of(recipe)
     if place is None or identity is None:
         return
-    files = _Files(recipe, looked.began)
+    files = _WatchedFiles(recipe, looked.began)
     shared = files.kept(scope, range(scope.look.facts.shared)) if scope is not None else files.added(looked.shared)
     if shared is None:
         return
@@ -99,7 +99,7 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
     write(place, facts, files.stats, files.digests, known.plain)
 
 
-def _known(looked: Looked, files: _Files) -> tuple[Known, list[int]]:
+def _known(looked: Looked, files: _WatchedFiles) -> tuple[KnownPlan, list[int]]:
     """All steps and actions, with the numbers that their files get; and the numbers of the actions that are not settled."""
     scope, plan = looked.scope, looked.plan
     unsettled: set[str] = set()
@@ -124,11 +124,11 @@ def _known(looked: Looked, files: _Files) -> tuple[Known, list[int]]:
             for action in scope.known.actions
         ]
         steps = [step._replace(outputs=looked.outputs.get(step.id, step.outputs)) for step in scope.known.steps]
-    known = Known(steps, actions)
+    known = KnownPlan(steps, actions)
     return known, [number for number, action in enumerate(actions) if action.id in unsettled]
 
 
-class _Files:
+class _WatchedFiles:
     """The files of a snapshot, each once, as they are numbered."""
 
     def __init__(self, recipe: str, began: Moment) -> None:

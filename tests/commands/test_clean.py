@@ -17,7 +17,7 @@ from epbuild.core.directory import swap_in
 from epbuild.core.errors import PlanError, StoreError
 from epbuild.publish import removal
 from epbuild.publish.removal import Cleaned
-from epbuild.survey.look import place_of
+from epbuild.survey.snapshot_file import place_of
 from epbuild.toolchain import execution
 from epbuild.toolchain.process import Ending
 

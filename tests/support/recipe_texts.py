@@ -136,7 +136,7 @@ def told(problems: tuple[Problem, ...]) -> list[tuple[str, int, int]]:
     return found
 
 
-_OF_FILES = ("file", "files", "names", "digest")
+_OF_FILES = ("file", "files", "names", "digests", "digest")
 
 
 def values(thing: Any) -> Any:

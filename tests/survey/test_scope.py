@@ -16,8 +16,8 @@ from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS
 from epbuild.cli.app import execute
 from epbuild.commands import plan as planning
 from epbuild.onnxfile import headers
-from epbuild.survey.look import PIECES, forget, place_of, snapshots_of
 from epbuild.survey.scope import find_scope
+from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
 
 SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
 

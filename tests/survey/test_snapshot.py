@@ -24,8 +24,8 @@ from epbuild.core.errors import Argument, EpbuildError, Location, Position, Prob
 from epbuild.survey import asked as plain_run
 from epbuild.survey import snapshot
 from epbuild.survey.asked import recipe_and_steps
-from epbuild.survey.look import snapshots_of
 from epbuild.survey.snapshot import answer, clock
+from epbuild.survey.snapshot_file import snapshots_of
 from epbuild.survey.status import Survey
 
 MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
@@ -447,6 +447,6 @@ def test_nothing_is_imported_for_it(process: list[str]) -> None:
     assert done.stdout.startswith(UP_TO_DATE)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     own = {"", ".core", ".core.changetime", ".core.defaults", ".core.host", ".core.places", ".survey"}
-    own |= {".survey.asked", ".survey.look", ".survey.snapshot"}
+    own |= {".survey.asked", ".survey.snapshot_file", ".survey.snapshot"}
     assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {f"epbuild{name}" for name in own}
     assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}

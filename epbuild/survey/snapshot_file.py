@@ -1,4 +1,4 @@
-"""The file of a snapshot: facts, the stats of files in parts, their digests, steps.
+"""The file of a snapshot: facts, stats and digests of files, steps.
 
     length | facts and the sizes of the sections | stats, some thousand files in each | digests, likewise | steps
 
@@ -41,7 +41,7 @@ class Facts:
     recipe: str
     """The digest of the recipe's text, as `Recipe.digest`."""
     environment: Sequence[tuple[str, str | None]]
-    """The variables that were read, with their values' digests; of those that say where things are, the values."""
+    """The variables that were read, with their values' digests; of those that decide where things are, the values."""
     absent: Sequence[str]
     """Files that would have changed the answer, and were not there."""
     links: Sequence[tuple[str, str]]
@@ -67,7 +67,7 @@ class Facts:
         vars(self).update(facts)
 
 
-class Look:
+class Snapshot:
     """A snapshot that was read back."""
 
     def __init__(self, facts: Facts, data: memoryview, sizes: Sequence[int]) -> None:
@@ -138,7 +138,7 @@ def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> 
     return None if root is None else os.path.join(root, _FOLDER, f"{_name(os.path.realpath(recipe))}-{_name(asked)}")  # noqa: PTH118
 
 
-def read(place: str) -> Look:
+def read(place: str) -> Snapshot:
     """The snapshot in a file. Raises OSError, and ValueError, EOFError or TypeError for what is none."""
     with open(place, "rb") as file:  # noqa: PTH123
         data = memoryview(file.read())
@@ -146,7 +146,7 @@ def read(place: str) -> Look:
     facts, sizes = marshal.loads(data[_LENGTH:begin])  # noqa: S302
     if len(data) != begin + sum(sizes):
         raise ValueError
-    return Look(Facts(**facts), data[begin:], sizes)
+    return Snapshot(Facts(**facts), data[begin:], sizes)
 
 
 def write(place: str, facts: Facts, stats: list[Stat], digests: list[bytes], steps: Any) -> None:
@@ -192,7 +192,7 @@ def _write(place: str, facts: Facts, sections: Sequence[bytes | memoryview]) -> 
 
 
 def _name(text: str) -> str:
-    """A short name for a text. What lies under it says what it is of: two texts of one name only take turns."""
+    """A short name for a text. What lies under it has what it is of: two texts of one name only take turns."""
     from binascii import crc32
 
     data = text.encode("utf-8", "surrogatepass")
