@@ -82,8 +82,7 @@ class _Work:
     emissions: dict[str, Emission] = field(default_factory=dict)
     preparations: dict[str, Preparation] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    warned: dict[str, list[Problem]] = field(default_factory=dict)
-    """What there is to warn of, by the session group that it is about."""
+    warned: dict[str, list[Problem]] = field(default_factory=dict)  # by session group
     gathered: dict[tuple[int, str], list[Part]] = field(default_factory=dict)
     """The parts of outputs that hold several, by the output's number and its path."""
     prepared: dict[str, str | None] = field(default_factory=dict)
