@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import posixpath
@@ -40,6 +41,14 @@ def unportable(path: str) -> str | None:
 def real_path(path: Path) -> Path:
     """`path` without links. A link that leads to itself stays, where `Path.resolve` raises RuntimeError before Python 3.13."""
     return Path(os.path.realpath(path))
+
+
+def user_path(text: str) -> Path:
+    """A path with `~` or `~name` expanded; one that names no home here stays, and leads to no file."""
+    path = Path(text)
+    with contextlib.suppress(RuntimeError):
+        path = path.expanduser()
+    return path
 
 
 def is_file(path: Path) -> bool:

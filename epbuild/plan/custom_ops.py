@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from epbuild.core.errors import Position, Problem
-from epbuild.core.safepath import is_file
+from epbuild.core.safepath import is_file, user_path
 from epbuild.recipe.custom_ops import names_library
 from epbuild.recipe.model import Reference
 
@@ -31,9 +30,7 @@ def plan_custom_ops(named: Iterable[Reference], base: Path, problems: list[Probl
         if not names_library(reference.name):
             found.append(CustomOpLibraries(reference.name, reference.where))
             continue
-        path = base / reference.name
-        with contextlib.suppress(RuntimeError):  # a `~name` of nobody here
-            path = base / Path(reference.name).expanduser()
+        path = base / user_path(reference.name)
         if not is_file(path):
             message = f"the library of custom operators does not exist: {reference.name}"
             problems.append(Problem("EPB252", message, reference.where, "Paths are relative to the recipe."))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from epbuild.catalog.entries import EpEntry
 from epbuild.catalog.normalize import BadValue, UnknownName, check_metadata, find_option, normalize, plain_text, refusals
 from epbuild.catalog.options import Option
 from epbuild.core.errors import Position, Problem
+from epbuild.core.safepath import user_path
 from epbuild.plan.possible import compile_problems
 from epbuild.plan.target import OptionFile, PlannedEp, PlannedTarget
 from epbuild.recipe.model import EpChoice, Setting, Target, ToolchainSpec
@@ -190,9 +190,7 @@ class TargetPlanner:
         if choice.library is None:
             return None
         named, where = str(choice.library.value), choice.library.where
-        path = self.base / named
-        with contextlib.suppress(RuntimeError):  # a `~name` of nobody here
-            path = self.base / Path(named).expanduser()
+        path = self.base / user_path(named)
         if found.kind != "plugin":
             self.problems.append(Problem("EPB216", f"{found.ep} is built into its ONNX Runtime and takes no library", where))
         elif not path.is_file():

@@ -88,7 +88,7 @@ class Preparation:
 
     @property
     def id(self) -> str:
-        return preparation_id(self.model.name, self.number, self.kind)
+        return f"prepare:{self.model.name}/{self.number}-{self.kind}"
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -134,10 +134,6 @@ class Preparation:
         """What it does, for messages."""
         words = (word.removeprefix(f"{FILES}/") for word in self.command[:2])
         return " ".join(words) if self.kind == RUN else self.kind
-
-
-def preparation_id(model: str, number: int, kind: str) -> str:
-    return f"prepare:{model}/{number}-{kind}"
 
 
 def plan_preparations(

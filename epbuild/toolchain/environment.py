@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from epbuild.catalog.entries import EpEntry
 from epbuild.core.digest import digest_of
 from epbuild.core.errors import Position, Problem, ToolchainError
+from epbuild.core.safepath import user_path
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.recipe.requirement import Requirement
 from epbuild.toolchain.fingerprint import Fingerprint, look, of_package, watched
@@ -180,8 +180,5 @@ def _requirements(toolchain: ToolchainSpec, locked: LockedEnvironment | None) ->
 
 def _existing(toolchain: ToolchainSpec, base: Path) -> Path:
     # Not resolved: the python of a virtual environment is a link, and following it leaves the environment.
-    path = Path(str(toolchain.interpreter))
-    with contextlib.suppress(RuntimeError):  # a `~user` without a home here: a file that is not there
-        path = path.expanduser()
     # From the root: a name alone would be looked for among the programs of the system, and the worker runs in another folder.
-    return (base / path).absolute()
+    return (base / user_path(str(toolchain.interpreter))).absolute()
