@@ -97,7 +97,8 @@ def _extent(old: Payload, new: Payload) -> tuple[int, int]:
 
 
 def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], old: Path, new: Path) -> list[DifferingBytes]:
-    if [_extent_of(part) for part in before] == [_extent_of(part) for part in after] and old.stat().st_size == new.stat().st_size:
+    extents = [[(part.bytes.start, part.bytes.size) for part in found] for found in (before, after)]
+    if extents[0] == extents[1] and old.stat().st_size == new.stat().st_size:
         # Whatever they are called: QNN names a member of its archive after what is in it.
         pairs = list(zip(with_rest(old, before), with_rest(new, after), strict=True))
     else:
@@ -116,10 +117,6 @@ def _compare_parts(before: tuple[FilePart, ...], after: tuple[FilePart, ...], ol
     )
     # Where all parts are equal, what holds them together is not.
     return sorted(found, key=lambda item: item.offset) or [DifferingBytes("bytes", "", 0, 0)]
-
-
-def _extent_of(part: FilePart) -> tuple[int, int]:
-    return part.bytes.start, part.bytes.size
 
 
 def _paired(before: tuple[FilePart, ...], after: tuple[FilePart, ...]) -> list[tuple[FilePart, FilePart]]:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,10 +124,7 @@ def cache_check_document(place: Path, found: CacheCheck) -> dict[str, Any]:
         "blobs": found.blobs,
         "records": found.records,
         "bytes": found.size,
-        "damaged": [
-            {"kind": damage.kind, "name": damage.name, "why": damage.why, "part_of": list(damage.part_of)}
-            for damage in found.damaged
-        ],
+        "damaged": [asdict(damage) for damage in found.damaged],
     }
 
 

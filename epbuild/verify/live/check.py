@@ -154,10 +154,10 @@ def _load_findings(attempt: Attempt, shown: Mapping[str, str], session: Session,
     on = f" on {attempt.devices}" if attempt.devices else ""
     without = f"; without {', '.join(session.lacking)}, as the file is not in the artifact" if session.lacking else ""
     for name, subject in shown.items():
-        is_its = failure is not None and (failure.model in (None, name) or (failure.cannot_load and name not in seconds))
-        if failure is not None and is_its and failure.cannot_load:
+        concerns_it = failure is not None and (failure.model in (None, name) or (failure.cannot_load and name not in seconds))
+        if failure is not None and concerns_it and failure.cannot_load:
             yield Finding("load", subject, "skipped", sentence(failure.message))
-        elif failure is not None and is_its:
+        elif failure is not None and concerns_it:
             yield Finding("load", subject, "failed", sentence(failure.message), failure.code, hint)
         elif name in seconds:
             yield Finding("load", subject, "passed", f"Opened in {seconds[name]:.2f} s{on}, with {_versions(session)}{without}.")
