@@ -8,7 +8,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
 from epbuild.commands.log import logged_steps, read_log
-from epbuild.commands.plan import Request, read_plan, workspace_of
+from epbuild.commands.planning import Request, read_plan, workspace_of
 from epbuild.report.terminal import print_line
 
 app = arguments.application()

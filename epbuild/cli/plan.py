@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from epbuild.cli import arguments
-from epbuild.commands.plan import Request, survey
+from epbuild.commands.plan import survey
+from epbuild.commands.planning import Request
 from epbuild.report.documents import plan_document, print_json
 from epbuild.report.problems import print_problems
 from epbuild.report.text import print_plan

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from epbuild.cli import arguments
 from epbuild.cli.usage import UsageError
-from epbuild.commands.plan import Request, survey
+from epbuild.commands.plan import survey
+from epbuild.commands.planning import Request
 from epbuild.commands.run import run as build
 from epbuild.report.documents import plan_document, print_json
 from epbuild.report.reporter import reporter

@@ -17,9 +17,10 @@ from epbuild.commands.execution import KeyedAction, WatchedExecution, last_writt
 from epbuild.commands.makers import maker_of
 from epbuild.commands.publishing import Publishing, step_record
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
+from epbuild.core.shown import shown_path
 from epbuild.core.typed_json import from_json
 from epbuild.engine.action import Cost
-from epbuild.engine.events import Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned, shown_path
+from epbuild.engine.events import Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import Idle

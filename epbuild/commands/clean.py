@@ -18,7 +18,7 @@ from epbuild.cache.location import cache_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.plan import ReadVariables, Request, read_plan, workspace_of
+from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
 from epbuild.core.errors import Problem, StoreError
 from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.survey.kinds import is_stored

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.core.errors import BuildError, Problem, StepId
-from epbuild.engine.events import shown_path
+from epbuild.core.shown import shown_path
 from epbuild.engine.loop import Idle
 from epbuild.plan.key import differences
 from epbuild.plan.made import Made

@@ -18,7 +18,8 @@ from epbuild.cache.memory import StepRecord
 from epbuild.commands.removal import remove_output
 from epbuild.core.directory import mend, unfinished
 from epbuild.core.errors import StepId, StoreError
-from epbuild.engine.events import Progress, StepFinished, StepOutput, StepStarted, Warned, shown_path
+from epbuild.core.shown import shown_path
+from epbuild.engine.events import Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.output.existing import Written

@@ -26,10 +26,11 @@ from epbuild.commands.execution import KeyedAction
 from epbuild.commands.makers import maker_of
 from epbuild.core.differences import shown
 from epbuild.core.errors import BuildError, EnvironmentFailure, EpbuildError, Problem, StepId
+from epbuild.core.shown import shown_path
 from epbuild.diff.bytes_differ import FileDifference, compare_bytes
 from epbuild.diff.difference import compare
 from epbuild.engine.action import Runnable
-from epbuild.engine.events import OutputOf, Progress, StepFailed, StepStarted, shown_path
+from epbuild.engine.events import OutputOf, Progress, StepFailed, StepStarted
 from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Scheduler
 from epbuild.engine.tally import Tally

@@ -7,15 +7,17 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.events import Fetched, Fetching
 from epbuild.core.digest import document_digest
 from epbuild.core.errors import PlanError, StoreError
-from epbuild.engine.events import Progress
 from epbuild.recipe.address import PackageAddress
 from epbuild.recipe.model import ModelSpec
+
+if TYPE_CHECKING:
+    from epbuild.engine.events import Progress
 
 _TOLD_SECONDS = 0.2
 
@@ -42,6 +44,7 @@ class RemoteModels:
         known = self.known(model)
         if known is not None and not self.only_checked:
             return known
+        from epbuild.commands.events import Fetched, Fetching
         from epbuild.fetch.models import fetch_model
 
         last = [0.0]

@@ -19,13 +19,15 @@ from epbuild.cache.workspace import Workspace
 from epbuild.commands.actions import Actions
 from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
 from epbuild.commands.locked import HeldLock, hold_lock
-from epbuild.commands.plan import ReadVariables, Request, read_plan, scope_of, with_orphans, workspace_of
+from epbuild.commands.plan import scope_of, with_orphans
+from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
 from epbuild.commands.remote import RemoteModels
 from epbuild.commands.removal import remove_orphan
 from epbuild.core.errors import EnvironmentFailure, Problem, StoreError
+from epbuild.core.shown import shown_path
 from epbuild.engine.action import Runnable
 from epbuild.engine.capacity import memory_here
-from epbuild.engine.events import Progress, RunStarted, Serialised, Warned, shown_path
+from epbuild.engine.events import Progress, RunStarted, Serialised, Warned
 from epbuild.engine.loop import drive
 from epbuild.engine.scheduler import Scheduler
 from epbuild.plan.possible import obstacles

@@ -102,7 +102,7 @@ def _findings(artifact: ArtifactFolder, check: LiveCheck | None, report: Report,
 
 
 def _live_check(artifacts: Sequence[ArtifactFolder], options: LiveOptions) -> LiveCheck:
-    from epbuild.commands.plan import Request, read_plan
+    from epbuild.commands.planning import Request, read_plan
     from epbuild.compile.action import measure_alone
     from epbuild.recipe.model import MadeInputs
     from epbuild.verify.live.check import LiveCheck

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, Protocol
 
 from epbuild.core.errors import Problem
@@ -154,11 +153,3 @@ class OutputOf:
         """Pass an event on if it is output."""
         if isinstance(event, StepOutput):
             self.progress.report(replace(event, step=self.step, text=f"{self.prefix}{event.text}"))
-
-
-def shown_path(path: Path) -> str:
-    """A path as short as it can be: relative to the current directory when it is below it."""
-    try:
-        return path.relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return str(path)

@@ -13,7 +13,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.canonical import canonical_json
 from epbuild.core.directory import Owned
 from epbuild.core.errors import Problem, StepId, StoreError
-from epbuild.engine.events import shown_path
+from epbuild.core.shown import shown_path
 from epbuild.output.owned import listed_files
 from epbuild.plan.steps import Emission
 

@@ -166,7 +166,7 @@ _READ = re.compile(rb"\$\{env\.([^\s=${}:<>]+)")
 
 
 def digest_of_texts(contents: Sequence[bytes], environment: Mapping[str, str], settings: Sequence[str]) -> str:
-    """The SHA-256, in hex, of all that the schema's verdict depends on: the schema, and the texts and what becomes of their templates."""
+    """The SHA-256, in hex, of all that a recipe is made of: the schema, and the texts and what becomes of their templates."""
     read = sorted({name.decode(errors="replace") for content in contents for name in _READ.findall(content)})
     values = [*(f"{name}={environment.get(name)!a}" for name in read), *settings]
     parts = [schema_text("recipe").encode(), *contents, *(text.encode(errors="surrogateescape") for text in values)]

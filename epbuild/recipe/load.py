@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from epbuild.core.digest import digest_of
@@ -39,21 +39,14 @@ class BrokenRecipe(RecipeError):
 
 
 @uncollected()
-def load(
-    path: Path,
-    *,
-    is_known_valid: Callable[[str], bool] | None = None,
-    environment: Mapping[str, str] | None = None,
-    settings: Sequence[str] = (),
-) -> Recipe:
+def load(path: Path, *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()) -> Recipe:
     """The recipe in the file at `path`, with the files that it extends and includes; its positions name the file as `path` does.
 
     Paths in the result are relative to the folder of `path`, whichever file they were written in: a path in another file is
     relative to that file, and is rewritten (with forward slashes). Outputs alone always are relative to the folder of `path`.
 
-    `is_known_valid` is asked, with the recipe's `digest`, whether the schema has been satisfied before, and saves the time of asking
-    it again when it answers True. The digest may be remembered as valid once `load` has returned, unless it is empty. `environment` is what
-    `${env.NAME}` reads (default: this process's), `settings` are the texts of `--set`: `vars.<name>=<YAML scalar>`, the last wins.
+    `environment` is what `${env.NAME}` reads (default: this process's), `settings` are the texts of `--set`:
+    `vars.<name>=<YAML scalar>`, the last wins.
 
     Raises RecipeError with every problem that was found: a BrokenRecipe where something could be made of the rest.
     """
@@ -61,8 +54,7 @@ def load(
     composition = compose(path)
     digest = digest_of_texts(composition.contents, environment, settings)
     overrides, refused = read_overrides(settings)
-    is_valid = is_known_valid is not None and is_known_valid(digest)
-    assembler = _Assembler(path, composition.root, environment, is_valid=is_valid)
+    assembler = _Assembler(path, composition.root, environment)
     recipe = assembler.recipe(overrides)
     problems = list(dict.fromkeys((*composition.problems, *refused, *assembler.problems)))
     if problems:
@@ -76,15 +68,13 @@ def load(
 class _Assembler:
     """Makes a recipe of its nodes, and finds what is wrong with it.
 
-    What violates the schema is left out, and not reported again; the rest of its definition is read on. A recipe
-    that `is_valid` is known to satisfy the schema.
+    What violates the schema is left out, and not reported again; the rest of its definition is read on.
     """
 
-    def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str], *, is_valid: bool) -> None:
-        violations = [] if is_valid else judge_sections(root)
+    def __init__(self, file: Path, root: MappingNode, environment: Mapping[str, str]) -> None:
+        violations = judge_sections(root)
         self.problems = [violation.problem for violation in violations]
         self._file = file
-        self._is_valid = is_valid
         # What is left out whole: sections and definitions.
         self._broken = {violation.path[:2] for violation in violations}
         self._root = Fields(root, self.problems, file)
@@ -144,7 +134,7 @@ class _Assembler:
         """
         result, problems = resolved(node, names, later)
         if result is not node or id(node) not in self._sound:
-            violations = [] if self._is_valid else judge(path, result, unresolved=bool(problems))
+            violations = judge(path, result, unresolved=bool(problems))
             wrong = [violation.path[len(path) :] for violation in violations]
             self.problems += [*problems, *(violation.problem for violation in violations)]
             left = None if problems or () in wrong else pruned(result, wrong)

@@ -381,7 +381,7 @@ class Recipe:
     digests: Mapping[Path, str] = field(default_factory=dict, compare=False)
     """The SHA-256 of each of `files`, as it was read."""
     digest: str = ""
-    """The digest of the recipe schema and of all those files: what may be remembered as known to be valid."""
+    """The digest of the recipe schema, of all those files, and of what is read into them: another recipe has another."""
 
     @property
     def directory(self) -> Path:

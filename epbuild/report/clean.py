@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from epbuild.commands.clean import Forgotten
+from epbuild.core.shown import shown_path
 from epbuild.core.units import counted
-from epbuild.engine.events import shown_path
 from epbuild.publish.removal import Cleaned
 from epbuild.report.amounts import amount, limited
 from epbuild.report.cache import MOST_NAMED

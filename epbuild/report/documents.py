@@ -11,12 +11,14 @@ import sys
 import time
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epbuild.core.errors import Argument, Location, Position, Problem
-from epbuild.engine.events import Event
 from epbuild.report.listener import Listener
-from epbuild.survey.status import Survey
+
+if TYPE_CHECKING:
+    from epbuild.engine.events import Event
+    from epbuild.survey.status import Survey
 
 FORMAT = 1
 

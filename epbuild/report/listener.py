@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from epbuild.engine.events import Event
+if TYPE_CHECKING:
+    from epbuild.engine.events import Event
 
 
 class Listener:

@@ -10,8 +10,8 @@ from typing import Any
 
 from epbuild.commands.lock import Locking
 from epbuild.core.errors import Problem, printable
+from epbuild.core.shown import shown_path
 from epbuild.core.units import counted
-from epbuild.engine.events import shown_path
 from epbuild.report.documents import problem_document
 from epbuild.report.terminal import coloured, painted, print_line
 from epbuild.toolchain.lock_changes import LockChange

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from epbuild.engine.events import shown_path
+from epbuild.core.shown import shown_path
 from epbuild.report.amounts import limited
 from epbuild.report.terminal import DIM, coloured, painted, print_line
 from epbuild.survey.asked import nothing_to_do

@@ -13,7 +13,7 @@ from epbuild.cache.logs import log_file
 from epbuild.cache.workspace import Workspace
 from epbuild.commands import log as logs
 from epbuild.commands.log import logged_steps, read_log
-from epbuild.commands.plan import read_plan
+from epbuild.commands.planning import read_plan
 from epbuild.core.errors import BuildError
 from epbuild.plan.steps import Plan
 

@@ -19,7 +19,8 @@ from epbuild.commands import plan as planning
 from epbuild.commands import run as session
 from epbuild.commands.lock_fit import catalog_facts
 from epbuild.commands.locked import lock_path
-from epbuild.commands.plan import Request, survey
+from epbuild.commands.plan import survey
+from epbuild.commands.planning import Request
 from epbuild.commands.run import run
 from epbuild.core.errors import EpbuildError, PlanError, Problem, ToolchainError
 from epbuild.engine.events import EventList, NoProgress, Warned

@@ -17,7 +17,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.commands import lock as locking
 from epbuild.commands.events import Fetched, ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
-from epbuild.commands.plan import Request
+from epbuild.commands.planning import Request
 from epbuild.core.errors import PlanError, ToolchainError
 from epbuild.engine.events import EventList
 from epbuild.fetch.models import RemoteModel

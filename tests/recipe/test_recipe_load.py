@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from recipe_texts import FULL, MINIMAL, load_text, places, problems_of, values
 
 from epbuild.core.errors import Position, RecipeError
-from epbuild.recipe.load import load
 from epbuild.recipe.model import Recipe
 
 MODEL = "models/tiny-llm"
@@ -275,38 +274,6 @@ def test_variables_reach_paths_packages_and_timeouts(tmp_path: Path) -> None:
     assert recipe.toolchains["qnn"].packages == ("onnxruntime-qnn==3.0",)
     assert recipe.models["prefill"].path == "tiny/${x}"
     assert recipe.groups["decoder"].timeout == 3.0
-
-
-def test_a_recipe_known_to_be_valid_is_not_validated_again_but_still_checked(tmp_path: Path) -> None:
-    path = tmp_path / "epbuild.yaml"
-    path.write_text(MINIMAL, encoding="utf-8")
-    asked: list[str] = []
-
-    def never(digest: str) -> bool:
-        asked.append(digest)
-        return False
-
-    first = load(path, is_known_valid=never)
-    assert asked == [first.digest]
-    assert load(path, is_known_valid=lambda _: True) == first
-    path.write_text(MINIMAL.replace("[npu]", "[gpu]"), encoding="utf-8")
-    with pytest.raises(RecipeError, match="EPB108"):
-        load(path, is_known_valid=lambda _: True)
-
-
-def test_a_wrong_claim_of_validity_costs_clarity_but_never_a_traceback(tmp_path: Path) -> None:
-    path = tmp_path / "epbuild.yaml"
-    for old, new in [
-        ("name: tiny", "name: [tiny]"),
-        ("[prefill]", "prefill"),
-        ("    targets: [npu]", "    targets: [npu]\n    share_weights: 1\n    timeout: soon\n    expect: {fallback_nodes: 0.5}"),
-        ("    ep: Q", "    provider_options: [a]\n    ep: Q"),
-        ("    ep: Q", "    matrix: [a]\n    ep: Q"),
-        ("targets:\n  npu", "targets:\n  - npu"),
-    ]:
-        path.write_text(MINIMAL.replace(old, new), encoding="utf-8")
-        with pytest.raises(RecipeError):
-            load(path, is_known_valid=lambda _: True)
 
 
 def test_a_merge_is_read_as_it_is_written(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from epbuild.cache.workspace import Workspace
 from epbuild.catalog.catalog import entry
 from epbuild.commands import plan as planning
 from epbuild.commands import run as session
-from epbuild.commands.plan import Request, survey
+from epbuild.commands.plan import survey
+from epbuild.commands.planning import Request
 from epbuild.commands.run import run
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import EventList, RunFinished, StepFailed

@@ -19,7 +19,7 @@ from snapshots import take_snapshot
 from typer.main import get_command
 
 from epbuild.cli.app import execute
-from epbuild.commands.plan import Request
+from epbuild.commands.planning import Request
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
 from epbuild.survey import asked as plain_run
 from epbuild.survey import snapshot

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from epbuild.commands.plan import Request, read_plan
+from epbuild.commands.planning import Request, read_plan
 from epbuild.verify.live.source import NoSource, Sources, WrongSource
 
 RECIPE = """\

@@ -1,0 +1,107 @@
+"""The plan of a recipe, from its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.location import cache_directory
+from epbuild.cache.workspace import Workspace
+from epbuild.commands.locked import check_lock, locked_wheels
+from epbuild.commands.remote import RemoteModels
+from epbuild.core.defaults import WORKSPACE
+from epbuild.core.errors import RecipeError
+from epbuild.plan.planner import make_plan, problems_of_the_rest
+from epbuild.plan.steps import Plan
+from epbuild.recipe.load import BrokenRecipe, load
+from epbuild.recipe.model import ModelSpec, Recipe
+
+if TYPE_CHECKING:
+    from epbuild.survey.scope import Scope
+
+Fetch = Callable[[RemoteModels, ModelSpec], Path]
+"""Brings a remote model here."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for: a recipe, the steps of it (globs over ids; none: all), and how to go about it."""
+
+    recipe: Path
+    selection: tuple[str, ...] = ()
+    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+    keep_going: bool = False
+    settings: tuple[str, ...] = ()
+    """Variables of the recipe to set, as `vars.name=value`."""
+    memory: int | None = None
+    """Bytes of memory for all that runs at once; None: what there is."""
+    locked: bool = False
+    """Whether only what the recipe's lock has may be built with."""
+    rebuild_and_compare: bool = False
+    """Whether to make everything again afterwards, and compare."""
+    every_model: bool = False
+    """Whether to report of every model how far it is compiled, and not only of those that were to do."""
+    retry: bool = False
+    """Whether to try again what failed before, although nothing that it depends on has changed."""
+
+
+class ReadVariables(Mapping[str, str]):
+    """The environment of this process, with a note of every variable that was read."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str | None] = {}
+
+    def __getitem__(self, name: str) -> str:
+        self.seen[name] = os.environ.get(name)
+        return os.environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(os.environ)
+
+    def __len__(self) -> int:
+        return len(os.environ)
+
+
+def read_plan(
+    request: Request, fetch: Fetch | None = None, environment: Mapping[str, str] | None = None, scope: Scope | None = None
+) -> tuple[Recipe, Plan]:
+    """The recipe and its plan, or the part of them in a `scope`; writes nothing.
+
+    A remote model that is needed and not here goes through `fetch`; without it, its steps are planned with its files unknown. The recipe
+    reads its variables in `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetch` raises.
+    """
+    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+        remote = RemoteModels(workspace, BlobStore(cache_directory()))
+        if scope is not None and not scope.again:
+            return scope.recipe, Plan((), {}, scope.warnings(Plan((), {})))
+        recipe = scope.recipe if scope is not None else _read_recipe(request, environment)
+        if request.locked:
+            check_lock(recipe, fits=scope is not None)  # before anything is fetched
+        if fetch is not None:
+            remote = replace(remote, wheels=locked_wheels(recipe))
+        selection = scope.selection if scope is not None else request.selection
+        plan = make_plan(recipe, selection, remote.known if fetch is None else lambda model: fetch(remote, model))
+        if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
+            from epbuild.output.genai_files import check_pipelines  # few recipes have any
+
+            check_pipelines(plan)
+        if scope is not None:
+            return recipe, replace(plan, warnings=scope.warnings(plan))
+    return recipe, plan
+
+
+def _read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
+    try:
+        return load(request.recipe, environment=environment, settings=request.settings)
+    except BrokenRecipe as error:
+        # Together, so that one run shows all that there is to mend.
+        raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
+
+
+def workspace_of(recipe: Path) -> Path:
+    """The folder beside a recipe in which epbuild keeps what it remembers."""
+    return recipe.absolute().parent / WORKSPACE
