@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from epbuild.core.errors import Position
 from epbuild.recipe.model_path import is_remote, package_file
@@ -31,8 +31,11 @@ GenaiRole = Literal["embeddings", "prefill", "decode", "lm_head", "both"]
 GraphOptimization = Literal["disable_all", "basic", "extended", "layout", "all"]
 
 
-@dataclass(frozen=True)
-class Setting:
+NONE: Final[Mapping[Any, Any]] = {}
+"""The default where there may be settings of some kind; not to be changed."""
+
+
+class Setting(NamedTuple):
     """One option value as the recipe has it, with the place of the value and the place of its name."""
 
     value: Scalar
@@ -40,16 +43,14 @@ class Setting:
     name_where: Position
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """The name of another thing in the recipe, and where it was written."""
 
     name: str
     where: Position
 
 
-@dataclass(frozen=True)
-class InputShape:
+class InputShape(NamedTuple):
     """The sizes that an input is to have, one for each of its dimensions, with the places of the list, of each size and of the name."""
 
     sizes: tuple[int, ...]
@@ -109,8 +110,7 @@ class VerifyChoice:
     """What becomes of a model whose numbers cannot be judged."""
 
 
-@dataclass(frozen=True)
-class PrepareStep:
+class PrepareStep(NamedTuple):
     """One entry of a model's `prepare`: a program of the user's (`run`), or a kind that epbuild ships, in a toolchain of its own."""
 
     kind: str
@@ -122,7 +122,7 @@ class PrepareStep:
     """Of the others: what stands under the kind; the catalog knows what it means."""
     files: tuple[Reference, ...] = ()
     """Globs of the files that it reads beside the model, relative to the recipe."""
-    environment: Mapping[str, Setting] = field(default_factory=dict)
+    environment: Mapping[str, Setting] = NONE
     timeout: float | None = None
     """Seconds; None: no limit."""
     memory: int | None = None
@@ -168,18 +168,16 @@ class ModelSpec:
         return package_file(self.path)
 
 
-@dataclass(frozen=True)
-class DeviceChoice:
+class DeviceChoice(NamedTuple):
     """Which OrtEpDevice a target wants; None everywhere means the one that the EP's catalog entry prefers."""
 
     type: Literal["cpu", "gpu", "npu"] | None = None
     vendor: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = NONE
     virtual: bool = False
 
 
-@dataclass(frozen=True)
-class EpChoice:
+class EpChoice(NamedTuple):
     """One EP of a target's session: from an installed package, or from a plugin `library` (a path relative to the recipe)."""
 
     ep: Reference
@@ -188,8 +186,7 @@ class EpChoice:
     library: Setting | None = None
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """EPs in order of preference, and options, in one toolchain; a matrix has already been expanded into one target per row."""
 
     name: str
@@ -197,7 +194,7 @@ class Target:
     toolchain: Reference
     eps: tuple[EpChoice, ...]
     session_options: Mapping[str, Setting]
-    environment: Mapping[str, Setting] = field(default_factory=dict)
+    environment: Mapping[str, Setting] = NONE
     """Environment variables for the worker."""
     allow_unknown_options: bool = False
     allow_unknown_session_keys: bool = False
@@ -252,33 +249,30 @@ class InitializerSharing:
     threshold: int = 1024
 
 
-@dataclass(frozen=True)
-class GroupMember:
+class GroupMember(NamedTuple):
     """A model in a group, with the group's settings or its own in their place; `name` is what it is called there."""
 
     name: str
     model: Reference
     compile: CompileSettings
     expect: Expectation
-    inputs: Mapping[str, InputShape] = field(default_factory=dict)
+    inputs: Mapping[str, InputShape] = NONE
     """The sizes of inputs in this group, beside those that the model itself has them fixed to."""
     verify: VerifyChoice | None = None
 
 
-@dataclass(frozen=True)
-class Merge:
+class Merge(NamedTuple):
     """How a group's compiled models become one. Its references to members are text still: the planner looks them up."""
 
     name: str
     where: Position
     connect: tuple[tuple[Reference, Reference], ...] | None = None
     """Outputs and the inputs that they feed, each as `model.value`; None: an output feeds the inputs of its name in later models."""
-    prefixes: Mapping[str, Setting] = field(default_factory=dict)
+    prefixes: Mapping[str, Setting] = NONE
     """What goes before the names in a model, by member."""
 
 
-@dataclass(frozen=True)
-class GenaiChoice:
+class GenaiChoice(NamedTuple):
     """That a group is a pipeline of onnxruntime-genai: `config` has all of its configuration but the pipeline."""
 
     where: Position
@@ -290,8 +284,7 @@ class GenaiChoice:
     """Files that are shipped beside it, such as the tokenizer's; paths relative to the recipe."""
 
 
-@dataclass(frozen=True)
-class GroupSpec:
+class GroupSpec(NamedTuple):
     """Models that are built together for some targets, in order; globs have been expanded."""
 
     name: str
@@ -315,8 +308,7 @@ class GroupSpec:
     """Whether a build counts as a success although something of it fails."""
 
 
-@dataclass(frozen=True)
-class Compression:
+class Compression(NamedTuple):
     """How the files of an output are made smaller: the method, and its level (zstd: 1 to 19, deflate: 1 to 9)."""
 
     method: CompressionMethod

@@ -41,15 +41,15 @@ def _decode(content: bytes, file: str) -> str:
         where = _end_of(body[: error.start].decode("utf-8"), file)
         problem = Problem(SYNTAX, f"The byte 0x{body[error.start]:02X} is not valid UTF-8.", where, hint)
         raise RecipeError(problem) from None
-    if control := _CONTROL.search(text):
+    from yaml.reader import Reader  # yaml takes long to import
+
+    if control := Reader.NON_PRINTABLE.search(text):
         where = _end_of(text[: control.start()], file)
         problem = Problem(SYNTAX, f"The control character {code_point(control[0])} cannot be in YAML.", where)
         raise RecipeError(problem)
     return text
 
 
-# What YAML calls non-printable.
-_CONTROL = re.compile(r"[^\t\n\r\x20-\x7E\x85\xA0-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 

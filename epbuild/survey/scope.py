@@ -214,7 +214,7 @@ def _part(place: str, written_for: tuple[Any, ...], places: Collection[Place]) -
     except (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError, ImportError, pickle.PickleError):
         return None
     found = {
-        name: replace(group, targets=tuple(target for target in group.targets if (name, target.name) in places))
+        name: group._replace(targets=tuple(target for target in group.targets if (name, target.name) in places))
         for name, group in found.items()
     }
     compiled = {member.model.name for group in found.values() for member in group.members}

@@ -141,8 +141,10 @@ _OF_FILES = ("file", "files", "names", "digests", "digest")
 
 def values(thing: Any) -> Any:
     """A part of a recipe as plain data, without positions."""
+    fields = thing._asdict() if hasattr(thing, "_asdict") else None
     if dataclasses.is_dataclass(thing):
         fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+    if fields is not None:
         return {name: values(value) for name, value in fields.items() if not name.endswith("where") and name not in _OF_FILES}
     if isinstance(thing, dict):
         return {key: values(value) for key, value in thing.items()}
