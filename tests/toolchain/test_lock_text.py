@@ -70,6 +70,7 @@ def test_what_is_written_is_read_as_it_was(lock: Lock) -> None:
     assert read_lock(render(lock), "epbuild.lock") == lock
 
 
+@pytest.mark.slow
 @given(lock=locks)
 def test_the_text_has_one_fact_a_line_sorted(lock: Lock) -> None:
     lines = render(lock).removesuffix("\n").split("\n")[HEAD:]

@@ -200,6 +200,7 @@ def site_python(site: Path) -> Path:
     return environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
