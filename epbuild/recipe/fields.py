@@ -26,6 +26,7 @@ class Fields:
         self.gaps: frozenset[str] = frozenset()
         self.problems = problems
         self._home = home
+        self._absent: Fields | None = None
         if isinstance(node, MappingNode):
             self.entries, self.gaps = node.entries, node.gaps
         else:
@@ -169,7 +170,12 @@ class Fields:
     def mapping(self, key: str) -> Fields:
         """A mapping; one without keys when it is absent."""
         entry = self.entries.get(key)
-        return self.of(entry.node if entry else MappingNode(self.where, {}, 1, 0))
+        if entry is not None:
+            return self.of(entry.node)
+        if self._absent is None:
+            self._absent = self.of(MappingNode(self.where, {}, 1, 0))
+            self._absent._absent = self._absent
+        return self._absent
 
     def items(self, key: str) -> tuple[Node, ...]:
         entry = self.entries.get(key)

@@ -118,27 +118,29 @@ def _all(checks: list[Predicate]) -> Predicate:
 # -- The keywords whose value is no schema -----------------------------------------------------------------------------
 
 
-def _type(names: str | list[str]) -> Predicate:
-    if isinstance(names, list):
-        kinds = [_TYPES[name] for name in names]
-        return lambda node: any(is_one(node) for is_one in kinds)
-    return _TYPES[names]
-
-
-def _is_whole(node: Node) -> bool:
-    if type(node) is not ScalarNode:
-        return False
-    return type(node.value) is int or (type(node.value) is float and node.value.is_integer())
-
-
-_TYPES: Mapping[str, Predicate] = {
-    "object": lambda node: type(node) is MappingNode,
-    "array": lambda node: type(node) is SequenceNode,
-    "string": lambda node: type(node) is ScalarNode and type(node.value) is str,
-    "boolean": lambda node: type(node) is ScalarNode and type(node.value) is bool,
-    "number": lambda node: type(node) is ScalarNode and type(node.value) in (int, float),
-    "integer": _is_whole,
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "object": (MappingNode,),
+    "array": (SequenceNode,),
+    "string": (str,),
+    "boolean": (bool,),
+    "number": (int, float),
+    "integer": (int,),
 }
+
+
+def _type(names: str | list[str]) -> Predicate:
+    listed = [names] if isinstance(names, str) else names
+    kinds = frozenset(kind for name in listed for kind in _KINDS[name])
+    is_whole = "integer" in listed and "number" not in listed
+
+    def check(node: Node) -> bool:
+        if type(node) is not ScalarNode:
+            return type(node) in kinds
+        if is_whole and type(node.value) is float:
+            return node.value.is_integer()
+        return type(node.value) in kinds
+
+    return check
 
 
 def _enum(values: list[Any]) -> Predicate:
@@ -176,5 +178,5 @@ _OF_VALUES: Mapping[str, Callable[[Any], Predicate]] = {
     "minItems": lambda least: _of_lists(lambda count: count >= least),
     "maxItems": lambda most: _of_lists(lambda count: count <= most),
     "minProperties": lambda least: _of_mappings(lambda entries: len(entries) >= least),
-    "required": lambda names: _of_mappings(lambda entries: all(name in entries for name in names)),
+    "required": lambda names: _of_mappings(lambda entries: entries.keys() >= set(names)),
 }

@@ -79,7 +79,7 @@ class _Assembler:
         self._broken = {violation.path[:2] for violation in violations}
         self._root = Fields(root, self.problems, file)
         self._environment = environment
-        self._sound: dict[int, tuple[Node | None, bool]] = {}
+        self._judged: dict[int, tuple[Node, Node | None, bool]] = {}
         self._all_targets_known = not any(path[:1] == ("targets",) for path in self._broken)
         self._all_groups_known = True
         self._written_out = 0
@@ -133,7 +133,7 @@ class _Assembler:
         nothing; None where its templates cannot be substituted, or nothing is left.
         """
         result, problems = resolved(node, names, later)
-        if result is not node or id(node) not in self._sound:
+        if result is not node or id(node) not in self._judged:
             violations = judge(path, result, unresolved=bool(problems))
             wrong = [violation.path[len(path) :] for violation in violations]
             self.problems += [*problems, *(violation.problem for violation in violations)]
@@ -142,9 +142,9 @@ class _Assembler:
                 self._broken.add(path[:2])
             if result is not node:
                 return left, not wrong
-            # Without any template it is the same for every name that it is made for.
-            self._sound[id(node)] = left, not wrong
-        return self._sound[id(node)]
+            # Without any template it is the same for every name that it is made for. The node is kept, so that no other gets its id.
+            self._judged[id(node)] = node, left, not wrong
+        return self._judged[id(node)][1:]
 
     def _variables(self, overrides: Mapping[str, Override]) -> dict[str, Scalar]:
         section = self._section("vars")

@@ -11,6 +11,8 @@ from epbuild.core.safepath import links_on_the_way, real_path
 
 def rebased(text: str, where: Position, main: Path) -> str:
     """A path that is written at `where`, relative to its own file, as a path relative to the folder of the `main` recipe."""
+    if where.file == str(main):
+        return text
     folder, home = Path(where.file).parent, main.parent
     if folder == home or Path(text).is_absolute():
         return text

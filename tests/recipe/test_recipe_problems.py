@@ -454,3 +454,10 @@ def test_columns_count_characters_not_bytes(tmp_path: Path) -> None:
     text, [place] = places(MINIMAL.replace("  prefill: prefill.onnx", "  prefill: {path: é𝄞.onnx, ‸pat: 1}"))
     assert told(problems_of(tmp_path, text)) == [("EPB103", *place)]
     assert MARK not in text
+
+
+def test_each_matrix_has_its_own_mistakes(tmp_path: Path) -> None:
+    rows = "    matrix: {x: [1, 2]}\n    toolchain: qnn\n    ep: QNNExecutionProvider\n"
+    targets = "".join(f"  t{number}:\n{rows}    wrong{number}: 1\n" for number in range(8))
+    problems = problems_of(tmp_path, MINIMAL.replace("  npu:\n", f"{targets}  npu:\n"))
+    assert [problem.message.split("'")[1] for problem in problems] == [f"wrong{number}" for number in range(8)]

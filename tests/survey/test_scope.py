@@ -14,7 +14,7 @@ import pytest
 from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, source_model, tamper
 
 from epbuild.cli.app import execute
-from epbuild.commands import plan as planning
+from epbuild.commands import planning
 from epbuild.onnxfile import headers
 from epbuild.survey.scope import find_scope
 from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
