@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def from_json(kind: type[T], value: object) -> T:
 
     Raises MalformedJson.
     """
-    found: T = _read(kind, value)
+    found: T = _reader(cast("Any", kind))(value)
     return found
 
 
@@ -39,31 +39,49 @@ def _default(field: Any) -> object:
 
 
 @cache
-def _hints(kind: type) -> Mapping[str, tuple[Any, bool]]:
-    """The type of each field, and whether it must be there."""
-    hints = get_type_hints(kind)
-    return {
-        field.name: (hints[field.name], field.default is MISSING and field.default_factory is MISSING) for field in fields(kind)
-    }
-
-
-def _read(kind: Any, value: object) -> Any:
-    if is_dataclass(kind) and isinstance(value, dict):
-        hints = _hints(kind)  # type: ignore[arg-type]
-        if any(required and name not in value for name, (_, required) in hints.items()):
-            raise MalformedJson(str(kind))
-        return kind(**{name: _read(hint, value[name]) for name, (hint, _) in hints.items() if name in value})  # type: ignore[operator]
+def _reader(kind: Any) -> Callable[[object], Any]:
+    """What reads values of one type; made once for each, as a store has tens of thousands of them."""
+    if is_dataclass(kind):
+        return _object_reader(kind)  # type: ignore[arg-type]
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is UnionType:
-        return None if value is None and NoneType in arguments else _read(arguments[0], value)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_read(arguments[0], item) for item in value)
-    if origin is Mapping and isinstance(value, dict):
-        return {name: _read(arguments[1], item) for name, item in value.items()}
+        read_one, may_be_none = _reader(arguments[0]), NoneType in arguments
+        return lambda value: None if value is None and may_be_none else read_one(value)
+    if origin is tuple:
+        read_item = _reader(arguments[0])
+        return lambda value: tuple(map(read_item, _checked(value, list, kind)))
+    if origin is Mapping:
+        read_item = _reader(arguments[1])
+        return lambda value: {name: read_item(item) for name, item in _checked(value, dict, kind).items()}
     if kind is Any:
-        return value
+        return lambda value: value
     # JSON's true is an int to Python, and no number is one.
-    wanted = (int, float) if kind is float else kind
-    if origin is None and not is_dataclass(kind) and isinstance(value, wanted) and isinstance(value, bool) == (kind is bool):
-        return value
-    raise MalformedJson(str(kind))
+    wanted, is_flag = ((int, float) if kind is float else kind), kind is bool
+
+    def read(value: object) -> Any:
+        if origin is None and isinstance(value, wanted) and isinstance(value, bool) == is_flag:
+            return value
+        raise MalformedJson(str(kind))
+
+    return read
+
+
+def _object_reader(kind: type) -> Callable[[object], Any]:
+    hints, readers, required = get_type_hints(kind), dict[str, Callable[[object], Any]](), set[str]()
+
+    def read(value: object) -> Any:
+        found = _checked(value, dict, kind)
+        if not readers:  # not before, as a type may hold itself
+            readers.update({field.name: _reader(hints[field.name]) for field in fields(kind)})
+            required.update(field.name for field in fields(kind) if _default(field) is MISSING)
+        if not found.keys() >= required:
+            raise MalformedJson(str(kind))
+        return kind(**{name: read_field(found[name]) for name, read_field in readers.items() if name in found})
+
+    return read
+
+
+def _checked(value: object, wanted: type[T], kind: object) -> T:
+    if not isinstance(value, wanted):
+        raise MalformedJson(str(kind))
+    return value
