@@ -2,38 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import hold_lock
-from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
+from epbuild.commands.planning import Fetch, ReadVariables, Request, plan_of, read_plan, read_recipe, workspace_of
 from epbuild.core.errors import Problem
 from epbuild.core.shown import shown_path
 from epbuild.plan.result import action_records
+from epbuild.plan.steps import Plan
+from epbuild.recipe.model import Recipe
 from epbuild.survey.orphans import Outputs
-from epbuild.survey.scope import Scope, find_scope
+from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot import variables_of
 from epbuild.survey.status import Survey, Surveyor
 from epbuild.toolchain.environment import prepare, ready
 
 
-def scope_of(request: Request, variables: Mapping[str, str], wanted: Sequence[str] = ()) -> Scope | None:
-    """The part of what is asked for that has to be looked at, and the steps that match `wanted`; None: all has to be.
+@dataclass(frozen=True)
+class Planned:
+    """A recipe and its plan, or, in a `scope`, the part of them that has to be looked at again."""
 
-    The `variables` that the recipe reads are read.
+    recipe: Recipe
+    plan: Plan
+    scope: Scope | None = None
+
+
+def plan_again(request: Request, variables: ReadVariables, fetch: Fetch | None = None, wanted: Sequence[str] = ()) -> Planned:
+    """The recipe and its plan, or the part of them that has to be looked at since the last snapshot, and the steps that match `wanted`.
+
+    The `variables` that the recipe reads are read. Raises what `read_plan` does.
     """
-    if request.rebuild_and_compare or request.every_model:
+    last = None
+    if not request.rebuild_and_compare and not request.every_model:
+        last = LastLook.at(request.recipe, request.settings)
+    if last is None or (request.locked and last.look.facts.lock != "held"):
+        return Planned(*read_plan(request, fetch, variables))
+    whole = read_recipe(request, variables) if last.shared_changes else None
+    if whole is None:
+        for name in variables_of(last.look.facts):
+            variables.get(name)
+    scope = _scope(request, last, whole, wanted)
+    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+        if scope is not None:
+            plan = Plan((), {})
+            if scope.again:
+                plan = plan_of(replace(request, selection=scope.selection), scope.recipe, fetch, workspace, fits=True)
+            if scope.is_complete(plan):
+                return Planned(scope.recipe, replace(plan, warnings=scope.warnings(plan)), scope)
+        recipe = whole if whole is not None else read_recipe(request, variables)
+        return Planned(recipe, plan_of(request, recipe, fetch, workspace))
+
+
+def _scope(request: Request, last: LastLook, whole: Recipe | None, wanted: Sequence[str]) -> Scope | None:
+    """The part to look at; `whole` is the recipe, read again, where a file has changed that concerns everything."""
+    if whole is None:
+        return last.scope(request.selection, wanted)
+    texts = {os.path.relpath(path, whole.directory) for path in (*whole.files, *whole.names)}
+    if request.selection or not texts.issuperset(last.shared_changes):
         return None
-    scope = find_scope(request.recipe, request.settings, request.selection, wanted)
-    if scope is None or (request.locked and not scope.is_locked):
-        return None
-    for name in variables_of(scope.look.facts):
-        variables.get(name)
-    return scope
+    return last.scope_of_changes(whole, wanted)
 
 
 def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
@@ -42,8 +75,8 @@ def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
     The steps that match `wanted` are looked at even where nothing has changed for them.
     """
     variables = ReadVariables()
-    scope = scope_of(request, variables, wanted)
-    recipe, plan = read_plan(request, environment=variables, scope=scope)
+    planned = plan_again(request, variables, wanted=wanted)
+    recipe, plan, scope = planned.recipe, planned.plan, planned.scope
     lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
     cache, home = cache_directory(), toolchain_directory()
     environments = {

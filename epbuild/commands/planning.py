@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
@@ -19,9 +18,6 @@ from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
-
-if TYPE_CHECKING:
-    from epbuild.survey.scope import Scope
 
 Fetch = Callable[[RemoteModels, ModelSpec], Path]
 """Brings a remote model here."""
@@ -66,40 +62,39 @@ class ReadVariables(Mapping[str, str]):
         return len(os.environ)
 
 
-def read_plan(
-    request: Request, fetch: Fetch | None = None, environment: Mapping[str, str] | None = None, scope: Scope | None = None
-) -> tuple[Recipe, Plan]:
-    """The recipe and its plan, or the part of them in a `scope`; writes nothing.
+def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping[str, str] | None = None) -> tuple[Recipe, Plan]:
+    """The recipe and its plan; writes nothing.
 
     A remote model that is needed and not here goes through `fetch`; without it, its steps are planned with its files unknown. The recipe
     reads its variables in `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetch` raises.
     """
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
-        remote = RemoteModels(workspace, BlobStore(cache_directory()))
-        if scope is not None and not scope.again:
-            return scope.recipe, Plan((), {}, scope.warnings(Plan((), {})))
-        recipe = scope.recipe if scope is not None else _read_recipe(request, environment)
-        if request.locked:
-            check_lock(recipe, fits=scope is not None)  # before anything is fetched
-        if fetch is not None:
-            remote = replace(remote, wheels=locked_wheels(recipe))
-        selection = scope.selection if scope is not None else request.selection
-        plan = make_plan(recipe, selection, remote.known if fetch is None else lambda model: fetch(remote, model))
-        if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
-            from epbuild.output.genai_files import check_pipelines  # few recipes have any
-
-            check_pipelines(plan)
-        if scope is not None:
-            return recipe, replace(plan, warnings=scope.warnings(plan))
-    return recipe, plan
+        recipe = read_recipe(request, environment)
+        return recipe, plan_of(request, recipe, fetch, workspace)
 
 
-def _read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
+def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
+    """The recipe alone. Raises RecipeError."""
     try:
         return load(request.recipe, environment=environment, settings=request.settings)
     except BrokenRecipe as error:
         # Together, so that one run shows all that there is to mend.
         raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
+
+
+def plan_of(request: Request, recipe: Recipe, fetch: Fetch | None, workspace: Workspace, *, fits: bool = False) -> Plan:
+    """The plan of a recipe, or of a part of one that its lock is known to fit. Raises what `read_plan` does."""
+    remote = RemoteModels(workspace, BlobStore(cache_directory()))
+    if request.locked:
+        check_lock(recipe, fits=fits)  # before anything is fetched
+    if fetch is not None:
+        remote = replace(remote, wheels=locked_wheels(recipe))
+    plan = make_plan(recipe, request.selection, remote.known if fetch is None else lambda model: fetch(remote, model))
+    if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
+        from epbuild.output.genai_files import check_pipelines  # few recipes have any
+
+        check_pipelines(plan)
+    return plan
 
 
 def workspace_of(recipe: Path) -> Path:

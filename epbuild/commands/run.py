@@ -19,7 +19,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.commands.actions import Actions
 from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
 from epbuild.commands.locked import HeldLock, hold_lock
-from epbuild.commands.plan import scope_of, with_orphans
+from epbuild.commands.plan import plan_again, with_orphans
 from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
 from epbuild.commands.remote import RemoteModels
 from epbuild.commands.removal import remove_orphan
@@ -64,8 +64,8 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
             return replace(remote, workspace=workspace).fetched(model, progress, stop)
 
     began, variables = clock(str(request.recipe)), ReadVariables()
-    scope = scope_of(request, variables)
-    recipe, plan = read_plan(request, fetch, variables, scope)
+    planned = plan_again(request, variables, fetch)
+    recipe, plan, scope = planned.recipe, planned.plan, planned.scope
     lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
     for warning in (*plan.warnings, *lock.warnings):
         progress.report(Warned(warning))
@@ -116,7 +116,7 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
                 began,
                 variables.seen,
                 lock="none" if not lock.exists else "doubted" if lock.warnings else "held",
-                shared=_shared(recipe, environments.values(), lock) if scope is None else {},
+                shared=_shared(recipe, environments.values(), lock) if scope is None else _texts(recipe) if scope.pieces else {},
                 absent=() if lock.exists else (lock.path,),
                 actions=dict(_ended(found, actions, surveyor)),
                 outputs={status.step.id: status.outputs for status in found.steps()},
@@ -177,7 +177,12 @@ def _shared(recipe: Recipe, environments: Iterable[Environment], lock: HeldLock)
     files = [*map(Path, own_files()), *((lock.path,) if lock.exists else ())]
     files += (recipe.directory / catalog.name for catalog in recipe.catalogs)
     files += (path for environment in environments for path in environment.watched())
-    return {**dict.fromkeys(files, ""), **dict.fromkeys(recipe.names, ""), **recipe.digests}
+    return {**dict.fromkeys(files, ""), **_texts(recipe)}
+
+
+def _texts(recipe: Recipe) -> dict[Path, str]:
+    """The files that the recipe was read from."""
+    return {**dict.fromkeys(recipe.names, ""), **recipe.digests}
 
 
 def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor, progress: Progress) -> int:

@@ -1,30 +1,25 @@
 """The scope of a survey: the part of a recipe that has to be looked at again.
 
-What a snapshot was taken of is kept in pieces: each step and each action with what it needs and its files, and the recipe itself, a pickle
-for each of its models, targets and groups. So the part that a change concerns can be planned alone: the groups and targets whose files
-have changed, what is made of them, and whatever shares an output with them.
+A snapshot has each step and each action with what it needs and its files, and the recipe in pieces lies beside it. So the part that a
+change concerns can be planned alone: the groups and targets whose files or definitions have changed, what is made of them, and whatever
+shares an output with them.
 """
 
 from __future__ import annotations
 
-import marshal
-import pickle
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from epbuild.core.atomic import write_file
 from epbuild.core.errors import Problem
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step, StepKind
 from epbuild.plan.verification import Verification
-from epbuild.recipe.model import GroupSpec, Recipe
+from epbuild.recipe.model import Recipe
+from epbuild.survey.pieces import Pieces, Place, part_of
 from epbuild.survey.snapshot import look_again, view_of
-from epbuild.survey.snapshot_file import PIECES, Snapshot, place_of
-
-Place = tuple[str, str]
-"""A group and a target: what the parts of a plan are about."""
+from epbuild.survey.snapshot_file import Snapshot, place_of
 
 
 class KnownStep(NamedTuple):
@@ -93,6 +88,10 @@ class KnownPlan:
                 waiting += (by_id[need] for need in self.actions[number].needs)
         return found
 
+    def places(self, numbers: Collection[int]) -> set[Place]:
+        """What these actions are about."""
+        return {place for number in numbers for place in self.actions[number].places}
+
     def with_what_shares_an_output(self, places: set[Place]) -> set[Place]:
         """These places, and those that an output has beside one of them: a part of an output cannot be planned alone."""
         before = -1
@@ -116,11 +115,18 @@ class Scope:
     """The numbers of the actions that the answer is about."""
     known: KnownPlan
     look: Snapshot
+    pieces: Pieces | None = None
+    """Those of the whole recipe, where its text has changed."""
 
     @property
     def selection(self) -> tuple[str, ...]:
-        """The ids of the actions that are looked at."""
-        return tuple(self.known.actions[number].id for number in sorted(self.again))
+        """The ids of the actions to look at; none: all of the part, of which it has to be seen that it `is_complete`."""
+        return () if self.pieces is not None else tuple(self.known.actions[number].id for number in sorted(self.again))
+
+    def is_complete(self, plan: Plan) -> bool:
+        """Whether a plan of the part has the steps that it had: else the whole recipe has to be planned."""
+        steps = {step.id for step in self.known.steps if step.action in self.again}
+        return self.pieces is None or steps == {step.id for step in plan.steps}
 
     @property
     def is_locked(self) -> bool:
@@ -150,30 +156,71 @@ class Scope:
         return [step.id for step in self.known.steps if step.action in self.asked]
 
 
-def find_scope(recipe: Path, settings: Sequence[str], selection: Sequence[str] = (), wanted: Sequence[str] = ()) -> Scope | None:
-    """What of a recipe has to be looked at for the steps that match `selection`, where those that match `wanted` are in any case.
+@dataclass(frozen=True)
+class LastLook:
+    """A snapshot of a whole recipe that holds but for some files, and the recipe in pieces."""
 
-    `settings` are the texts of `--set`. None where that is not known, and all has to be looked at.
-    """
-    look = look_again(str(recipe), settings)
-    place = place_of(str(recipe), settings, ())
-    if look is None or look.facts.view != view_of(str(recipe)) or look.facts.lock == "doubted":
-        return None
-    if any(number < look.facts.shared for number in look.changed):
-        return None
-    known = KnownPlan.of(look)
-    asked = set(range(len(known.actions)))
-    if selection:
-        if not all(known.matching([glob]) for glob in selection):
-            return None  # what is wrong with that is found where the whole recipe is read
-        asked = known.with_what_they_need(known.matching(selection))
-    changed = set(look.changed)
-    again = {*look.facts.unsettled, *known.matching(wanted)}
-    again |= {number for number, action in enumerate(known.actions) if not changed.isdisjoint(action.files)}
-    again = known.with_what_follows(again) & asked
-    places = known.with_what_shares_an_output({place for number in again for place in known.actions[number].places})
-    part = _part(f"{place}{PIECES}", (look.facts.identity, look.facts.recipe), places)
-    return Scope(part, frozenset(again), frozenset(asked), known, look) if part is not None else None
+    look: Snapshot
+    known: KnownPlan
+    pieces: Pieces
+
+    @classmethod
+    def at(cls, recipe: Path, settings: Sequence[str]) -> LastLook | None:
+        """That of a recipe, read with `settings`, the texts of `--set`; None where all has to be looked at."""
+        look = look_again(str(recipe), settings)
+        if look is None or look.facts.view != view_of(str(recipe)) or look.facts.lock == "doubted":
+            return None
+        pieces = Pieces.read(str(place_of(str(recipe), settings, ())), (look.facts.identity, look.facts.recipe))
+        return cls(look, KnownPlan.of(look), pieces) if pieces is not None else None
+
+    @property
+    def shared_changes(self) -> list[str]:
+        """The files that concern everything and have changed, by their names as the snapshot has them."""
+        return [self.look.stat(number)[0] for number in self.look.changed if number < self.look.facts.shared]
+
+    def scope(self, selection: Sequence[str] = (), wanted: Sequence[str] = ()) -> Scope | None:
+        """What has to be looked at for the steps that match `selection`, where those that match `wanted` are in any case.
+
+        None where that is not known, and all has to be.
+        """
+        known = self.known
+        asked = set(range(len(known.actions)))
+        if selection:
+            if not all(known.matching([glob]) for glob in selection):
+                return None  # what is wrong with that is found where the whole recipe is read
+            asked = known.with_what_they_need(known.matching(selection))
+        again = known.with_what_follows({*self._changed, *known.matching(wanted)}) & asked
+        part = self.pieces.part(known.with_what_shares_an_output(known.places(again)))
+        return Scope(part, frozenset(again), frozenset(asked), known, self.look) if part is not None else None
+
+    def scope_of_changes(self, recipe: Recipe, wanted: Sequence[str] = ()) -> Scope | None:
+        """What has to be looked at now that the text of the recipe has changed, which is read as `recipe`; None: all of it."""
+        known, now = self.known, Pieces.of(recipe)
+        changed = self.pieces.changed(now)
+        if changed is None or self.look.facts.lock != "none":
+            return None
+        groups = {
+            name
+            for name, group in recipe.groups.items()
+            if any(member.model.name in changed["models"] for member in group.members)
+        }
+        groups |= changed["groups"]
+        again = {*self._changed, *known.matching(wanted)}
+        for number, action in enumerate(known.actions):
+            # A warning has the place of what it is about, which may be another now.
+            if action.warnings or any(group in groups or target in changed["targets"] for group, target in action.places):
+                again.add(number)
+        places = known.with_what_shares_an_output(known.places(known.with_what_follows(again)))
+        inside = {number for number, action in enumerate(known.actions) if not places.isdisjoint(action.places)}
+        inside = known.with_what_they_need(inside)
+        return Scope(part_of(recipe, places), frozenset(inside), frozenset(range(len(known.actions))), known, self.look, now)
+
+    @property
+    def _changed(self) -> set[int]:
+        """The actions whose files have changed, or that were not settled."""
+        changed = set(self.look.changed)
+        found = {number for number, action in enumerate(self.known.actions) if not changed.isdisjoint(action.files)}
+        return {*self.look.facts.unsettled, *found}
 
 
 def places_of(action: Action) -> tuple[Place, ...]:
@@ -185,43 +232,3 @@ def places_of(action: Action) -> tuple[Place, ...]:
             return tuple((part.group, part.target.name) for part in action.parts)
         case _:
             return ()
-
-
-def keep_recipe(place: str, identity: tuple[Any, ...], recipe: Recipe) -> None:
-    """Write a recipe in pieces, for the snapshot at `place`. Where that fails, all has to be looked at the next time."""
-    pieces = [
-        {name: pickle.dumps(value) for name, value in section.items()}
-        for section in (recipe.models, recipe.targets, recipe.groups)
-    ]
-    base = pickle.dumps(replace(recipe, models={}, targets={}, groups={}))
-    try:
-        Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(Path(f"{place}{PIECES}"), marshal.dumps(((identity, recipe.digest), base, *pieces)), durable=False, mode=0o600)
-    except OSError:
-        return
-
-
-def _part(place: str, written_for: tuple[Any, ...], places: Collection[Place]) -> Recipe | None:
-    """The recipe of these groups for these targets; None where the pieces are gone, or are those of another snapshot."""
-    try:
-        written, base, *pieces = marshal.loads(Path(place).read_bytes())  # noqa: S302 - as trusted as the program
-        if written != written_for:
-            return None
-        recipe: Recipe = pickle.loads(base)  # noqa: S301 - likewise
-        models, targets, groups = pieces
-        wanted = {group for group, _ in places}
-        found: dict[str, GroupSpec] = {name: pickle.loads(groups[name]) for name in groups if name in wanted}  # noqa: S301
-    except (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError, ImportError, pickle.PickleError):
-        return None
-    found = {
-        name: group._replace(targets=tuple(target for target in group.targets if (name, target.name) in places))
-        for name, group in found.items()
-    }
-    compiled = {member.model.name for group in found.values() for member in group.members}
-    aimed = {target for _, target in places}
-    return replace(
-        recipe,
-        models={name: pickle.loads(piece) for name, piece in models.items() if name in compiled},  # noqa: S301
-        targets={name: pickle.loads(piece) for name, piece in targets.items() if name in aimed},  # noqa: S301
-        groups=found,
-    )

@@ -13,7 +13,8 @@ from epbuild.core.changetime import changed_ns
 from epbuild.core.safepath import links_on_the_way
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
-from epbuild.survey.scope import KnownAction, KnownPlan, KnownStep, Scope, keep_recipe, places_of
+from epbuild.survey.pieces import Pieces
+from epbuild.survey.scope import KnownAction, KnownPlan, KnownStep, Scope, places_of
 from epbuild.survey.snapshot import clock, environment_of, identity_of, is_settled, view_of
 from epbuild.survey.snapshot_file import Facts, place_of, write
 
@@ -50,7 +51,7 @@ class Looked:
     lock: str
     """As `snapshot_file.Facts` has it."""
     shared: Mapping[Path, str]
-    """The files that concern everything, with their SHA-256 where it is known. Not looked at where there is a scope."""
+    """The files that concern everything, with their SHA-256 where it is known; where there is a scope, those of them that have changed."""
     absent: Sequence[Path]
     actions: Mapping[str, Ended]
     """How the actions of the plan stand."""
@@ -71,9 +72,10 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
     if place is None or identity is None:
         return
     files = _WatchedFiles(recipe, looked.began)
-    shared = files.kept(scope, range(scope.look.facts.shared)) if scope is not None else files.added(looked.shared)
-    if shared is None:
+    if files.added(looked.shared) is None:
         return
+    if scope is not None:
+        files.kept(scope, range(scope.look.facts.shared))
     count = len(files.stats)
     known, unsettled = _known(looked, files)
     absent = [files.absolute(path) for path in looked.absent]
@@ -94,8 +96,9 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
         shared=count,
         fresh=tuple(files.fresh),
     )
-    if scope is None:
-        keep_recipe(place, identity, looked.recipe)
+    pieces = Pieces.of(looked.recipe) if scope is None else scope.pieces
+    if pieces is not None:
+        pieces.write(place, (identity, looked.recipe.digest))
     write(place, facts, files.stats, files.digests, known.plain)
 
 

@@ -16,7 +16,7 @@ from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS
 from epbuild.cli.app import execute
 from epbuild.commands import planning
 from epbuild.onnxfile import headers
-from epbuild.survey.scope import find_scope
+from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
 
 SETTLED_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
@@ -61,6 +61,8 @@ EDITS: dict[str, Edit] = {
     "the recipe's name": lambda at: rewrite(at, "name: small", "name: other"),
     "the outputs' place": lambda at: rewrite(at, "dist/", "out/"),
     "a group that is gone": lambda at: rewrite(at, "targets: [plain]", "targets: []"),
+    "an option of one target": lambda at: rewrite(at, 'mode: "${vars.quality}"', "mode: 1"),
+    "a member": lambda at: rewrite(at, "models: [classifier]", "models: [decode]"),
     "a line of comment": lambda at: rewrite(at, "models: {", "# a comment\nmodels: {"),
     "a lock that comes": lambda at: (at.folder / "epbuild.lock").write_text("epbuild-lock 1\nrecipe other\n", encoding="utf-8"),
     "the workspace's memory": lambda at: (at.folder / ".epbuild" / "state.sqlite").unlink(),
@@ -98,6 +100,14 @@ def test_every_question_is_answered_as_by_who_looks_at_everything(
         assert answered(question, capsys) == answer, question
 
 
+def scope_now() -> Scope:
+    last = LastLook.at(Path("epbuild.yaml"), ())
+    assert last is not None
+    scope = last.scope()
+    assert scope is not None
+    return scope
+
+
 def events(text: str) -> list[Any]:
     """The events of a build, in no order, without times."""
     lines = [json.loads(line) for line in text.splitlines()]
@@ -133,7 +143,8 @@ def test_a_build_does_what_one_does_that_looks_at_everything_and_leaves_the_same
     assert found[0] == found[1]
 
 
-def test_only_the_models_are_read_that_a_change_concerns(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+def note_headers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files whose headers are read from now on."""
     read: list[str] = []
     parse = headers.parse_header
 
@@ -142,12 +153,16 @@ def test_only_the_models_are_read_that_a_change_concerns(built: Workshop, monkey
         return parse(file, **options)
 
     monkeypatch.setattr(headers, "parse_header", note)
+    return read
+
+
+def test_only_the_models_are_read_that_a_change_concerns(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = note_headers(monkeypatch)
     monkeypatch.setattr(planning, "load", lambda *arguments, **options: pytest.fail("the recipe was read"))
     (built.folder / "classifier.onnx").write_bytes(source_model(3.5))
     assert execute(["plan"]) == 0
     assert read == ["classifier.onnx"]
-    scope = find_scope(Path("epbuild.yaml"), ())
-    assert scope is not None
+    scope = scope_now()
     assert scope.selection == (CLASSIFIER, EMIT_CLASSIFIER)
     assert scope.order() == STEPS
     assert set(scope.recipe.models) == {"classifier"}
@@ -157,13 +172,11 @@ def test_a_build_with_one_change_leaves_a_snapshot_of_everything(built: Workshop
     (built.folder / "decode.onnx").write_bytes(source_model(2.5))
     assert execute(["run", "-j1"]) == 0
     assert built.compiled[-1] == "prefill+decode"
-    scope = find_scope(Path("epbuild.yaml"), ())
-    assert scope is not None
+    scope = scope_now()
     assert scope.selection == ()
     os.utime(built.folder / "classifier.onnx")
     (built.folder / "classifier.onnx").write_bytes(source_model(4.5))
-    again = find_scope(Path("epbuild.yaml"), ())
-    assert again is not None
+    again = scope_now()
     assert again.selection == (CLASSIFIER, EMIT_CLASSIFIER)
 
 
@@ -171,8 +184,7 @@ def test_what_failed_is_looked_at_again_and_nothing_else(built: Workshop) -> Non
     (built.folder / "decode.onnx").write_bytes(source_model(float("nan")))
     rewrite(built, "expect: {ep_context_nodes: 1, fallback_nodes: 1}", "expect: {ep_context_nodes: 2, fallback_nodes: 1}")
     assert execute(["run", "-j1"]) == 1
-    scope = find_scope(Path("epbuild.yaml"), ())
-    assert scope is not None
+    scope = scope_now()
     assert scope.selection == (SHARE, EMIT_DECODER)
 
 
@@ -196,4 +208,21 @@ def test_a_damaged_snapshot_is_made_anew(built: Workshop, name: str, damage: str
     states = {step["id"]: step["state"] for step in json.loads(out)["steps"]}
     assert [ident for ident, state in states.items() if state != "current"] == STEPS[:4]
     assert execute(["run", "-j1"]) == 0
-    assert find_scope(Path("epbuild.yaml"), ()) is not None
+    assert scope_now().selection == ()
+
+
+def test_a_line_that_moves_others_is_no_reason_to_look_at_them(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite(built, "models: {", "# a comment\nmodels: {")
+    monkeypatch.setattr(headers, "parse_header", lambda *arguments, **options: pytest.fail("a model was read"))
+    assert execute(["run", "--check"]) == 0
+    assert execute(["run"]) == 0
+    assert scope_now().selection == ()
+
+
+def test_an_option_of_one_target_concerns_its_groups_alone(built: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite(built, 'mode: "${vars.quality}"', "mode: 1")
+    read = note_headers(monkeypatch)
+    assert execute(["run", "-j1"]) == 0
+    assert {"prefill.onnx", "decode.onnx"} <= set(read)
+    assert "classifier.onnx" not in read
+    assert built.compiled[-1] == "prefill+decode"

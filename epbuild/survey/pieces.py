@@ -1,0 +1,146 @@
+"""A recipe in pieces: a pickle for each of its models, targets and groups.
+
+They lie beside a snapshot, in this user's cache, so that the part of a recipe that a change concerns can be had without reading the recipe
+again; and where its text has changed, so that the parts that mean something else now can be found.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import marshal
+import pickle
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from epbuild.core.atomic import write_file
+from epbuild.core.errors import Position
+from epbuild.recipe import model
+from epbuild.recipe.model import GroupSpec, Recipe
+from epbuild.survey.snapshot_file import PIECES
+
+Place = tuple[str, str]
+"""A group and a target: what the parts of a plan are about."""
+
+_SECTIONS = ("models", "targets", "groups")
+_UNUSABLE = (OSError, ValueError, EOFError, TypeError, LookupError, AttributeError, ImportError, pickle.PickleError)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of a recipe, by section and name, and what each means, wherever it is written: a digest."""
+
+    base: bytes
+    base_meaning: bytes
+    sections: Mapping[str, Mapping[str, tuple[bytes, bytes]]]
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Pieces:
+        """Those of a recipe."""
+        base = replace(recipe, models={}, targets={}, groups={})
+        plain = replace(base, digests={}, digest="")
+        sections = {
+            section: {name: (pickle.dumps(value), _meaning(value)) for name, value in getattr(recipe, section).items()}
+            for section in _SECTIONS
+        }
+        return cls(pickle.dumps(base), _meaning(plain), sections)
+
+    @classmethod
+    def read(cls, place: str, written_for: tuple[Any, ...]) -> Pieces | None:
+        """Those beside the snapshot at `place`; None where they are gone, or are those of another snapshot."""
+        try:
+            known, *fields = marshal.loads(Path(f"{place}{PIECES}").read_bytes())  # noqa: S302 - as trusted as the program
+            return cls(*fields) if known == written_for else None
+        except _UNUSABLE:
+            return None
+
+    def write(self, place: str, written_for: tuple[Any, ...]) -> None:
+        """Write them beside the snapshot at `place`. Where that fails, all has to be looked at the next time."""
+        content = marshal.dumps((written_for, self.base, self.base_meaning, self.sections))  # type: ignore[arg-type]
+        try:
+            Path(place).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(Path(f"{place}{PIECES}"), content, durable=False, mode=0o600)
+        except OSError:
+            return
+
+    def part(self, places: Collection[Place]) -> Recipe | None:
+        """The recipe of these groups for these targets; None where the pieces cannot be read."""
+        try:
+            base: Recipe = pickle.loads(self.base)  # noqa: S301 - as trusted as the program
+            models, targets, groups = (_Section(self.sections[section]) for section in _SECTIONS)
+            return part_of(replace(base, models=models, targets=targets, groups=groups), places)
+        except _UNUSABLE:
+            return None
+
+    def changed(self, now: Pieces) -> dict[str, set[str]] | None:
+        """The names in each section that mean something else `now`; None where more has changed than that."""
+        if self.base_meaning != now.base_meaning or any(
+            self.sections[section].keys() != now.sections[section].keys() for section in _SECTIONS
+        ):
+            return None
+        return {
+            section: {name for name, (_, meaning) in self.sections[section].items() if now.sections[section][name][1] != meaning}
+            for section in _SECTIONS
+        }
+
+
+class _Section(Mapping[str, Any]):
+    """A section of a recipe, of which a piece is read when it is asked for."""
+
+    def __init__(self, pieces: Mapping[str, tuple[bytes, bytes]]) -> None:
+        self._pieces = pieces
+
+    def __getitem__(self, name: str) -> Any:
+        return pickle.loads(self._pieces[name][0])  # noqa: S301 - as trusted as the program
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+
+def part_of(recipe: Recipe, places: Collection[Place]) -> Recipe:
+    """The recipe of these groups for these targets, and of the models that they compile, in the recipe's order."""
+    wanted, aimed = {group for group, _ in places}, {target for _, target in places}
+    groups: dict[str, GroupSpec] = {name: recipe.groups[name] for name in recipe.groups if name in wanted}
+    groups = {
+        name: group._replace(targets=tuple(target for target in group.targets if (name, target.name) in places))
+        for name, group in groups.items()
+    }
+    compiled = {member.model.name for group in groups.values() for member in group.members}
+    return replace(
+        recipe,
+        groups=groups,
+        models={name: recipe.models[name] for name in recipe.models if name in compiled},
+        targets={name: recipe.targets[name] for name in recipe.targets if name in aimed},
+    )
+
+
+def _meaning(value: object) -> bytes:
+    """The digest of a piece without the places of what is written in it."""
+    data = io.BytesIO()
+    pickler = pickle.Pickler(data)
+    pickler.dispatch_table = _WITHOUT_PLACES
+    pickler.dump(value)
+    return sha256(data.getvalue()).digest()
+
+
+def _nowhere() -> None:
+    """What stands for the place of something."""
+
+
+def _as_written(value: Any) -> tuple[Any, ...]:
+    """How a dataclass is pickled without what it has found out about itself."""
+    return type(value), tuple(getattr(value, field.name) for field in fields(value))
+
+
+_WITHOUT_PLACES = copyreg.dispatch_table.copy()
+_WITHOUT_PLACES[Position] = lambda position: (_nowhere, ())
+for _kind in vars(model).values():
+    if isinstance(_kind, type) and any(isinstance(attribute, cached_property) for attribute in vars(_kind).values()):
+        _WITHOUT_PLACES[_kind] = _as_written
