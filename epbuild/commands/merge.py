@@ -12,6 +12,9 @@ from epbuild.onnxfile.merge import Merged, members_of, merge_models
 
 def merge(models: Sequence[Path], prefixes: Sequence[str], connections: Sequence[str], output: Path) -> Merged:
     """Merge models, in the order in which they run, as `output`; a prefix is for each, or there are none. Raises ChangeRefused."""
-    wanted = [read_connection(text, members_of(models)) for text in connections] if connections else None
+    wanted = None
+    if connections:
+        members = members_of(models)
+        wanted = [read_connection(text, members) for text in connections]
     named = list(zip(models, prefixes or [""] * len(models), strict=True))
     return merge_models(named, wanted, output, BUILT_IN.context_changes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from epbuild.core.errors import ChangeRefused, Problem
@@ -28,10 +29,11 @@ def relink(models: Sequence[Path], packaging: Packaging, binary: str | None, out
 
     Raises ChangeRefused, with EPB625 for a change in place of what a build published.
     """
+    listed = cache(listed_files)
     for model in models if output is None else ():
         place = real_path(model)
         for folder in place.parents:
-            if place.relative_to(folder).as_posix() in listed_files(folder):
+            if place.relative_to(folder).as_posix() in listed(folder):
                 message = f"{model} is listed in {folder / MANIFEST}: the next build would undo a change in place"
                 raise ChangeRefused(Problem("EPB625", message, None, "Write the result elsewhere with -o."))
     return repackage(models, packaging, binary=binary, destination=output)

@@ -58,11 +58,12 @@ def read_connection(text: str, members: Sequence[ConnectedModel]) -> Connection:
 def same_names(members: Sequence[ConnectedModel]) -> tuple[Connection, ...]:
     """Each input with the output of its name in the nearest model before, where there is one."""
     found = []
+    latest: dict[str, int] = {}
     for target, member in enumerate(members):
         for value in member.header.inputs:
-            sources = [place for place in range(target) if _value(members[place].header.outputs, value.name)]
-            if sources:
-                found.append(Connection(sources[-1], value.name, target, value.name))
+            if value.name in latest:
+                found.append(Connection(latest[value.name], value.name, target, value.name))
+        latest.update(dict.fromkeys((value.name for value in member.header.outputs), target))
     return tuple(found)
 
 

@@ -18,8 +18,9 @@ from epbuild.onnxfile.equal_values import equal_inputs
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ValueInfo
 from epbuild.onnxfile.naming import GraphPart, Tolerances, connect, name_nodes, rename
-from epbuild.onnxfile.packaging import find_binary, find_data, other_users, read_compiled
+from epbuild.onnxfile.packaging import find_binary, find_data, read_compiled
 from epbuild.onnxfile.protos import is_context, nodes, text_of
+from epbuild.onnxfile.references import References
 from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT
 from epbuild.onnxfile.staging import drafts, in_the_way, publish, stage
 
@@ -62,8 +63,11 @@ def merge_models(
         raise in_the_way(destination)
     import onnx
 
+    references = References()
     parts = [
-        GraphPart(item.label, prefix, onnx.load(item.path, load_external_data=False), not _is_shared(item), tolerances)
+        GraphPart(
+            item.label, prefix, onnx.load(item.path, load_external_data=False), not _is_shared(item, references), tolerances
+        )
         for item, (_, prefix) in zip(opened, inputs, strict=True)
     ]
     connect(parts, joined)
@@ -92,10 +96,12 @@ def members_of(paths: Sequence[Path]) -> tuple[ConnectedModel, ...]:
     return tuple(members)
 
 
-def _is_shared(item: ConnectedModel) -> bool:
+def _is_shared(item: ConnectedModel, references: References) -> bool:
     """Whether another model refers to a context binary of this one: the context has graphs for both then."""
     binaries = [find_binary(item.path, node) for node in item.header.ep_context_nodes if node.reference is not None]
-    return any(other_users(binary, item.path.parent, [item.path])[0] for binary in binaries)
+    own = os.path.realpath(item.path)
+    users = (path for binary in binaries for path in references.users(binary, item.path.parent))
+    return any(os.path.realpath(path) != own for path in users)
 
 
 def _check_size(opened: Sequence[ConnectedModel]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -15,6 +15,7 @@ from epbuild.core.safepath import BadReference, check_reference, locate, real_pa
 from epbuild.onnxfile.epcontext import EPContextNode, resolve
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.references import References
 from epbuild.onnxfile.rewrite import PROTOBUF_LIMIT, embed, extract, relink
 from epbuild.onnxfile.staging import drafts, in_the_way, overwrite, publish, stage
 from epbuild.onnxfile.wire import MalformedModel
@@ -116,27 +117,6 @@ def repackage(models: Sequence[Path], packaging: Packaging, *, binary: str | Non
     return Repackaged(*made, removed=left)
 
 
-def other_users(binary: Path, folder: Path, known: Iterable[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The models that refer to `binary`, less the `known` ones, and the `.onnx` files that cannot be read, which may be such.
-
-    Looked for in the folders from `folder` down to the binary's: nothing else can refer to it without leaving its own folder.
-    """
-    users, unreadable = [], []
-    wanted = os.path.realpath(binary)
-    skipped = {os.path.realpath(path) for path in known}
-    for place in dict.fromkeys(parent for parent in binary.parents if parent.is_relative_to(folder)):
-        for path in sorted(place.glob("*.onnx")):
-            if os.path.realpath(path) in skipped:
-                continue
-            try:
-                references = {node.reference for node in read_header(path).ep_context_nodes if node.reference}
-                if any(os.path.realpath(place / reference) == wanted for reference in references):
-                    users.append(path)
-            except (OSError, ValueError):  # no whole model, or a reference that can be no file's name
-                unreadable.append(path)
-    return tuple(users), tuple(unreadable)
-
-
 def read_compiled(path: Path) -> ModelHeader:
     """The header of a compiled model; raises VerifyError (EPB600, EPB602), or ChangeRefused (EPB620) where nothing of it is compiled."""
     try:
@@ -219,11 +199,12 @@ def _check_sharing(models: Sequence[_Model], packaging: Packaging, binary: str |
     for model in models:
         if model.binary is not None:
             users.setdefault(os.path.realpath(model.binary), []).append(model)
-    unreadable: dict[Path, None] = {}
+    references, unreadable = References(), dict[Path, None]()
     for sharing in users.values():
-        name, named = str(sharing[0].node.reference), [model.path for model in sharing]
-        others, unread = other_users(sharing[0].path.parent / name, sharing[0].path.parent, named)
-        unreadable.update(dict.fromkeys(unread))
+        name, named, folder = str(sharing[0].node.reference), [model.path for model in sharing], sharing[0].path.parent
+        known = {os.path.realpath(path) for path in named}
+        others = [path for path in references.users(folder / name, folder) if os.path.realpath(path) not in known]
+        unreadable.update(dict.fromkeys(references.unreadable(folder / name, folder)))
         if packaging == "embed" and len(named) + len(others) > 1:
             listed = ", ".join(path.name for path in (*named, *others))
             raise ChangeRefused(

@@ -1,0 +1,35 @@
+"""The users of a context binary are found with one look at each folder, however many binaries are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from context_models import compiled
+
+from epbuild.onnxfile.headers import read_header
+from epbuild.onnxfile.model_header import ModelHeader
+from epbuild.onnxfile.references import References
+
+
+def test_each_header_is_read_once_for_any_number_of_binaries(tmp_path: Path) -> None:
+    models = [compiled(tmp_path / f"m{number}.onnx", binary=f"b{number // 2}.bin") for number in range(8)]
+    read: list[Path] = []
+
+    def reading(path: Path) -> ModelHeader:
+        read.append(path)
+        return read_header(path)
+
+    references = References(reading)
+    users = [list(references.users(tmp_path / f"b{number}.bin", tmp_path)) for number in range(4)]
+    assert users == [models[start : start + 2] for start in range(0, 8, 2)]
+    assert sorted(read) == models
+
+
+def test_a_folder_between_the_models_and_the_binary_may_hold_users_too(tmp_path: Path) -> None:
+    outer = compiled(tmp_path / "m.onnx", binary="sub/b.bin")
+    inner = compiled(tmp_path / "sub/n.onnx", binary="b.bin")
+    (tmp_path / "sub/broken.onnx").write_bytes(b"broken")
+    references = References()
+    assert list(references.users(tmp_path / "sub/b.bin", tmp_path)) == [inner, outer]
+    assert list(references.unreadable(tmp_path / "sub/b.bin", tmp_path)) == [tmp_path / "sub/broken.onnx"]
+    assert list(references.unreadable(tmp_path / "c.bin", tmp_path)) == []
