@@ -6,16 +6,17 @@ has (the options, the toolchain and the source models, where there is no manifes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from epbuild.core.differences import Kind, Place, changed_facts
+from epbuild.diff.matching import paired_models
 from epbuild.diff.pairing import Pair, paired_artifacts, place_of
 from epbuild.diff.sizes import SizeChange, model_files, size_changes
-from epbuild.diff.traits import Facts, ModelTraits, Sense, Traits, traits
+from epbuild.diff.traits import ACTION_KEY, SOURCE_FILE, Facts, ModelTraits, Sense, Traits, traits
 from epbuild.verify.artifact import ArtifactFolder, find_artifacts
 from epbuild.verify.payload import Payload
 
@@ -24,7 +25,6 @@ _FROM_MANIFESTS = frozenset[Sense]({"graph or weights", "weights", "settings", "
 """The senses in which artifacts cannot be called equal without the manifests of both."""
 _EFFECTS = frozenset[Sense]({"context", "names"})
 """The senses that explain no context that differs."""
-_KEY = "action key"
 _LONE_ARTIFACT = ("artifact",)
 
 Side = Literal["A", "B"]
@@ -146,18 +146,18 @@ def difference(old: Traits, new: Traits) -> Comparison:
     """What differs between the facts of two artifacts. Reads nothing."""
     manifests = old.has_manifest and new.has_manifest
     found = list(_changes(old.whole, new.whole)) if manifests else []
-    pairs = _paired_models(old.models, new.models)
+    pairs = paired_models(old.models, new.models)
     for first, second in pairs:
         found += _changes_of_models(first, second, manifests=manifests)
     both = {id(second): first.label for first, second in pairs if first is not None and second is not None}
     orders = list(both.values()), [both[id(model)] for model in new.models if id(model) in both]
     if manifests and orders[0] != orders[1]:
         found.append(Difference("settings", "changed", ("model order",), *orders))
-    causes = [item for item in found if item.sense not in _EFFECTS and item.place[-1] != _KEY]
+    causes = [item for item in found if item.sense not in _EFFECTS and item.place[-1] != ACTION_KEY]
     contexts = [item for item in found if item.sense == "context"]
     if causes or not contexts:
         # A key names all that a result depends on: it shows that a manifest does not list what made the contexts differ.
-        found = [item for item in found if item.place[-1] != _KEY]
+        found = [item for item in found if item.place[-1] != ACTION_KEY]
     return Comparison(
         differences=_sorted(found),
         models=len(both),
@@ -188,7 +188,7 @@ def _changes_of_models(old: ModelTraits | None, new: ModelTraits | None, *, mani
             for model, facts in zip((old, new), names, strict=True):
                 facts[f"{kind_of_data} files"] = ", ".join(sorted(model.data[kind_of_data]))
     if not manifests:
-        outside = [item for item in outside if item.place[2] not in ("source file", _KEY)]
+        outside = [item for item in outside if item.place[2] not in (SOURCE_FILE, ACTION_KEY)]
     yield from inside
     yield from outside
     yield from _changes({"names": names[0]}, {"names": names[1]}, place)
@@ -238,26 +238,6 @@ def _one_sided(old: ArtifactFolder | None, new: ArtifactFolder | None) -> Compar
     files = [[model_files(model, item.label(model)) for model in item.models] if item is not None else [] for item in (old, new)]
     pairs = [*((each, None) for each in files[0]), *((None, each) for each in files[1])]
     return Comparison((Difference("graph", kind, _LONE_ARTIFACT, before, after),), 0, sizes=tuple(size_changes(pairs)))
-
-
-def _paired_models(old: Sequence[ModelTraits], new: Sequence[ModelTraits]) -> list[tuple[ModelTraits | None, ModelTraits | None]]:
-    """Models of one name, else of one file name, else alike in all but names; one that is left on each side belongs to the other."""
-    found: dict[int, ModelTraits] = {}
-    left = list(new)
-    for like in (
-        lambda a, b: a.name is not None and a.name == b.name,
-        lambda a, b: a.file == b.file,
-        lambda a, b: not any(item.sense != "names" for item in _changes_of_models(a, b, manifests=False)),
-    ):
-        for first in old:
-            match = None if id(first) in found else next((second for second in left if like(first, second)), None)
-            if match is not None:
-                found[id(first)] = match
-                left = [second for second in left if second is not match]
-    alone = [first for first in old if id(first) not in found]
-    if len(alone) == len(left) == 1:
-        found[id(alone[0])] = left.pop()
-    return [*((first, found.get(id(first))) for first in old), *((None, second) for second in left)]
 
 
 def _sorted(found: Any) -> tuple[Difference, ...]:

@@ -28,6 +28,10 @@ Sense = Literal["graph", "graph or weights", "weights", "target", "settings", "t
 
 Facts = dict[Sense, dict[str, Any]]
 
+SOURCE_FILE = "source file"
+ACTION_KEY = "action key"
+"""Facts that only a manifest has of a model: the digest of its source, and the key that names all that its result depends on."""
+
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 _BESIDE = ("base-model", "base-data", "genai-config", "asset")
 """The roles of files that are neither compiled nor derived from what is."""
@@ -145,8 +149,8 @@ def _model_traits(model: Model, listed: Mapping[str, Any] | None, sha256: Callab
     sources = sources_of(listed) if listed is not None else {}
     if listed is not None:
         files = {name: source["sha256"] for name, source in sources.items()}
-        outside["graph or weights"] = {"source file": files if "merged" in listed else files[listed["name"]]}
-        outside["settings"] = {"action key": listed["action_key"]}
+        outside["graph or weights"] = {SOURCE_FILE: files if "merged" in listed else files[listed["name"]]}
+        outside["settings"] = {ACTION_KEY: listed["action_key"]}
     name = listed["name"] if listed is not None else None
     return ModelTraits(
         name=name,
