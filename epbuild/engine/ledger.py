@@ -44,7 +44,8 @@ class Ledger:
     def end(self, event: StepFinished) -> None:
         with self._ending:
             self.outcomes[event.step] = event.outcome
-            self._progress.report(replace(event, progress=self._tally.end(event.step, compiled=event.outcome == "built")))
+            progress = self._tally.end(event.step, compiled=event.outcome == "built")
+            self._progress.report(event if progress is None else replace(event, progress=progress))
 
     def end_all(self, action: str, outcome: Outcome, note: str = "") -> None:
         """All steps of an action have ended, and took no time."""

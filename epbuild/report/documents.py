@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,19 +75,28 @@ class JsonLines(Listener):
     """A listener that writes each event as one line of JSON on standard output."""
 
     def report(self, event: Event, /) -> None:
-        name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
-        document = {"event": name, "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
+        document = {"event": _event_name(type(event)), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
         sys.stdout.write(json.dumps(document) + "\n")
         sys.stdout.flush()
 
 
+@cache
+def _event_name(kind: Any) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+@cache
+def _fields(kind: Any) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for any other type."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, Problem):
-        return problem_document(value)
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, float):
         return round(value, 3)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+    if isinstance(value, Problem):
+        return problem_document(value)
+    names = _fields(type(value))
+    if names is not None:
+        return {name: _plain(getattr(value, name)) for name in names}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,7 @@ from epbuild.survey.snapshot import clock, environment_of, identity_of, is_settl
 from epbuild.survey.snapshot_file import Facts, place_of, write
 
 if TYPE_CHECKING:
-    from epbuild.survey.snapshot_file import Stat
+    from epbuild.survey.snapshot_file import PlainProblem, Snapshot, Stat
 
 Moment = tuple[int, int]
 """What `snapshot.clock` gives."""
@@ -66,17 +66,17 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
     cannot be written: it only saves time.
     """
     recipe, scope = str(looked.recipe.file), looked.scope
-    if scope is not None:
-        selection = ()  # it is that of the whole recipe, of which this is a part
-    place, identity = place_of(recipe, settings, selection), identity_of(recipe)
+    # With a scope it is that of the whole recipe, of which this is a part.
+    place, identity = place_of(recipe, settings, selection if scope is None else ()), identity_of(recipe)
     if place is None or identity is None:
         return
-    files = _WatchedFiles(recipe, looked.began)
-    if files.added(looked.shared) is None:
+    if scope is not None and not looked.plan.actions and not looked.shared:
+        if scope.look.stats:
+            scope.look.refresh(place)
         return
-    if scope is not None:
-        files.kept(scope, range(scope.look.facts.shared))
-    count = len(files.stats)
+    files = _WatchedFiles(recipe, looked.began, scope.look if scope is not None else None)
+    if files.added(looked.shared, shared=True) is None:
+        return
     known, unsettled = _known(looked, files)
     absent = [files.absolute(path) for path in looked.absent]
     links = {files.name_of(link): target for link, target in links_on_the_way([*files.new, *absent]).items()}
@@ -90,11 +90,11 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
         links=tuple({**(dict(scope.look.facts.links) if scope is not None else {}), **links}.items()),
         view=view_of(recipe),
         lock=looked.lock,
-        warnings=tuple(warning.plain for warning in looked.plan.warnings),
+        warnings=tuple(dict.fromkeys((*(plain for action in known.actions for plain in action.warnings), *_plain(looked)))),
         steps=len(known.steps),
         unsettled=tuple(unsettled),
-        shared=count,
-        fresh=tuple(files.fresh),
+        shared=files.shared,
+        fresh=tuple(sorted(files.fresh)),
     )
     pieces = Pieces.of(looked.recipe) if scope is None else scope.pieces
     if pieces is not None:
@@ -102,8 +102,15 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
     write(place, facts, files.stats, files.digests, known.plain)
 
 
+def _plain(looked: Looked) -> Iterator[PlainProblem]:
+    """The warnings that were given, but for those about actions, which these have."""
+    if looked.scope is None:  # else there is no doubt about a lock, which all others are about
+        warned = {problem for found in looked.plan.warned.values() for problem in found}
+        yield from (warning.plain for warning in looked.plan.warnings if warning not in warned)
+
+
 def _known(looked: Looked, files: _WatchedFiles) -> tuple[KnownPlan, list[int]]:
-    """All steps and actions, with the numbers that their files get; and the numbers of the actions that are not settled."""
+    """All steps and actions, with the numbers of their files; and the numbers of the actions that are not settled."""
     scope, plan = looked.scope, looked.plan
     unsettled: set[str] = set()
 
@@ -120,33 +127,31 @@ def _known(looked: Looked, files: _WatchedFiles) -> tuple[KnownPlan, list[int]]:
         numbers = {ident: number for number, ident in enumerate(plan.actions)}
         steps = [KnownStep(step.id, step.kind, step.needs, numbers[step.action], looked.outputs[step.id]) for step in plan.steps]
     else:
-        open_before = {scope.known.actions[number].id for number in scope.look.facts.unsettled}
-        unsettled |= open_before - plan.actions.keys()
-        actions = [
-            ended(action.id) if action.id in plan.actions else action._replace(files=tuple(files.kept(scope, action.files)))
-            for action in scope.known.actions
-        ]
+        unsettled |= {scope.known.actions[number].id for number in scope.look.facts.unsettled} - plan.actions.keys()
+        actions = [ended(action.id) if action.id in plan.actions else action for action in scope.known.actions]
+        actions = files.without_unused(actions)
         steps = [step._replace(outputs=looked.outputs.get(step.id, step.outputs)) for step in scope.known.steps]
     known = KnownPlan(steps, actions)
     return known, [number for number, action in enumerate(actions) if action.id in unsettled]
 
 
 class _WatchedFiles:
-    """The files of a snapshot, each once, as they are numbered."""
+    """The files of a snapshot, each once, as they are numbered: those of the one before, and those that were looked at since."""
 
-    def __init__(self, recipe: str, began: Moment) -> None:
-        self.stats: list[Stat] = []
-        self.digests: list[bytes] = []
-        self.fresh: list[int] = []
+    def __init__(self, recipe: str, began: Moment, before: Snapshot | None) -> None:
+        self.stats, self.digests = before.files() if before is not None else ([], [])
+        self.fresh = set(before.facts.fresh) if before is not None else set[int]()
+        self.shared = before.facts.shared if before is not None else 0
+        """How many, the first ones, concern everything."""
         self.new: list[str] = []
-        """The absolute paths of those that no snapshot had."""
+        """The absolute paths of those that were looked at."""
         # A shorter way to a file is a faster one: names below the recipe's folder are looked up from there.
         self._below = os.path.join(os.path.dirname(self.absolute(recipe)), "")  # noqa: PTH118, PTH120
         self._recipe = recipe
         self._began = began
         self._now: Moment | None = None
-        self._numbers: dict[str, int] = {}
-        self._before: tuple[list[Stat], list[bytes]] | None = None
+        self._numbers = {stat[0]: number for number, stat in enumerate(self.stats)}
+        self._looked_at: set[int] = set()
 
     def absolute(self, path: str | Path) -> str:
         """The path from the root: not shortened, as `link/..` is the folder above the one that the link leads to."""
@@ -156,37 +161,35 @@ class _WatchedFiles:
         """An absolute path as the snapshot has it."""
         return path.removeprefix(self._below)
 
-    def kept(self, scope: Scope, numbers: Iterable[int]) -> list[int]:
-        """The numbers that files of a snapshot get, as they are known now."""
-        if self._before is None:
-            self._before = scope.look.files()
-        stats, digests = self._before
-        found = []
-        for number in numbers:
-            stat = stats[number]
-            known = self._numbers.get(stat[0])
-            if known is None:
-                fresh = number in scope.look.facts.fresh
-                known = self._put(stat, digests[number], fresh=fresh)
-            found.append(known)
-        return found
+    def added(self, files: Mapping[Path, str], *, shared: bool = False) -> list[int] | None:
+        """The numbers of files; None where one is gone, or cannot be trusted and is not known by its SHA-256.
 
-    def added(self, files: Mapping[Path, str]) -> list[int] | None:
-        """The numbers that files get; None where one is gone, or cannot be trusted and is not known by its SHA-256."""
-        found = []
-        trusted = True
+        Those that are `shared` concern everything; they are added before any others.
+        """
+        found: list[int | None] = []
         for path, digest in files.items():
             absolute = self.absolute(path)
             name = self.name_of(absolute)
             number = self._numbers.get(name)
-            if number is None:
+            if number is None or (number not in self._looked_at and (shared or number >= self.shared)):
                 self.new.append(absolute)
                 number = self._add(absolute, name, digest)
-            if number is None:
-                trusted = False
-            else:
-                found.append(number)
-        return found if trusted else None
+            found.append(number)
+        if shared and not self.shared:
+            self.shared = len(self.stats)
+        complete = [number for number in found if number is not None and (number < self.shared or not shared)]
+        return complete if len(complete) == len(found) else None
+
+    def without_unused(self, actions: list[KnownAction]) -> list[KnownAction]:
+        """The actions, with numbers of files that leave none out, where the one before had files that no action has any more."""
+        used = {*range(self.shared), *(number for action in actions for number in action.files)}
+        if len(used) == len(self.stats):
+            return actions
+        numbers = {old: new for new, old in enumerate(sorted(used))}
+        self.stats = [self.stats[number] for number in numbers]
+        self.digests = [self.digests[number] for number in numbers]
+        self.fresh = {numbers[number] for number in self.fresh if number in numbers}
+        return [action._replace(files=tuple(numbers[number] for number in action.files)) for action in actions]
 
     def _add(self, absolute: str, name: str, digest: str) -> int | None:
         try:
@@ -208,9 +211,11 @@ class _WatchedFiles:
         return is_settled(seen, ctime_ns, self._now) and sha256(Path(absolute).read_bytes()).hexdigest() == digest
 
     def _put(self, stat: Stat, digest: bytes, *, fresh: bool) -> int:
-        number = self._numbers[stat[0]] = len(self.stats)
-        self.stats.append(stat)
-        self.digests.append(digest)
-        if fresh:
-            self.fresh.append(number)
+        number = self._numbers.setdefault(stat[0], len(self.stats))
+        if number == len(self.stats):
+            self.stats.append(stat)
+            self.digests.append(digest)
+        self.stats[number], self.digests[number] = stat, digest
+        self._looked_at.add(number)
+        (self.fresh.add if fresh else self.fresh.discard)(number)
         return number
