@@ -75,7 +75,8 @@ class JsonLines(Listener):
     """A listener that writes each event as one line of JSON on standard output."""
 
     def report(self, event: Event, /) -> None:
-        document = {"event": _event_name(type(event)), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
+        kind: Any = type(event)
+        document = {"event": _event_name(kind), "format": FORMAT, "time": round(time.time(), 3), **_plain(event)}
         sys.stdout.write(json.dumps(document) + "\n")
         sys.stdout.flush()
 
@@ -96,7 +97,8 @@ def _plain(value: Any) -> Any:
         return round(value, 3)
     if isinstance(value, Problem):
         return problem_document(value)
-    names = _fields(type(value))
+    kind: Any = type(value)
+    names = _fields(kind)
     if names is not None:
         return {name: _plain(getattr(value, name)) for name in names}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
