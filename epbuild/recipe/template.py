@@ -120,6 +120,8 @@ def resolved(
         if isinstance(node, MappingNode):
             changed = {}
             for key, entry in node.entries.items():
+                if _is_plain(entry.node):
+                    continue
                 inner = walk(entry.node, later.get(key, ()) if later else ())
                 if inner is not entry.node:
                     changed[key] = KeyedNode(entry.name_where, inner)
@@ -128,7 +130,7 @@ def resolved(
             items = tuple(walk(item, kept) for item in node.items)
             same = all(map(operator.is_, items, node.items))
             return node if same else SequenceNode(node.where, items, node.size, node.height)
-        if not isinstance(node.value, str) or "${" not in node.value:
+        if _is_plain(node) or not isinstance(node.value, str):
             return node
         try:
             value = substitute_known(node.value, names, kept) if kept else substitute(node.value, names)
@@ -138,6 +140,11 @@ def resolved(
         return ScalarNode(node.where, value, node.written)
 
     return walk(node, ()), problems
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a node is a scalar without a template, as most are."""
+    return type(node) is ScalarNode and (type(node.value) is not str or "${" not in node.value)
 
 
 @dataclass(frozen=True)
