@@ -1,7 +1,7 @@
 """Predicates over nodes, compiled from JSON Schema.
 
 A predicate is asked first, and `jsonschema` only where the answer is no: that finds what is wrong, and takes longer to import than a small
-recipe to read, and a hundred times as long to look at a large one.
+recipe to read, and ten times as long to look at each definition.
 """
 
 from __future__ import annotations
