@@ -18,7 +18,7 @@ from epbuild.commands.makers import maker_of
 from epbuild.commands.publishing import Publishing, step_record
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
-from epbuild.core.typed_json import from_json
+from epbuild.core.typed_json import to_json
 from epbuild.engine.action import Cost
 from epbuild.engine.events import Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
@@ -26,7 +26,7 @@ from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import Idle
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
-from epbuild.plan.result import CompileResult
+from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.publish.events import SharingSaved
@@ -75,7 +75,7 @@ class Actions:
         for step in found.plan.steps:
             steps.setdefault(step.action, []).append(step.id)
         self._made: dict[str, Made] = {}
-        self._results: dict[str, Mapping[str, Any]] = {}
+        self._results: dict[str, ActionResult] = {}
         """The results that are known, also those that are not as the recipe wants them."""
         self._failures: dict[str, Sequence[Problem]] = {}
         self._ledger = Ledger(steps, progress)
@@ -102,7 +102,7 @@ class Actions:
             self._made[ident] = status.made
             self._results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # the store has it, or another configuration made it here
-                known.append(step_record(ident, status.made.key, status.document, status.made.result))
+                known.append(step_record(ident, status.made.key, status.document, to_json(status.made.result)))
             self._ledger.end_all(ident, "restored" if status.state == "restorable" else "current")
         if known:
             self._memory.record_steps(known)
@@ -186,7 +186,7 @@ class Actions:
         published = {ident for emission in emitted for ident in emission.session_groups}
         for ident, made in ((ident, self._made[ident]) for ident in self._plan.session_groups if ident in self._made):
             if ident in published or self._ledger.outcomes.get(made.group.steps[-1]) in ("built", "restored"):
-                saved = savings(made.group, from_json(CompileResult, made.result))
+                saved = savings(made.group, made.compiled)
                 if saved is not None:
                     yield saved
 
@@ -194,18 +194,17 @@ class Actions:
         """Make what the store keeps of an action, or find that it is there; `again`: although it was made, since the store has lost it."""
         kind, status = kind_of(asked), self._found.actions[asked.id]
         action, document, needed = self._keyed(asked)
-        if needed and self._surveyor.result(action_key(document)) is None and self._restore(needed):
+        if needed and self._surveyor.result(action, action_key(document)) is None and self._restore(needed):
             action, document, needed = self._keyed(asked)
         key, subject, maker = action_key(document), KeyedAction(action, needed, document), maker_of(action)
         self._progress.report(StepStarted(action.steps[0], kind.doing))
-        result: Mapping[str, Any] | None
         outcome: Outcome = "restored"
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):
             begin = time.monotonic()  # to wait for another build is no work
-            result = self._surveyor.result(key)
+            result = self._surveyor.result(action, key)
             if status.key is None and not again:
                 # What it needs came out as before: then so has it, even where the store has lost it and its outputs are in place.
-                here = self._memory.result(key)
+                here = self._surveyor.result_here(action, key)
                 if here is not None:
                     outcome, result = "current", result or here
             if result is None:
@@ -218,7 +217,7 @@ class Actions:
                     with suppress(StoreError):  # what failed is worth more words than that
                         self._known_failures.remember(action.id, key, error)
                     raise
-                self._surveyor.records.put(key, {"document": document, "result": result})
+                self._put(key, document, result)
                 self._known_failures.forget(action.id)
             self._results[action.id] = result
             self._check(action, result)  # what fails anyway is not finished
@@ -226,15 +225,15 @@ class Actions:
             for more in maker.finish(action, result, _Workplace(self, subject)):
                 result = more
                 # At once, since it may have taken as long as the action itself.
-                self._surveyor.records.put(key, {"document": document, "result": result})
+                self._put(key, document, result)
         self._check(action, result)
         seconds = time.monotonic() - begin
-        self._memory.record_steps([step_record(action.id, key, document, result)])
+        self._memory.record_steps([step_record(action.id, key, document, to_json(result))])
         if outcome == "built":
-            measured = Measurement(seconds, result["measured"]["peak_memory"])
+            measured = Measurement(seconds, result.measured.peak_memory)
             self._workspace.record_measurement(self._subject(action.id), measured)
         self._made[action.id] = Made(action, key, document, result, needed)
-        for end in kind.ends(action, kind.read(result)):
+        for end in kind.ends(action, result):
             took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0
             self._ledger.end(StepFinished(end.step, outcome, seconds if took is None else took, end.note, end.size))
 
@@ -268,9 +267,11 @@ class Actions:
             self._remembered.add(action.id)
             raise failure.again()
 
-    def _check(self, action: Action, result: Mapping[str, Any]) -> None:
-        kind = kind_of(action)
-        unmet = kind.unmet(action, kind.read(result))
+    def _put(self, key: str, document: Mapping[str, Any], result: ActionResult) -> None:
+        self._surveyor.records.put(key, {"document": document, "result": to_json(result)})
+
+    def _check(self, action: Action, result: ActionResult) -> None:
+        unmet = kind_of(action).unmet(action, result)
         if unmet:
             raise VerifyError(*unmet)
 

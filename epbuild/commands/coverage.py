@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
 
 from epbuild.commands.events import ModelCovered
 from epbuild.core.errors import Problem
-from epbuild.core.typed_json import from_json
-from epbuild.plan.result import CompileResult
+from epbuild.plan.result import ActionResult, CompileResult, VerificationResult
 from epbuild.plan.steps import Plan, SessionGroup
 from epbuild.plan.verification import verification_id
 from epbuild.verify.fallback import Outside
@@ -20,7 +18,7 @@ _NOT_TRIED = "what it needs failed"
 
 
 def covered_models(
-    plan: Plan, results: Mapping[str, Mapping[str, Any]], failures: Mapping[str, Sequence[Problem]], touched: Container[str]
+    plan: Plan, results: Mapping[str, ActionResult], failures: Mapping[str, Sequence[Problem]], touched: Container[str]
 ) -> list[ModelCovered]:
     """Each model of a plan for all its targets, in the plan's order, once a build has ended: those of session groups that were `touched`.
 
@@ -33,11 +31,10 @@ def covered_models(
         problems, target = _problems(plan, ident, failures), group.target.name
         if ident not in touched or (ident not in results and problems is None):
             continue
-        result = from_json(CompileResult, results[ident]) if ident in results else None
-        checked = results.get(verification_id(group.group, target), {})
+        result, checked = results.get(ident), results.get(verification_id(group.group, target))
         for step, member in zip(group.steps, group.members, strict=False):
             name = f"{group.group}/{member.name}" if names[target, member.name] > 1 else member.name
-            if result is None:
+            if not isinstance(result, CompileResult):
                 rows.append(ModelCovered(step, name, target, "failed", reason=_reason(group, step, problems or ())))
                 continue
             model = result.model(member.name)
@@ -57,10 +54,11 @@ def covered_models(
     return sorted(rows, key=lambda row: order[row.model])
 
 
-def _accuracy(checked: Mapping[str, Any], member: str) -> dict[str, float] | None:
+def _accuracy(checked: ActionResult | None, member: str) -> dict[str, float] | None:
     """The worst figures of all outputs of a model, by what its numbers came to; None where they were not looked at, or not found."""
-    rows = [row for row in checked.get("figures", ()) if row["member"] == member]
-    found = {name: [row[name] for row in rows if row[name] is not None] for name in _FIGURES}
+    figures = checked.figures if isinstance(checked, VerificationResult) else ()
+    rows = [row for row in figures if row.member == member]
+    found = {name: [value for row in rows if (value := getattr(row, name)) is not None] for name in _FIGURES}
     return {name: round(min(values), _FIGURES[name]) for name, values in found.items() if values} or None
 
 

@@ -124,7 +124,7 @@ class _Rebuilding:
                         _remove(place)
                         _move(trees, place)
                     execution.log.unlink(missing_ok=True)  # it is there for a compile that fails
-                size = sum(artifact["size"] for artifact in made.result["artifacts"].values())
+                size = sum(artifact.size for artifact in made.result.artifacts.values())
         known = kind.known_differences(made.action)
         verdict = verdict_on(differences, known)
         if meant is not None and verdict == "different":
@@ -140,7 +140,7 @@ class _Rebuilding:
             step=ident,
             verdict=verdict,
             seconds=time.monotonic() - begin,
-            files=len(made.result["artifacts"]),
+            files=len(made.result.artifacts),
             size=size,
             differences=tuple(differences),
             known=kind.known_to_differ(made.action),
@@ -184,14 +184,14 @@ class _Rebuilding:
 
     def _compare(self, made: Made, files: Mapping[str, Path], trees: Path) -> list[FileDifference]:
         """How what was made again differs from what was made before; where it does, both are in `trees` afterwards."""
-        artifacts = made.result["artifacts"]
+        artifacts = made.result.artifacts
         digests = {name: Payload.whole(path).sha256() for name, path in files.items()}
-        if digests == {name: artifact["digest"] for name, artifact in artifacts.items()}:
+        if digests == {name: artifact.digest for name, artifact in artifacts.items()}:
             return []
         lost = set[str]()
         for name, artifact in artifacts.items():
             try:
-                self._store.materialise(artifact["digest"], trees / _OLD / name)
+                self._store.materialise(artifact.digest, trees / _OLD / name)
             except (MissingBlob, DamagedBlob):
                 lost.add(name)
         for name, path in files.items():
@@ -199,10 +199,10 @@ class _Rebuilding:
         found: list[FileDifference] = []
         for name in dict.fromkeys((*artifacts, *files)):
             old, new = trees / _OLD / name, trees / _NEW / name
-            sizes = artifacts[name]["size"] if name in artifacts else None, new.stat().st_size if name in files else None
+            sizes = artifacts[name].size if name in artifacts else None, new.stat().st_size if name in files else None
             if None in sizes:
                 found.append(FileDifference(name, *sizes))
-            elif digests[name] != artifacts[name]["digest"]:
+            elif digests[name] != artifacts[name].digest:
                 looked_at = None if name in lost else compare_bytes(name, old, new)
                 found.append(looked_at or FileDifference(name, *sizes))
         return found

@@ -10,11 +10,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from epbuild.compile.executor import execute, remake
 from epbuild.core.errors import EnvironmentFailure, EpbuildError, PlanError, Problem, StepId
-from epbuild.core.typed_json import from_json
 from epbuild.engine.events import OutputOf, StepOutput
 from epbuild.onnxfile.headers import read_header
 from epbuild.plan.member import Member
@@ -40,15 +38,14 @@ class GroupMaker:
         if problems:
             raise PlanError(*problems)
 
-    def make(self, action: SessionGroup, execution: Execution) -> dict[str, Any]:
+    def make(self, action: SessionGroup, execution: Execution) -> CompileResult:
         return execute(action, execution)
 
-    def finish(self, action: SessionGroup, result: Mapping[str, Any], work: Workplace) -> Iterator[Mapping[str, Any]]:
-        found = from_json(CompileResult, result)
-        for member in unmeasured(action, found):
+    def finish(self, action: SessionGroup, result: CompileResult, work: Workplace) -> Iterator[CompileResult]:
+        for member in unmeasured(action, result):
             with work.open(member.name) as execution:
-                found = with_alone(found, member, measure_alone(action, member, execution))
-            yield {**result, "alone": dict(found.alone)}
+                result = with_alone(result, member, measure_alone(action, member, execution))
+            yield result
 
     def remake(self, action: SessionGroup, execution: Execution) -> Mapping[str, Path]:
         return remake(action, execution)

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from epbuild.core.clone import copy_file
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId, VerifyError, printable
 from epbuild.core.safepath import real_path
 from epbuild.engine.events import StepOutput, StepStarted
-from epbuild.onnxfile.epcontext import compatibility, node_document
+from epbuild.onnxfile.epcontext import compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.initializers import share_initializers
 from epbuild.onnxfile.sizes import fix_sizes, sized_header
@@ -33,6 +33,7 @@ from epbuild.onnxfile.weights import WeightBytes, count_weights, read_weights
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.member import Member
 from epbuild.plan.request import HERE, CompileRequest, places
+from epbuild.plan.result import CompileResult, ContextNode, Measurements, ModelResult
 from epbuild.plan.steps import SessionGroup
 from epbuild.toolchain.diagnosis import FREE_SPACE
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker
@@ -60,8 +61,8 @@ ALLOCATION = {
 """Environment variables of a compile, for its speed alone; a target's own come before them."""
 
 
-def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
-    """Compile, check and store a session group; returns its result as plain data, which names every artifact by digest.
+def execute(group: SessionGroup, execution: Execution) -> CompileResult:
+    """Compile, check and store a session group; returns its result, which names every artifact by digest.
 
     Raises BuildError or EnvironmentFailure when the worker fails, VerifyError when what it made is not what was asked for, StoreError when
     it cannot be stored, Cancelled when the build is being stopped.
@@ -69,33 +70,31 @@ def execute(group: SessionGroup, execution: Execution) -> dict[str, Any]:
     begin = time.monotonic()
     models, shared, ending, node_log = _make(group, execution)
     sources = {member.name: sized_header(read_header(member.graph), member.inputs) for member in group.members}
-    weights = {"weights_file": group.weights_file} if shared is not None and shared.stored_bytes else {}
+    weights_file = group.weights_file if shared is not None and shared.stored_bytes else None
     finished = [report for report in ending.reports if report.get("event") == "member_finished"]
-    measured = {
-        "seconds": round(time.monotonic() - begin, 3),
-        "members": {report["member"]: report["seconds"] for report in finished},
-        "peak_memory": ending.reports[-1].get("peak_memory"),
-    }
-    return {
-        **execution.keep(execution.staging / _OUTPUT, _artifacts(models), measured),
-        "models": [
-            {
-                "member": model.member,
-                # What the source takes and gives: a user who has only the artifacts can then check that it is still so.
-                "source": {**source_signature(sources[model.member], model.header.outputs), **weights},
-                "file": model.file,
-                "binaries": dict(model.binaries),
-                "data": list(model.data),
-                "nodes": [node_document(node) for node in model.header.ep_context_nodes],
-                "fallback_nodes": len(model.header.other_nodes),
-                "left": [asdict(left) for left in node_log.left(model.member, model.header.other_nodes)],
-                "compatibility": compatibility(model.header.metadata),
-            }
-            for model in models
-        ],
-        **({"shared_initializers": asdict(shared)} if shared is not None else {}),
-        **_source_weights(group, execution),
-    }
+    measured = Measurements(
+        seconds=round(time.monotonic() - begin, 3),
+        members={report["member"]: report["seconds"] for report in finished},
+        peak_memory=ending.reports[-1].get("peak_memory"),
+    )
+    kept = execution.keep(execution.staging / _OUTPUT, _artifacts(models))
+    results = tuple(
+        ModelResult(
+            member=model.member,
+            # What the source takes and gives: a user who has only the artifacts can then check that it is still so.
+            source=source_signature(sources[model.member], model.header.outputs, weights_file),
+            file=model.file,
+            binaries=model.binaries,
+            data=tuple(model.data),
+            nodes=tuple(map(ContextNode.of, model.header.ep_context_nodes)),
+            fallback_nodes=len(model.header.other_nodes),
+            compatibility=compatibility(model.header.metadata),
+            left=node_log.left(model.member, model.header.other_nodes),
+        )
+        for model in models
+    )
+    source_weights = _source_weights(group, execution)
+    return CompileResult(kept.artifacts, kept.log, measured, results, shared_initializers=shared, source_weights=source_weights)
 
 
 def remake(group: SessionGroup, execution: Execution) -> dict[str, Path]:
@@ -336,13 +335,13 @@ def node_log_of(group: SessionGroup) -> NodeLog:
     return NodeLog(ep.entry.node_log for ep in group.target.eps if ep.entry.node_log is not None)
 
 
-def _source_weights(group: SessionGroup, execution: Execution) -> dict[str, Any]:
-    """What the weights of the sources of a group that shares come to by content; nothing where that cannot be read."""
+def _source_weights(group: SessionGroup, execution: Execution) -> WeightBytes | None:
+    """What the weights of the sources of a group that shares come to by content; None where that cannot be read."""
     if not group.share or len(group.members) < 2:
-        return {}
+        return None
     try:
         weights = count_weights([read_weights(member.graph, member.external) for member in group.members])
     except (OSError, MalformedModel):
-        return {}  # what is compiled does not depend on it
+        return None  # what is compiled does not depend on it
     execution.recheck()
-    return {"source_weights": asdict(weights)}
+    return weights

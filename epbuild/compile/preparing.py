@@ -19,6 +19,7 @@ from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.onnxfile.sizes import fix_sizes
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.preparing import PYTHON, Preparation
+from epbuild.plan.result import Measurements, PreparationResult, PreparedModel
 from epbuild.toolchain.diagnosis import FREE_SPACE, MORE_MEMORY, could_not_write, diagnose
 from epbuild.toolchain.execution import REQUEST, Execution, StepLog, Worker, Workplace
 from epbuild.toolchain.log_lines import last_words, shortened
@@ -42,25 +43,15 @@ class PreparationMaker:
     def check(self, action: Preparation) -> None:
         """Nothing can be known before it is tried."""
 
-    def make(self, action: Preparation, execution: Execution) -> dict[str, Any]:
+    def make(self, action: Preparation, execution: Execution) -> PreparationResult:
         begin = time.monotonic()
         header, ending = _prepare(action, execution)
-        names = [_name(action), *header.external_locations]
-        measured = {
-            "seconds": round(time.monotonic() - begin, 3),
-            "members": dict[str, float](),
-            "peak_memory": ending.reports[-1].get("peak_memory"),
-        }
-        return {
-            **execution.keep(execution.staging / "out", names, measured),
-            "model": {
-                "file": _name(action),
-                "external": list(header.external_locations),
-                "subgraph_data": sorted(header.subgraph_data),
-            },
-        }
+        measured = Measurements(round(time.monotonic() - begin, 3), {}, ending.reports[-1].get("peak_memory"))
+        model = PreparedModel(_name(action), tuple(header.external_locations), tuple(sorted(header.subgraph_data)))
+        kept = execution.keep(execution.staging / "out", [model.file, *model.external])
+        return PreparationResult(kept.artifacts, kept.log, measured, model)
 
-    def finish(self, action: Preparation, result: Mapping[str, Any], work: Workplace) -> Iterator[Mapping[str, Any]]:
+    def finish(self, action: Preparation, result: PreparationResult, work: Workplace) -> Iterator[PreparationResult]:
         return iter(())
 
     def remake(self, action: Preparation, execution: Execution) -> Mapping[str, Path]:

@@ -176,9 +176,10 @@ def _source_data(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _header_facts(header: ModelHeader) -> Facts:
+    found = signature(header)
     values = {
-        kind: {value["name"]: _type(value["type"], value["shape"]) for value in items}
-        for kind, items in signature(header).items()
+        kind: {value.name: _type(value.type, value.shape) for value in items}
+        for kind, items in (("inputs", found.inputs), ("outputs", found.outputs))
     }
     metadata = {name: value for name, value in header.metadata.items() if not name.startswith(COMPATIBILITY)}
     others = {

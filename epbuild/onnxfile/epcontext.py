@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from epbuild.core.digest import digest_of
 from epbuild.core.safepath import BadReference, MissingReference, locate, shortened
@@ -139,28 +139,6 @@ def resolve(model: Path, node: EPContextNode) -> Path:
         raise MissingReference(
             f"The context binary '{shortened(node.reference)}' does not exist beside '{model.name}'."
         ) from error
-
-
-def node_document(node: EPContextNode) -> dict[str, Any]:
-    """An EPContext node as records and manifests hold it: attributes that are absent, or at the schema's default, are left out."""
-    attributes = {
-        "partition_name": node.partition_name,
-        "ep_sdk_version": node.ep_sdk_version,
-        "onnx_model_filename": node.onnx_model_filename,
-        "hardware_architecture": node.hardware_architecture,
-        "notes": node.notes,
-        "max_size": node.max_size or None,
-        "reference": node.reference,
-        "payload_bytes": node.payload[1] if node.payload else None,
-        "others": dict(node.others) or None,
-    }
-    return {
-        "name": node.name,
-        "source": node.source,
-        "main_context": node.main_context,
-        "embed_mode": node.embed_mode,
-        **{name: value for name, value in attributes.items() if value is not None},
-    }
 
 
 def compatibility(metadata: Mapping[str, str]) -> dict[str, str]:

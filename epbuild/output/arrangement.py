@@ -22,15 +22,15 @@ class StoredModel:
 
 
 def stored_models(made: Made) -> list[StoredModel]:
-    files = {name: StoredFile(name, blob["digest"], blob["size"]) for name, blob in made.result["artifacts"].items()}
+    files = {name: StoredFile(name, digest, size) for name, digest, size in made.artifacts()}
     return [
         StoredModel(
-            member=model["member"],
-            model=files[model["file"]],
-            binaries=tuple((ep, files[name]) for name, ep in model["binaries"].items()),
-            data=tuple(files[name] for name in model["data"]),
+            member=model.member,
+            model=files[model.file],
+            binaries=tuple((ep, files[name]) for name, ep in model.binaries.items()),
+            data=tuple(files[name] for name in model.data),
         )
-        for model in made.result["models"]
+        for model in made.compiled.models
     ]
 
 

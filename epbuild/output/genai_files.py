@@ -16,6 +16,7 @@ from epbuild.output.files import GeneratedFile, OutputFile, Resolve, UserFile
 from epbuild.output.genai import GenaiError, Stage, check_base, check_stages, genai_config
 from epbuild.output.inference import inference_of
 from epbuild.plan.outputs import GENAI_CONFIG
+from epbuild.plan.result import ModelSignature
 from epbuild.plan.steps import Emission, Genai, Plan
 from epbuild.plan.target import PlannedTarget
 from epbuild.verify.signature import signature
@@ -59,7 +60,7 @@ def pipeline_artifacts(
     if genai is None:
         return []
     names, target, share = (part.models, part.target, contents.shared) if base is None else (part.base, None, False)
-    models = [(model["member"], model["source"]) for item in contents.made for model in item.result["models"]]
+    models = [(model.member, model.source) for item in contents.made for model in item.compiled.models]
     stages = [_stage(genai, name, source, names[name], target, share=share) for name, source in models]
     folder = part.folder if base is None else base
     return [resolve(file) for file in _pipeline_files(emission, genai, stages, folder, digests)]
@@ -100,7 +101,7 @@ def _read(path: Path, digest: str | None = None, step: StepId | None = None) -> 
         raise GenaiError([f"{path.name} cannot be read as JSON: {error}"]) from error
 
 
-def _stage(genai: Genai, name: str, source: Mapping[str, Any], file: str, target: PlannedTarget | None, *, share: bool) -> Stage:
+def _stage(genai: Genai, name: str, source: ModelSignature, file: str, target: PlannedTarget | None, *, share: bool) -> Stage:
     """A model with the signature of its source as a stage, in the file that is named; `target` is None for one that was not compiled."""
     eps = target.eps if target is not None else ()
     needed = [inference_of(target, ep, share=share) for ep in eps] if target is not None else []
@@ -108,8 +109,8 @@ def _stage(genai: Genai, name: str, source: Mapping[str, Any], file: str, target
         role=genai.roles[name],
         name=name,
         filename=file,
-        inputs=tuple(value["name"] for value in source["inputs"]),
-        outputs=tuple(value["name"] for value in source["outputs"]),
+        inputs=tuple(value.name for value in source.inputs),
+        outputs=tuple(value.name for value in source.outputs),
         session_options=needed[-1].session_options if needed else {},
         provider_options=[(ep.entry.ep, options.provider_options) for ep, options in zip(eps, needed, strict=True)],
         genai_providers={ep.entry.ep: ep.entry.genai_provider or "" for ep in eps},

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from epbuild.catalog.catalog import BUILT_IN
 from epbuild.core.errors import BuildError, ChangeRefused, Problem, StepId, VerifyError
-from epbuild.onnxfile.epcontext import compatibility, node_document
+from epbuild.core.typed_json import to_json
+from epbuild.onnxfile.epcontext import compatibility
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.files import OutputFile
 from epbuild.plan.key import action_key
+from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import Merging, Part
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def merge(part: Part, merging: Merging, staged: Path) -> list[str]:
 def read_merged(model: Path) -> MergedModel:
     header = read_header(model)
     return MergedModel(
-        nodes=tuple(node_document(node) for node in header.ep_context_nodes),
+        nodes=tuple(to_json(ContextNode.of(node)) for node in header.ep_context_nodes),
         compatibility=compatibility(header.metadata),
     )
 

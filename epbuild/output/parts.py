@@ -12,6 +12,7 @@ from typing import Any
 from epbuild.archive.artifact import Artifact
 from epbuild.core.canonical import JsonFile
 from epbuild.core.errors import BuildError, Problem, StepId
+from epbuild.core.typed_json import to_json
 from epbuild.output.arrangement import arrange, stored_models
 from epbuild.output.files import OutputFile, RelinkedModel, Resolve, UserFile
 from epbuild.output.manifest import ManifestModel, PartManifest, beside
@@ -19,6 +20,7 @@ from epbuild.output.merging import MergedModel, MergedModels, draft_names, merge
 from epbuild.plan.made import Made, prepared_by
 from epbuild.plan.outputs import MANIFEST
 from epbuild.plan.request import ep_document
+from epbuild.plan.result import ContextNode
 from epbuild.plan.steps import Emission, Genai, Merging, Part
 from epbuild.recipe.model import Recipe
 
@@ -52,7 +54,7 @@ class PartContents:
     @property
     def data(self) -> Mapping[str, Sequence[str]]:
         """The external data that lies beside its models, by the member."""
-        return {model["member"]: model["data"] for made in self.made for model in made.result["models"]}
+        return {model.member: model.data for made in self.made for model in made.compiled.models}
 
     @property
     def shared(self) -> bool:
@@ -187,37 +189,37 @@ def _models(part: Part, made: Sequence[Made], files: Sequence[OutputFile]) -> li
     references = {file.path: file.source.references for file in files if isinstance(file.source, RelinkedModel)}
     return [
         ManifestModel(
-            name=model["member"],
-            file=part.models[model["member"]],
+            name=model.member,
+            file=part.models[model.member],
             action_key=item.key,
-            source=sources[model["member"]],
-            nodes=[_relinked(node, references.get(part.models[model["member"]], {})) for node in model["nodes"]],
-            fallback_nodes=model["fallback_nodes"],
-            compatibility=model["compatibility"],
-            left=model.get("left", ()),
+            source=sources[model.member],
+            nodes=[_relinked(node, references.get(part.models[model.member], {})) for node in model.nodes],
+            fallback_nodes=model.fallback_nodes,
+            compatibility=model.compatibility,
+            left=to_json(model.left),
         )
         for item, sources in ((item, _sources(item)) for item in made)
-        for model in item.result["models"]
+        for model in item.compiled.models
     ]
 
 
 def _merged_model(part: Part, merging: Merging, made: Sequence[Made], merged: MergedModel) -> ManifestModel:
-    members = [(item, model) for item in made for model in item.result["models"]]
+    members = [(item, model) for item in made for model in item.compiled.models]
     sources = {name: source for item in made for name, source in _sources(item).items()}
     return ManifestModel(
         name=merging.name,
         file=part.models[merging.name],
-        action_key=merged_key(merging, {model["member"]: item.key for item, model in members}),
+        action_key=merged_key(merging, {model.member: item.key for item, model in members}),
         source=None,
         nodes=merged.nodes,
-        fallback_nodes=sum(model["fallback_nodes"] for _, model in members),
+        fallback_nodes=sum(model.fallback_nodes for _, model in members),
         compatibility=merged.compatibility,
         left=[
-            {**left, "node": f"{merging.prefixes[model['member']]}{left['node']}" if left["node"] else ""}
+            to_json(replace(left, node=f"{merging.prefixes[model.member]}{left.node}" if left.node else ""))
             for _, model in members
-            for left in model.get("left", ())
+            for left in model.left
         ],
-        merged=[{"name": model["member"], "action_key": item.key, "source": sources[model["member"]]} for item, model in members],
+        merged=[{"name": model.member, "action_key": item.key, "source": sources[model.member]} for item, model in members],
     )
 
 
@@ -244,7 +246,7 @@ def _target(part: Part) -> dict[str, Any]:
 
 def _sources(made: Made) -> dict[str, dict[str, Any]]:
     """What a manifest has of the source of each member of a session group, by its name."""
-    signatures = {model["member"]: model["source"] for model in made.result["models"]}
+    signatures = {model.member: model.source for model in made.compiled.models}
     return {
         member.name: {
             "sha256": listed["graph"],
@@ -252,13 +254,12 @@ def _sources(made: Made) -> dict[str, dict[str, Any]]:
             **({"model": member.model.name} if member.model.name != member.name else {}),
             **({"sizes": listed["inputs"]} if "inputs" in listed else {}),
             **prepared_by(made.prepared(member.name)),
-            **signatures[member.name],
+            **to_json(signatures[member.name]),
         }
         for member, listed in zip(made.group.members, made.document["members"], strict=True)
     }
 
 
-def _relinked(node: Mapping[str, Any], references: Mapping[str, str]) -> dict[str, Any]:
-    if "reference" not in node:
-        return dict(node)
-    return {**node, "reference": references.get(node["reference"], node["reference"])}
+def _relinked(node: ContextNode, references: Mapping[str, str]) -> dict[str, Any]:
+    document: dict[str, Any] = to_json(node)
+    return document if node.reference is None else {**document, "reference": references.get(node.reference, node.reference)}

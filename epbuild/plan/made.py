@@ -8,6 +8,7 @@ from typing import Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.plan.member import ModelFiles
+from epbuild.plan.result import ActionResult, CompileResult, PreparationResult
 from epbuild.plan.steps import Action, SessionGroup
 
 
@@ -19,7 +20,7 @@ class Made:
     """With the files that come from what it needs."""
     key: str
     document: Mapping[str, Any]
-    result: Mapping[str, Any]
+    result: ActionResult
     needed: tuple[Made, ...] = ()
     """What it was made of, in the order of the action's `needs`."""
 
@@ -29,6 +30,13 @@ class Made:
         if not isinstance(self.action, SessionGroup):
             raise TypeError(f"{self.action.id} is no session group")
         return self.action
+
+    @property
+    def compiled(self) -> CompileResult:
+        """What a session group came to. Raises TypeError where it is another kind of action."""
+        if not isinstance(self.result, CompileResult):
+            raise TypeError(f"{self.action.id} is no session group")
+        return self.result
 
     def prepared(self, member: str) -> tuple[Made, ...]:
         """What made the model that a member of a session group was compiled from, in order; nothing where it was compiled as it is."""
@@ -49,16 +57,19 @@ class Made:
 
     def artifacts(self) -> Iterator[tuple[str, str, int]]:
         """The name, the digest and the size in bytes of each of its files."""
-        for name, blob in self.result["artifacts"].items():
-            yield name, blob["digest"], blob["size"]
+        for name, blob in self.result.artifacts.items():
+            yield name, blob.digest, blob.size
 
 
 def prepared_files(made: Made, store: BlobStore) -> ModelFiles:
     """The files of the model that a preparation made, in the store; they may be gone from there."""
-    model, artifacts = made.result["model"], made.result["artifacts"]
-    places = {name: store.place(artifacts[name]["digest"]) for name in (model["file"], *model["external"])}
-    external = {location: places[location] for location in model["external"]}
-    return ModelFiles(places[model["file"]], external, frozenset(model["subgraph_data"]))
+    result = made.result
+    if not isinstance(result, PreparationResult):
+        raise TypeError(f"{made.action.id} is no preparation")
+    model = result.model
+    places = {name: store.place(result.artifacts[name].digest) for name in result.names}
+    external = {location: places[location] for location in model.external}
+    return ModelFiles(places[model.file], external, frozenset(model.subgraph_data))
 
 
 def prepared_by(made: Sequence[Made]) -> dict[str, Any]:

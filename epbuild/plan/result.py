@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from epbuild.cache.records import ActionRecords
 from epbuild.core.digest import Blob
 from epbuild.core.typed_json import MalformedJson, from_json
+from epbuild.onnxfile.epcontext import EPContextNode
 from epbuild.onnxfile.weights import WeightBytes
 
 
@@ -36,13 +38,21 @@ class ActionResult:
         return ()
 
 
+class Absent(Enum):
+    """What a document may lack, where null means something else."""
+
+    ABSENT = "absent"
+
+
 @dataclass(frozen=True)
 class ValueType:
-    """An input or an output of a model."""
+    """An input or an output of a model. A dimension is a size, a symbol's name, or None; a shape is None where the rank is unknown."""
 
     name: str
     type: str
     shape: tuple[Any, ...] | None
+    computed: tuple[Any, ...] | Absent | None = Absent.ABSENT
+    """Of a source's output that is declared with a shape which its graph does not compute: what ONNX Runtime made of it."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,24 @@ class ContextNode:
     payload_bytes: int | None = None
     others: Mapping[str, Any] | None = None
 
+    @classmethod
+    def of(cls, node: EPContextNode) -> ContextNode:
+        return cls(
+            name=node.name,
+            source=node.source,
+            main_context=node.main_context,
+            embed_mode=node.embed_mode,
+            partition_name=node.partition_name,
+            ep_sdk_version=node.ep_sdk_version,
+            onnx_model_filename=node.onnx_model_filename,
+            hardware_architecture=node.hardware_architecture,
+            notes=node.notes,
+            max_size=node.max_size or None,
+            reference=node.reference,
+            payload_bytes=node.payload[1] if node.payload else None,
+            others=dict(node.others) or None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LeftNode:
@@ -79,7 +107,7 @@ class LeftNode:
 
     node: str
     operator: str
-    reason: str | None = None
+    reason: str | None
 
 
 @dataclass(frozen=True)

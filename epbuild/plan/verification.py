@@ -20,6 +20,7 @@ from epbuild.core.errors import Position, Problem, nearest
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.custom_ops import CustomOpLibraries
 from epbuild.plan.member import Member, ModelFiles
+from epbuild.plan.result import ModelSignature
 from epbuild.plan.steps import InTarget, SessionGroup
 from epbuild.plan.target import PlannedTarget
 from epbuild.recipe.model import MadeInputs, VerifyChoice
@@ -76,7 +77,7 @@ class Compiled:
     """The EPContext model's file, by member."""
     artifacts: Mapping[str, str]
     """The digest of each file, by name."""
-    signatures: Mapping[str, Mapping[str, Any]]
+    signatures: Mapping[str, ModelSignature]
     """The inputs and outputs of what was compiled, by member."""
     document: Mapping[str, Any]
     """What its key is made of."""

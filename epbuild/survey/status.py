@@ -32,6 +32,7 @@ from epbuild.output.parts import Inputs
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
 from epbuild.plan.member import ModelFiles
+from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step
 from epbuild.recipe.model import ModelSpec, Recipe
 from epbuild.survey.kind import KeyInputs
@@ -161,14 +162,17 @@ class Surveyor:
         }
         return Survey(plan, settled, todo, configuration=self.memory.configuration, scope=scope)
 
-    def result(self, key: str) -> dict[str, Any] | None:
+    def result(self, action: Action, key: str) -> ActionResult | None:
         """The result of an action in the store, if it is all there."""
         record = self.records.get(key)
-        if record is None:
-            return None
-        result: dict[str, Any] = record["result"]
-        whole = all(self.store.has(blob["digest"], blob["size"]) for blob in result["artifacts"].values())
+        result = _read(action, record["result"]) if record is not None else None
+        whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return result if whole else None
+
+    def result_here(self, action: Action, key: str) -> ActionResult | None:
+        """The result of an action that was built here, even where the store has lost it."""
+        here = self.memory.result(key)
+        return _read(action, here) if here is not None else None
 
     def keyed(
         self, action: Action, needed: Sequence[Made], environment: Environment, digests: Mapping[Path, str] = MappingProxyType({})
@@ -196,15 +200,6 @@ class Surveyor:
                 return False
         return True
 
-    def _lacks(self, action: Action, result: Mapping[str, Any]) -> tuple[str, ...]:
-        """What stands between what is asked of an action and a result, as reasons for work: what is not met, else what is not finished."""
-        kind = kind_of(action)
-        try:
-            known = kind.read(result)
-        except MalformedJson:
-            return (_LOST,)
-        return tuple(problem.message for problem in kind.unmet(action, known)) or tuple(kind.unfinished(action, known))
-
     def _stored(
         self,
         action: Action,
@@ -228,11 +223,13 @@ class Surveyor:
             return pending(f"the toolchain '{name}' is not provisioned yet")
         action, document = self.keyed(action, needed, environments[name], digests)
         key = action_key(document)
-        result = self.result(key)
+        result = self.result(action, key)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
         here = before.result if before is not None and before.action_key == key else self.memory.result(key)
-        known = result or here
-        if known is not None and (lacks := self._lacks(action, known)):
+        known = result or (_read(action, here) if here is not None else None)
+        if known is None and here is not None:
+            return ActionStatus("out of date", (_LOST,), key, document)
+        if known is not None and (lacks := _lacks(action, known)):
             return ActionStatus("out of date", lacks if result else (*lacks, _LOST), key, document)
         if known is not None and here is not None:
             made = Made(action, key, document, known, tuple(needed))
@@ -311,6 +308,21 @@ class Surveyor:
                 there[name] = path
         digests = self.digests.of_many(there.values())
         return sentences + [f"{name} was changed" for name, path in there.items() if digests[path] != files[name]["digest"]]
+
+
+def _read(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
+    """An action's result of its JSON; None where that is not of this epbuild's shape."""
+    try:
+        result: ActionResult = kind_of(action).read(document)
+    except MalformedJson:
+        return None
+    return result
+
+
+def _lacks(action: Action, result: ActionResult) -> tuple[str, ...]:
+    """What stands between what is asked of an action and a result, as reasons for work: what is not met, else what is not finished."""
+    kind = kind_of(action)
+    return tuple(problem.message for problem in kind.unmet(action, result)) or tuple(kind.unfinished(action, result))
 
 
 def _must_run(action: Action, status: ActionStatus) -> bool:

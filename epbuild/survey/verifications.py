@@ -8,7 +8,6 @@ from typing import Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import Problem
-from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
 from epbuild.plan.made import Made
@@ -39,7 +38,7 @@ class Verifications(Kind[Verification, VerificationResult]):
         return environment.identity(*action.uses)
 
     def unmet(self, action: Verification, result: VerificationResult) -> Sequence[Problem]:
-        return [problem for checked in action.members for problem in unmet_numbers(action, checked, to_json(result))]
+        return [problem for checked in action.members for problem in unmet_numbers(action, checked, result)]
 
     def compares(self, action: Verification) -> bool:
         return False  # it leaves figures, and no files
@@ -48,17 +47,17 @@ class Verifications(Kind[Verification, VerificationResult]):
         return action.memory_asked or super().memory(action, measured)
 
     def ends(self, action: Verification, result: VerificationResult) -> Iterator[StepEnd]:
-        yield StepEnd(action.id, None, note(to_json(result)))
+        yield StepEnd(action.id, None, note(result))
 
 
 def _compiled(made: Made) -> Compiled:
     """What a session group came to, as a check of its numbers needs it."""
-    models = made.result["models"]
+    models = made.compiled.models
     return Compiled(
         group=made.group,
-        models={model["member"]: model["file"] for model in models},
+        models={model.member: model.file for model in models},
         artifacts={name: digest for name, digest, _ in made.artifacts()},
-        signatures={model["member"]: model["source"] for model in models},
+        signatures={model.member: model.source for model in models},
         document=made.document,
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
-from epbuild.core.digest import file_digest
+from epbuild.core.digest import Blob, file_digest
 from epbuild.core.errors import BuildError, EnvironmentFailure, Problem, StepId
 from epbuild.core.safepath import real_path
 from epbuild.engine.events import Progress, StepOutput
@@ -46,6 +46,13 @@ class StepLog(WorkerListener):
         words = readable(line)
         if words:
             self.progress.report(StepOutput(self.step, words, status=tells_progress(line)))
+
+
+class Kept(NamedTuple):
+    """What the store has of an action that was done: its artifacts by name, and its log."""
+
+    artifacts: Mapping[str, Blob]
+    log: Blob
 
 
 @dataclass(frozen=True)
@@ -99,11 +106,8 @@ class Execution:
             raise Cancelled(step)
         return ending
 
-    def keep(self, folder: Path, names: Iterable[str], measured: Mapping[str, Any]) -> dict[str, Any]:
-        """Store the artifacts of these names in a folder, and the log; returns what every result has, with what it cost.
-
-        Raises StoreError.
-        """
+    def keep(self, folder: Path, names: Iterable[str]) -> Kept:
+        """Store the artifacts of these names in a folder, and the log. Raises StoreError."""
         folder = real_path(folder)
         files = {name: real_path(folder / name) for name in names}
         # Several names may lead to one file, which can be taken once; and what a link leads to elsewhere is not ours to take.
@@ -111,8 +115,7 @@ class Execution:
             file: self.store.take(file) if file.is_relative_to(folder) else self.store.add(file)
             for file in dict.fromkeys(files.values())
         }
-        artifacts = {name: asdict(blobs[file]) for name, file in files.items()}
-        return {"artifacts": artifacts, "log": asdict(self.store.add(self.log)), "measured": dict(measured)}
+        return Kept({name: blobs[file] for name, file in files.items()}, self.store.add(self.log))
 
 
 class Workplace(Protocol):

@@ -11,6 +11,7 @@ from typing import Any
 
 from epbuild.core.errors import Problem, VerifyError
 from epbuild.core.safepath import BadReference, locate
+from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.epcontext import EPContextNode, compatibility, resolve
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader, operator_name
@@ -104,7 +105,7 @@ def _describe(path: Path, header: ModelHeader, contexts: _Contexts) -> dict[str,
         "producer": header.producer_name,
         "opsets": dict(header.opsets),
         "graph": header.graph_name,
-        **signature(header),
+        **to_json(signature(header)),
         "ep_context_nodes": [_node(path, node, contexts) for node in header.ep_context_nodes],
         "other_operators": _others(header),
         "left": [asdict(left) for left in _left(path, header)],

@@ -11,7 +11,8 @@ from typing import Any
 
 from epbuild.core.safepath import BadReference, check_reference
 from epbuild.core.schemas import import_jsonschema, schema
-from epbuild.plan.result import LeftNode
+from epbuild.core.typed_json import from_json
+from epbuild.plan.result import LeftNode, ModelSignature
 
 NAME = "manifest.json"
 _FORMAT = 1
@@ -38,15 +39,13 @@ class ListedFile:
 class ListedModel:
     """An EPContext model that was emitted, and what is known of its source model, or of those of the models that it was merged from.
 
-    `inputs` and `outputs` are the source's: name, type and shape of each, in order; None where the manifest has none, or there is no
-    one source.
+    `signature` is the source's; None where the manifest has none, or there is no one source.
     """
 
     name: str
     file: str
     source_data: frozenset[str]
-    inputs: tuple[Mapping[str, Any], ...] | None
-    outputs: tuple[Mapping[str, Any], ...] | None
+    signature: ModelSignature | None
     left: tuple[LeftNode, ...] = ()
     """The nodes that were left outside the EP."""
 
@@ -165,9 +164,8 @@ def _model(item: Mapping[str, Any]) -> ListedModel:
             for each in sources_of(item).values()
             for location in ([each["weights_file"]] if "weights_file" in each else each["external_data"])
         ),
-        inputs=tuple(source["inputs"]) if "inputs" in source else None,
-        outputs=tuple(source["outputs"]) if "outputs" in source else None,
-        left=tuple(LeftNode(left["node"], left["operator"], left["reason"]) for left in item.get("left", ())),
+        signature=from_json(ModelSignature, source) if {"inputs", "outputs"} <= source.keys() else None,
+        left=from_json(tuple[LeftNode, ...], item.get("left", [])),
     )
 
 

@@ -73,14 +73,14 @@ def signature_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
     """Whether each model has the inputs and outputs of its source; a dimension that the source leaves open may have become a size."""
     for name, model, header in artifact.compiled:
         source = artifact.listed.get(model.file)
-        if source is None or source.inputs is None or source.outputs is None:
+        if source is None or source.signature is None:
             yield Finding("signature", name, "skipped", "It is unknown what the inputs and outputs of its source are.")
             continue
-        flaws = list(signature_differences({"inputs": source.inputs, "outputs": source.outputs}, signature(header)))
+        flaws = list(signature_differences(source.signature, signature(header)))
         if flaws:
             yield from _findings("signature", name, flaws, "EPB617")
         else:
-            yield Finding("signature", name, "passed", declared_wrong(source.outputs))
+            yield Finding("signature", name, "passed", declared_wrong(source.signature.outputs))
 
 
 def _findings(check: str, name: str, flaws: list[str], code: str, hint: str | None = None) -> Iterator[Finding]:

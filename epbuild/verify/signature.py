@@ -1,11 +1,13 @@
-"""Signatures: inputs and outputs of a model as plain data, and how two differ."""
+"""Signatures: inputs and outputs of a model, and how two differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from epbuild.onnxfile.model_header import ModelHeader, ValueInfo
+from epbuild.plan.result import Absent, ModelSignature, ValueType
 
 # TensorProto.DataType, by number, as ONNX Runtime and numpy spell them.
 _TYPES = (
@@ -14,83 +16,80 @@ _TYPES = (
     "float4e2m1", "float8e8m0", "uint2", "int2", "float6e2m3", "float6e3m2",
 )  # fmt: skip
 
-Value = Mapping[str, Any]
+Shape = tuple[Any, ...] | None
 
 
-def signature(header: ModelHeader) -> dict[str, list[dict[str, Any]]]:
-    """The `inputs` and `outputs` of a model: the name, type and shape of each.
-
-    A dimension is a size, a symbol's name, or None; a shape is None where even the rank is unknown.
-    """
-    return {"inputs": [_value(value) for value in header.inputs], "outputs": [_value(value) for value in header.outputs]}
+def signature(header: ModelHeader) -> ModelSignature:
+    """The inputs and outputs of a model."""
+    return ModelSignature(tuple(map(_value, header.inputs)), tuple(map(_value, header.outputs)))
 
 
-def source_signature(source: ModelHeader, compiled: Sequence[ValueInfo]) -> dict[str, list[dict[str, Any]]]:
+def source_signature(source: ModelHeader, compiled: Sequence[ValueInfo], weights_file: str | None = None) -> ModelSignature:
     """The `signature` of a source, given the outputs of the model that was compiled from it.
 
     An output that the source declares with a shape which its graph does not compute, has the `computed` one too: ONNX Runtime warns of
     it, and goes on with what it inferred, or with nothing where that is at odds with what is declared.
     """
-    found = signature(source)
-    made = {value.name: _value(value) for value in compiled}
-    for value in found["outputs"]:
-        if value["name"] in made and not _fits(value["shape"], made[value["name"]]["shape"]):
-            value["computed"] = made[value["name"]]["shape"]
-    return found
+    found, made = signature(source), {value.name: _value(value).shape for value in compiled}
+    outputs = (
+        value if value.name not in made or _fits(value.shape, made[value.name]) else replace(value, computed=made[value.name])
+        for value in found.outputs
+    )
+    return ModelSignature(found.inputs, tuple(outputs), weights_file)
 
 
-def signature_differences(source: Mapping[str, Sequence[Value]], compiled: Mapping[str, Sequence[Value]]) -> Iterator[str]:
+def signature_differences(source: ModelSignature, compiled: ModelSignature) -> Iterator[str]:
     """What is other in the signature of a compiled model than in its source's, as clauses.
 
     A dimension that the source leaves open may have become a size.
     """
-    yield from _differences("input", source["inputs"], compiled["inputs"])
-    yield from _differences("output", source["outputs"], compiled["outputs"])
+    yield from _differences("input", source.inputs, compiled.inputs)
+    yield from _differences("output", source.outputs, compiled.outputs)
 
 
-def declared_wrong(outputs: Sequence[Value]) -> str:
+def declared_wrong(outputs: Sequence[ValueType]) -> str:
     """Which outputs a source declares with shapes that its graph does not compute, as sentences; empty where there are none."""
     return " ".join(
-        f"The source declares the output '{value['name']}' as {_shape_text(value['shape'])}; "
-        f"ONNX Runtime made {_shape_text(value['computed'])} of it."
+        f"The source declares the output '{value.name}' as {_shape_text(value.shape)}; "
+        f"ONNX Runtime made {_shape_text(value.computed)} of it."
         for value in outputs
-        if "computed" in value
+        if not isinstance(value.computed, Absent)
     )
 
 
-def _differences(kind: str, source: Sequence[Value], compiled: Sequence[Value]) -> Iterator[str]:
-    wanted = {str(value["name"]): value for value in source}
-    found = {str(value["name"]): value for value in compiled}
+def _differences(kind: str, source: Sequence[ValueType], compiled: Sequence[ValueType]) -> Iterator[str]:
+    wanted = {value.name: value for value in source}
+    found = {value.name: value for value in compiled}
     yield from (f"the source's {kind} '{name}' is missing" for name in wanted if name not in found)
     yield from (f"the {kind} '{name}' is not one of the source's" for name in found if name not in wanted)
     for name, value in wanted.items():
         if name not in found:
             continue
-        if value["type"] != found[name]["type"]:
-            yield f"the {kind} '{name}' is {found[name]['type']}; in the source it is {value['type']}"
-        if not _fits(value.get("computed", value["shape"]), found[name]["shape"]):
-            made, wanted_shape = _shape_text(found[name]["shape"]), _shape_text(value["shape"])
-            yield f"the {kind} '{name}' has the shape {made}; in the source it is {wanted_shape}"
+        made = found[name]
+        if value.type != made.type:
+            yield f"the {kind} '{name}' is {made.type}; in the source it is {value.type}"
+        if not _fits(value.shape if isinstance(value.computed, Absent) else value.computed, made.shape):
+            yield f"the {kind} '{name}' has the shape {_shape_text(made.shape)}; in the source it is {_shape_text(value.shape)}"
     if wanted.keys() == found.keys() and list(wanted) != list(found):
         yield f"the {kind}s are in another order: {', '.join(found)}; in the source it is {', '.join(wanted)}"
 
 
-def _fits(source: Any, compiled: Any) -> bool:
+def _fits(source: Shape, compiled: Shape) -> bool:
     """Whether a compiled value's shape is the source's, with sizes where the source has symbols or nothing.
 
     A size below 0 is none: manifests had Paddle's -1 as it is written.
     """
-    if not isinstance(source, list):
-        return source is None
-    if not isinstance(compiled, list) or len(source) != len(compiled):
+    if source is None:
+        return True
+    if compiled is None or len(source) != len(compiled):
         return False
     return all(not isinstance(size, int) or size < 0 or size == made for size, made in zip(source, compiled, strict=True))
 
 
-def _shape_text(shape: Any) -> str:
-    return "unknown" if shape is None else str(shape).replace("None", "?").replace("'", "")
+def _shape_text(shape: Shape) -> str:
+    return "unknown" if shape is None else str(list(shape)).replace("None", "?").replace("'", "")
 
 
-def _value(value: ValueInfo) -> dict[str, Any]:
+def _value(value: ValueInfo) -> ValueType:
     kind = _TYPES[value.elem_type] if 0 <= value.elem_type < len(_TYPES) else f"type {value.elem_type}"
-    return {"name": value.name, "type": kind, "shape": None if value.shape is None else list(value.shape)}
+    return ValueType(value.name, kind, value.shape)

@@ -24,7 +24,9 @@ PARTIAL = ModelCovered(
     "partial",
     18,
     Outside(
-        "t5", 3, (LeftNode("m1", "MatMulInteger", UNSUPPORTED), LeftNode("m2", "MatMulInteger", UNSUPPORTED), LeftNode("", "If"))
+        "t5",
+        3,
+        (LeftNode("m1", "MatMulInteger", UNSUPPORTED), LeftNode("m2", "MatMulInteger", UNSUPPORTED), LeftNode("", "If", None)),
     ),
     None,
     50_400_000,

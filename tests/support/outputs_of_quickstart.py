@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from epbuild.archive.artifact import Artifact
+from epbuild.core.digest import Blob
+from epbuild.core.typed_json import to_json
 from epbuild.onnxfile.headers import read_header
 from epbuild.output.manifest import ManifestModel
 from epbuild.output.materials import RecipeFiles, recipe_file
@@ -16,6 +18,7 @@ from epbuild.plan.key import action_key
 from epbuild.plan.made import Made
 from epbuild.plan.planner import make_plan
 from epbuild.plan.request import CompileRequest
+from epbuild.plan.result import CompileResult, Measurements
 from epbuild.plan.steps import SessionGroup
 from epbuild.recipe.load import load
 from epbuild.toolchain.fingerprint import Fingerprint
@@ -83,7 +86,8 @@ def sha256(path: Path) -> str:
 def _built(group: SessionGroup) -> Made:
     digests = {path: sha256(path) for path in group.files}
     document = CompileRequest.of(group, digests, FINGERPRINT.document(MODULES, host=True)).keyed
-    return Made(group, action_key(document), document, {})
+    result = CompileResult({}, Blob("ab" * 32, 0), Measurements(0.0, {}, None), ())
+    return Made(group, action_key(document), document, result)
 
 
 def with_source(built: Made, path: str) -> Made:
@@ -95,7 +99,11 @@ def with_source(built: Made, path: str) -> Made:
 def _listed(group: SessionGroup, name: str, key: str, binary: str) -> ManifestModel:
     member = next(member for member in group.members if member.name == name)
     external = {location: sha256(path) for location, path in member.external.items()}
-    source: dict[str, Any] = {"sha256": sha256(member.graph), "external_data": external, **signature(read_header(member.graph))}
+    source: dict[str, Any] = {
+        "sha256": sha256(member.graph),
+        "external_data": external,
+        **to_json(signature(read_header(member.graph))),
+    }
     return ManifestModel(
         name=name,
         file=f"{name}_ctx.onnx",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, VerifyError
-from epbuild.core.typed_json import to_json
 from epbuild.engine.events import StepOutput
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.wire import MalformedModel
@@ -44,11 +43,10 @@ class NumbersMaker:
     def check(self, action: Verification) -> None:
         """Nothing can be known before it runs."""
 
-    def make(self, action: Verification, execution: Execution) -> dict[str, Any]:
-        result: dict[str, Any] = to_json(_Check(action, execution, self._alone).result())
-        return result
+    def make(self, action: Verification, execution: Execution) -> VerificationResult:
+        return _Check(action, execution, self._alone).result()
 
-    def finish(self, action: Verification, result: Mapping[str, Any], work: Workplace) -> Iterator[Mapping[str, Any]]:
+    def finish(self, action: Verification, result: VerificationResult, work: Workplace) -> Iterator[VerificationResult]:
         return iter(())
 
     def remake(self, action: Verification, execution: Execution) -> Mapping[str, Path]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from epbuild.catalog.numbers import METRICS
 from epbuild.core.errors import Problem, StepId
-from epbuild.core.typed_json import from_json
 from epbuild.plan.made import Made
 from epbuild.plan.result import UnjudgedMember, VerificationResult
 from epbuild.plan.verification import CheckedMember, Verification
@@ -22,10 +21,11 @@ _TOLD = ("output", "cosine", "snr_db", "max_abs", "max_rel", "top1", "samples", 
 
 def numbers_of(made: Made, member: str) -> dict[str, Any]:
     """What a manifest has on the numbers of a member: the figures of each output, and why they were not judged where they were not."""
-    action = made.action
-    if not isinstance(action, Verification) or member not in {checked.name for checked in action.members}:
+    action, result = made.action, made.result
+    if not isinstance(action, Verification) or not isinstance(result, VerificationResult):
         return {}
-    result = from_json(VerificationResult, made.result)
+    if member not in {checked.name for checked in action.members}:
+        return {}
     # Another machine adds in another order: what is beyond these digits is no property of the artifact.
     figures = [
         {name: _rounded(name, getattr(row, name)) for name in _TOLD} | ({"unshared": True} if row.unshared else {})
@@ -53,9 +53,9 @@ def _rounded(name: str, value: Any) -> Any:
     return round(value, 1 if name == "snr_db" else 6)
 
 
-def unmet_numbers(action: Verification, checked: CheckedMember, document: Mapping[str, Any]) -> Iterator[Problem]:
+def unmet_numbers(action: Verification, checked: CheckedMember, result: VerificationResult) -> Iterator[Problem]:
     """What the figures of a member do not meet of what is asked."""
-    result, where, name = from_json(VerificationResult, document), StepId(action.id), checked.name
+    where, name = StepId(action.id), checked.name
     unjudged = result.unjudged_member(name)
     if unjudged is not None:
         if checked.must_be_judged:
@@ -92,9 +92,8 @@ def not_judged_here(action: Verification, unjudged: UnjudgedMember) -> Problem:
     return Problem("EPB666", message, StepId(action.id), hint)
 
 
-def note(document: Mapping[str, Any]) -> str:
+def note(result: VerificationResult) -> str:
     """The note on a finished check: the worst figures of all."""
-    result = from_json(VerificationResult, document)
     cosines = [row.cosine for row in result.figures if row.cosine is not None]
     ratios = [row.snr_db for row in result.figures if row.snr_db is not None]
     parts = [f"cosine {min(cosines):.6f}"] if cosines else []

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from epbuild.core.clone import copy_file
 from epbuild.onnxfile.headers import read_header
 from epbuild.onnxfile.model_header import ModelHeader
 from epbuild.plan.member import ModelFiles
-from epbuild.verify.signature import source_signature
+from epbuild.plan.result import ModelSignature
+from epbuild.verify.signature import signature
 
 _QUANTISING = {"QuantizeLinear", "DequantizeLinear"}
 
@@ -50,11 +50,10 @@ class RunnableSource:
         return scratch / self.graph.name
 
 
-def other_values(source: ModelHeader, compiled: Mapping[str, Any]) -> str:
+def other_values(source: ModelHeader, compiled: ModelSignature) -> str:
     """The inputs and outputs that a source has and the signature of a compiled model has not, or the other way, or of another type."""
-    own = source_signature(source, ())
     sides = [
-        {(kind, value["name"], value["type"]) for kind in ("inputs", "outputs") for value in side[kind]}
-        for side in (own, compiled)
+        {(kind, value.name, value.type) for kind, values in (("in", side.inputs), ("out", side.outputs)) for value in values}
+        for side in (signature(source), compiled)
     ]
     return ", ".join(sorted({name for _, name, _ in sides[0] ^ sides[1]}))

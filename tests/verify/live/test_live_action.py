@@ -17,8 +17,10 @@ from small_builds import HERE, Workshop, sharing_group
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
+from epbuild.core.digest import Blob
 from epbuild.plan.made import Made
 from epbuild.plan.member import ModelFiles
+from epbuild.plan.result import CompileResult, Measurements, ModelResult, ModelSignature, ValueType
 from epbuild.plan.verification import CheckedMember, Verification, verification_document, with_inputs
 from epbuild.recipe.model import VerifyChoice
 from epbuild.survey.verifications import Verifications
@@ -254,9 +256,10 @@ def test_a_prepared_model_is_compared_with_its_source_unless_that_has_other_outp
     group = sharing_group("prefill")
     member = replace(group.members[0], prepared="prepare:prefill/1-cut", original=files)
     group = replace(group, members=(member,), share=False)
-    signature = {kind: [{"name": name, "type": "float32", "shape": [4]}] for kind, name in (("inputs", "x"), ("outputs", "y"))}
+    signature = ModelSignature((ValueType("x", "float32", (4,)),), (ValueType("y", "float32", (4,)),))
     document = {"members": [{"name": "prefill", "graph": "b" * 64, "external": {}}]}
-    result = {"artifacts": {}, "models": [{"member": "prefill", "file": "a.onnx", "source": signature}]}
+    model = ModelResult("prefill", signature, "a.onnx", {}, (), (), 0, {})
+    result = CompileResult({}, Blob("ab" * 32, 0), Measurements(0.0, {}, None), (model,))
     choice = VerifyChoice(HERE, reference=asked)
     planned = Verification("decoder", group.target, (CheckedMember("prefill", group.id, choice),))
     planned = with_inputs(planned, {group.id: group}, {}, tmp_path, [])

@@ -74,7 +74,7 @@ def artifact(folder: Path, *, share: bool = False) -> ArtifactFolder:
         "target": {"name": "npu", "eps": [{"ep": QNN, "provider_options": {}}], "session_options": {}, "environment": {}},
         "models": [{"name": name, "file": f"{name}_ctx.onnx", "source": source[name]} for name in NAMES],
     }
-    listed = tuple(ListedModel(name, f"{name}_ctx.onnx", frozenset(), None, None) for name in NAMES)
+    listed = tuple(ListedModel(name, f"{name}_ctx.onnx", frozenset(), None) for name in NAMES)
     manifest = Manifest("decoder", "npu", share, {QNN: {}}, listed, {}, None, document)
     return ArtifactFolder(folder, tuple(Model(folder, f"{name}_ctx.onnx") for name in NAMES), "npu/", manifest)
 
