@@ -11,6 +11,7 @@ from epbuild.core.digest import digest_of
 from epbuild.core.errors import Argument, Position, Problem, RecipeError
 from epbuild.core.garbage import uncollected
 from epbuild.recipe import groups, outputs, preparations
+from epbuild.recipe.cache import read_cache
 from epbuild.recipe.compose import compose, digest_of_texts
 from epbuild.recipe.fields import Fields
 from epbuild.recipe.groups import read_group, read_member
@@ -21,6 +22,7 @@ from epbuild.recipe.names import clash_problems, is_glob, matching, name_problem
 from epbuild.recipe.nodes import KeyedNode, KeyPath, MappingNode, Node, Scalar, pruned, without
 from epbuild.recipe.outputs import read_output
 from epbuild.recipe.problems import BAD_NAME, TOO_LARGE, WRONG_VALUE, quoted
+from epbuild.recipe.remote_address import CacheChoice
 from epbuild.recipe.schema import judge, judge_sections
 from epbuild.recipe.targets import read_target, read_toolchain
 from epbuild.recipe.template import TemplateNames, resolved
@@ -101,6 +103,7 @@ class _Assembler:
             groups=built,
             outputs=tuple(self._outputs(names, built, targets)),
             catalogs=tuple(self._catalogs(names)),
+            cache=self._cache(names),
         )
 
     # -- Sections ------------------------------------------------------------------------------------------------------
@@ -179,6 +182,14 @@ class _Assembler:
             text = None if problems else self._root.text_of(node)
             if text:
                 yield self._root.rebased(text, item.where)
+
+    def _cache(self, names: TemplateNames) -> CacheChoice | None:
+        entry = self._root.entries.get("cache")
+        if entry is None or not self._is_whole("cache"):
+            return None
+        node, problems = resolved(entry.node, names)
+        self.problems += problems
+        return None if problems else read_cache(self._root.of(node))
 
     def _targets(self, names: TemplateNames) -> dict[str, Target]:
         found: dict[str, Target] = {}

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 from epbuild.core.errors import Position
 from epbuild.recipe.model_path import is_remote, package_file
 from epbuild.recipe.nodes import Node, Scalar
+from epbuild.recipe.remote_address import CacheChoice
 from epbuild.recipe.requirement import Requirement, read_requirement
 
 Layout = Literal["directory", "ort-model-package"]
@@ -366,6 +367,7 @@ class Recipe:
     outputs: tuple[OutputSpec, ...]
     catalogs: tuple[Reference, ...] = ()
     """Catalog files of the user's own, for EPs that epbuild does not know; paths relative to the recipe."""
+    cache: CacheChoice | None = None
     files: tuple[Path, ...] = ()
     """Every file that the recipe was read from: its own first, then those that it extends and includes."""
     names: tuple[Path, ...] = ()

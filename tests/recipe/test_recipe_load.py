@@ -181,6 +181,7 @@ EXPECTED = {
     },
     "outputs": [output("dist/tiny-llm/${group}/${target}"), output("flat/${group}-${target}-q3")],
     "catalogs": [],
+    "cache": None,
 }
 
 

@@ -1,0 +1,111 @@
+"""Addresses of remote caches, and what a recipe has of one; nothing here touches a network."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from epbuild.core.errors import Position, nearest
+from epbuild.recipe.address import BadAddress
+from epbuild.recipe.model_path import SCHEME
+from epbuild.recipe.problems import one_of, quoted
+
+Scheme = Literal["directory", "http", "https", "s3", "gs", "az"]
+
+_FORMS = {
+    "https": "https://<host>/<path>",
+    "http": "http://<host>/<path>",
+    "s3": "s3://<bucket>/<prefix>",
+    "gs": "gs://<bucket>/<prefix>",
+    "az": "az://<container>/<prefix>",
+}
+
+
+PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
+"""A key that signatures are checked by: 32 bytes in Base64."""
+
+
+@dataclass(frozen=True)
+class RemoteAddress:
+    """Where a remote cache is: a directory, a URL without a slash at its end, or a bucket and a prefix in it.
+
+    It holds no secret: neither users nor queries are taken.
+    """
+
+    scheme: Scheme
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a path, and no server's."""
+        return self.scheme == "directory"
+
+    @property
+    def host(self) -> str:
+        """The host of a web server, the bucket in a cloud."""
+        return urlsplit(self.text).hostname or ""
+
+    @property
+    def bucket(self) -> tuple[str, str]:
+        """The bucket or container, and the prefix of all objects, which may be empty."""
+        bucket, _, prefix = self.text.partition("://")[2].partition("/")
+        return bucket, prefix
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a web server is on this machine, by what its address alone shows."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True)
+class CacheChoice:
+    """What a recipe has under `cache`: a remote cache, and the public keys of those whose results are used."""
+
+    where: Position
+    remote: RemoteAddress | None
+    """A directory is relative to the folder of the recipe."""
+    trust: tuple[str, ...]
+
+
+def parse_remote(text: str) -> RemoteAddress:
+    """The address of a remote cache that `text` is. Raises BadAddress."""
+    found = SCHEME.match(text)
+    if found is None:
+        if not text.strip() or "\0" in text:
+            raise BadAddress("This names no directory.", "Write a path, or an address such as s3://<bucket>/<prefix>.")
+        return RemoteAddress("directory", text)
+    scheme = found[1]
+    if scheme not in _FORMS:
+        hint = nearest(scheme, _FORMS) or f"There is: {one_of(_FORMS)}; everything else is the path of a directory."
+        raise BadAddress(f"A remote cache cannot be at {quoted(found[0])}.", hint)
+    rest = text[found.end() :]
+    server, _, path = rest.partition("/")
+    if "@" in server:
+        message = "The address of a remote cache cannot hold a user or a password: recipes are shared."
+        raise BadAddress(message, "Set EPBUILD_REMOTE_AUTHORIZATION to the value of the Authorization header.")
+    if not text.isascii() or not text.isprintable() or any(character in text for character in ' ?#"<>\\'):
+        raise _bad_form(text, scheme, "has a query, a space or another character that no address of a cache has")
+    if any(part in (".", "..") for part in path.split("/")) or "//" in path:
+        raise _bad_form(text, scheme, "has a part that is empty, '.' or '..'")
+    try:
+        reachable = bool(urlsplit(text).hostname) and urlsplit(text).port != 0
+    except ValueError:
+        reachable = False
+    if not reachable:
+        raise _bad_form(text, scheme, "has no proper host" if scheme in ("http", "https") else "names no bucket")
+    return RemoteAddress(scheme, text.rstrip("/"))  # type: ignore[arg-type] # it is one of the forms
+
+
+def _bad_form(text: str, scheme: str, reason: str) -> BadAddress:
+    return BadAddress(f"{quoted(text.partition('?')[0])} {reason}.", f"Write {_FORMS[scheme]}.")

@@ -1,0 +1,168 @@
+"""`ReapiResult`: the Remote Execution API's `ActionResult` as bytes.
+
+A record lies in a remote cache in this form, so that servers that know it look after records: they refuse one whose files they do not
+hold, and count a record as gone with its files. Only what a record needs is read and written; unknown fields are skipped, since servers
+add some. Bytes that break the form are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from epbuild.core.digest import Blob
+
+T = TypeVar("T", int, bytes)
+
+_VARINT, _LENGTH = 0, 2  # wire types
+_FIXED_BYTES = {1: 8, 5: 4}
+_FILES, _STDOUT, _STDERR_DIGEST, _METADATA = 2, 5, 8, 9  # of ActionResult
+_PATH, _DIGEST, _EXECUTABLE = 1, 2, 4  # of OutputFile
+_HASH, _SIZE = 1, 2  # of Digest
+_WORKER = 1  # of ExecutedActionMetadata
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+_MOST_VARINT_BYTES = 10
+_UINT64 = (1 << 64) - 1
+_MOST_SIZE = (1 << 63) - 1
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are no such message."""
+
+
+@dataclass(frozen=True)
+class ReapiFile:
+    """An output file: its path, and its content in the cache."""
+
+    path: str
+    blob: Blob
+    is_executable: bool = False
+
+
+@dataclass(frozen=True)
+class ReapiResult:
+    """The fields of the message that a record has: the files, what the action wrote to its standard streams, and who did it."""
+
+    files: Sequence[ReapiFile]
+    stdout: bytes
+    stderr: Blob | None = None
+    worker: str = ""
+
+    def encode(self) -> bytes:
+        """The message, its fields in the order of their numbers."""
+        files = b"".join(_field(_FILES, _file(file)) for file in self.files)
+        stderr = b"" if self.stderr is None else _field(_STDERR_DIGEST, _digest(self.stderr))
+        metadata = _field(_METADATA, _text(_WORKER, self.worker)) if self.worker else b""
+        return files + _field(_STDOUT, self.stdout) + stderr + metadata
+
+    @classmethod
+    def decode(cls, data: bytes) -> ReapiResult:
+        """The message in bytes. Raises MalformedMessage."""
+        files: list[ReapiFile] = []
+        stdout, worker, stderr = b"", "", None
+        for number, value in _fields(data):
+            if not isinstance(value, bytes):
+                continue
+            if number == _FILES:
+                files.append(_read_file(value))
+            elif number == _STDOUT:
+                stdout = value
+            elif number == _STDERR_DIGEST:
+                stderr = _read_digest(value)
+            elif number == _METADATA:
+                worker = _utf8(_last(value, _WORKER, bytes) or b"")
+        return cls(tuple(files), stdout, stderr, worker)
+
+
+def _file(file: ReapiFile) -> bytes:
+    executable = _varint(_EXECUTABLE << 3 | _VARINT) + b"\1" if file.is_executable else b""
+    return _text(_PATH, file.path) + _field(_DIGEST, _digest(file.blob)) + executable
+
+
+def _digest(blob: Blob) -> bytes:
+    size = _varint(_SIZE << 3 | _VARINT) + _varint(blob.size) if blob.size else b""
+    return _text(_HASH, blob.digest) + size
+
+
+def _text(number: int, text: str) -> bytes:
+    return _field(number, text.encode())
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | _LENGTH) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _read_file(data: bytes) -> ReapiFile:
+    path, blob = _last(data, _PATH, bytes), _last(data, _DIGEST, bytes)
+    if blob is None:
+        raise MalformedMessage("an output file has no digest")
+    return ReapiFile(_utf8(path or b""), _read_digest(blob), bool(_last(data, _EXECUTABLE, int)))
+
+
+def _read_digest(data: bytes) -> Blob:
+    digest, size = _utf8(_last(data, _HASH, bytes) or b""), _last(data, _SIZE, int) or 0
+    if not _HEX.fullmatch(digest) or size > _MOST_SIZE:
+        raise MalformedMessage("not a SHA-256 with a size")
+    return Blob(digest, size)
+
+
+def _last(data: bytes, wanted: int, kind: type[T]) -> T | None:
+    """The last value of a field, which is the one that counts, where it is of that kind."""
+    return next((value for number, value in reversed(list(_fields(data))) if number == wanted and isinstance(value, kind)), None)
+
+
+def _utf8(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedMessage("a text is not UTF-8") from error
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Each field's number and value, those of fixed size as bytes. Raises MalformedMessage for what does not end within `data`."""
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        number, form = tag >> 3, tag & 7
+        if not number or tag >> 32:
+            raise MalformedMessage("invalid field number")
+        if form == _VARINT:
+            value, at = _read_varint(data, at)
+            yield number, value
+            continue
+        if form == _LENGTH:
+            size, at = _read_varint(data, at)
+        elif form in _FIXED_BYTES:
+            size = _FIXED_BYTES[form]
+        else:
+            raise MalformedMessage("unknown wire type")
+        if size > len(data) - at:
+            raise MalformedMessage("a field goes beyond the end")
+        yield number, data[at : at + size]
+        at += size
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_MOST_VARINT_BYTES):
+        if at + index >= len(data):
+            raise MalformedMessage("a number goes beyond the end")
+        byte = data[at + index]
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            if value > _UINT64:
+                break
+            return value, at + index + 1
+    raise MalformedMessage("a number has more than 64 bits")

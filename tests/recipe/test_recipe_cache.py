@@ -1,0 +1,110 @@
+"""The `cache` section: which remote caches a recipe may name, and what is said of those that it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recipe_texts import MINIMAL, load_text
+
+from epbuild.core.errors import RecipeError
+from epbuild.recipe.address import BadAddress
+from epbuild.recipe.load import load
+from epbuild.recipe.remote_address import RemoteAddress, parse_remote
+
+KEY = f"ed25519:{'A' * 43}="
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme"),
+    [
+        ("../shared cache", "directory"),
+        ("/mnt/builds", "directory"),
+        ("C:\\builds", "directory"),
+        ("https://cache.example/epbuild", "https"),
+        ("http://localhost:8080", "http"),
+        ("s3://our-builds/epbuild", "s3"),
+        ("gs://our-builds", "gs"),
+        ("az://container/a/b", "az"),
+    ],
+)
+def test_a_remote_cache_is_a_directory_a_web_server_or_a_bucket(text: str, scheme: str) -> None:
+    assert parse_remote(text) == RemoteAddress(scheme, text)  # type: ignore[arg-type]
+
+
+def test_a_slash_at_the_end_makes_no_other_cache() -> None:
+    assert parse_remote("s3://bucket/prefix/") == parse_remote("s3://bucket/prefix")
+    assert parse_remote("s3://bucket/a/b").bucket == ("bucket", "a/b")
+    assert parse_remote("gs://bucket").bucket == ("bucket", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "names no directory"),
+        (" ", "names no directory"),
+        ("ftp://host/x", "cannot be at 'ftp://'"),
+        ("htps://host/x", "Did you mean 'https'?"),
+        ("https://me:secret@host/x", "EPBUILD_REMOTE_AUTHORIZATION"),
+        ("https://host/x?token=secret", "has a query"),
+        ("https://host/a b", "a space"),
+        ("https://host/x#part", "another character"),
+        ("https://host/a/../b", "'..'"),
+        ("https://host/a//b", "empty"),
+        ("https://:8080/x", "no proper host"),
+        ("https://host:99999/x", "no proper host"),
+        ("https://host:0/x", "no proper host"),
+        ("s3:///key", "names no bucket"),
+        ("https://höst/x", "another character"),
+    ],
+)
+def test_an_address_that_no_cache_has_is_refused_without_showing_a_secret(text: str, part: str) -> None:
+    with pytest.raises(BadAddress) as refused:
+        parse_remote(text)
+    assert part in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("[::1]", True),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+    ],
+)
+def test_only_this_machine_is_local(host: str, local: bool) -> None:
+    assert parse_remote(f"http://{host}:80/x").is_local is local
+
+
+def test_a_recipe_names_its_cache_and_whom_it_trusts(tmp_path: Path) -> None:
+    text = MINIMAL.replace(
+        "vars:\n", f"cache:\n  remote: s3://${{vars.bucket}}/x\n  trust: ['{KEY}', '{KEY}']\nvars:\n  bucket: ours\n"
+    )
+    cache = load_text(tmp_path, text).cache
+    assert cache is not None
+    assert cache.remote == RemoteAddress("s3", "s3://ours/x")
+    assert cache.trust == (KEY,)
+
+
+def test_a_directory_is_relative_to_the_file_that_names_it(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "cache.yaml").write_text("cache: {remote: ../builds}\n", encoding="utf-8")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    recipe = folder / "epbuild.yaml"
+    recipe.write_text(MINIMAL.replace("vars:\n", "include: [../shared/cache.yaml]\nvars:\n"), encoding="utf-8")
+    cache = load(recipe).cache
+    assert cache is not None
+    assert cache.remote == RemoteAddress("directory", "../builds")
+
+
+def test_a_secret_among_the_trusted_keys_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_text(tmp_path, MINIMAL.replace("vars:\n", "cache: {trust: ['ed25519-secret:c2VjcmV0']}\nvars:\n"))
+    assert "not a public key" in str(refused.value)
+    assert "c2Vj" not in str(refused.value)
