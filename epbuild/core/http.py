@@ -1,12 +1,13 @@
 """HTTP client: bodies of any size, safe redirects, TLS, proxies.
 
-Built on urllib3; imported only where something is fetched or pushed. One connection to each server is kept open. Nothing is tried twice
-here: callers know what can be.
+Built on urllib3; imported only where something is fetched or pushed. Connections are kept open; any number of threads may use one client.
+Nothing is tried twice here: callers know what can be.
 """
 
 from __future__ import annotations
 
 import base64
+import errno
 import http.client
 import selectors
 import socket
@@ -28,7 +29,7 @@ from epbuild import __version__
 TIMEOUT_SECONDS = 30.0
 """How long a server may send nothing."""
 
-_PATIENCE_SECONDS = 300.0  # after a large upload: some registries copy it once more before they answer
+_CONNECTIONS = 64  # that are kept open to a server, where as many threads ask at once
 _MOST_REDIRECTS = 10
 _MOST_BYTES = 1024 * 1024
 _POLL_SECONDS = 0.2
@@ -37,11 +38,24 @@ _POLL_SECONDS = 0.2
 _SEND_BYTES = 64 * 1024
 
 _MAY_PASS = frozenset({408, 425, 429})
+_NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
 _TRUST = "Where a server or a proxy has a certificate of its own, name its authority in SSL_CERT_FILE."
 _ODD = "Find out what answers at this address."
 
 Write = Callable[[memoryview], object]
 """Takes the next bytes of a body."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a server may let a client wait, in seconds: until it takes a connection, begins to answer, and goes on with that."""
+
+    connect: float = TIMEOUT_SECONDS
+    answer: float = TIMEOUT_SECONDS
+    idle: float = TIMEOUT_SECONDS
+    uploaded: float = 300.0
+    """To begin to answer after an upload: some registries copy it once more before."""
+
 
 Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
 """Makes the connections to a scheme, a host and a port."""
@@ -52,14 +66,24 @@ class HttpCancelled(Exception):
 
 
 class Unreachable(Exception):
-    """A server could not be reached, or broke off; `may_pass` when trying again makes sense, `pause` the seconds that it asks for."""
+    """A server could not be reached, or broke off; `may_pass` when trying again makes sense, `pause` the seconds that it asks for.
+
+    `hung`: it took a long time to find that out.
+    """
 
     def __init__(
-        self, reason: str, hint: str = "Check the network, then run again.", *, may_pass: bool, pause: float = 0
+        self,
+        reason: str,
+        hint: str = "Check the network, then run again.",
+        *,
+        may_pass: bool,
+        pause: float = 0,
+        hung: bool = False,
     ) -> None:
         self.hint = hint
         self.may_pass = may_pass
         self.pause = pause
+        self.hung = hung
         super().__init__(reason)
 
 
@@ -109,8 +133,11 @@ class HttpClient:
         check: str = "Check the address.",
         cancelled: threading.Event | None = None,
         connect: Connect | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self.cancelled = cancelled or threading.Event()
+        self._timeouts = timeouts or Timeouts()
+        self._lock = threading.Lock()
         self._local = local
         self._upgrades = upgrades
         self._check = check
@@ -209,12 +236,14 @@ class HttpClient:
             raise failure.error from None
 
     def _pool(self, server: tuple[str, str, int]) -> urllib3.HTTPConnectionPool:
-        if server not in self._pools:
-            pool = self._connect(*server)
-            pool.ConnectionCls = type("Connection", (_Connection, pool.ConnectionCls), {"cancelled": self.cancelled})
-            pool.timeout = urllib3.Timeout(TIMEOUT_SECONDS)
-            self._pools[server] = pool
-        return self._pools[server]
+        with self._lock:
+            if server not in self._pools:
+                pool = self._connect(*server)
+                known = {"cancelled": self.cancelled, "timeouts": self._timeouts}
+                pool.ConnectionCls = type("Connection", (_Connection, pool.ConnectionCls), known)
+                pool.timeout = urllib3.Timeout(connect=self._timeouts.connect, read=self._timeouts.idle)
+                self._pools[server] = pool
+            return self._pools[server]
 
     def _failure(self, error: Exception) -> Unreachable:
         match error:
@@ -236,13 +265,13 @@ class HttpClient:
                 reason = f"the name of its host cannot be resolved ({error.strerror})"
                 return Unreachable(reason, self._check, may_pass=error.errno == socket.EAI_AGAIN)
             case TimeoutError():
-                return Unreachable("it sent nothing for too long", may_pass=True)
+                return Unreachable("it sent nothing for too long", may_pass=True, hung=True)
             case ConnectionRefusedError():
                 return Unreachable("nothing listens there", f"{self._check[:-1]}, and that the server runs.", may_pass=True)
             case http.client.RemoteDisconnected():
                 return Unreachable("the connection was cut", may_pass=True)
             case OSError():
-                return Unreachable(error.strerror or str(error), may_pass=True)
+                return Unreachable(error.strerror or str(error), may_pass=True, hung=error.errno in _NO_WAY)
             case _:
                 hint = f"{self._check[:-1]}: what answers there may be another program."
                 return Unreachable(f"its answer cannot be understood ({type(error).__name__})", hint, may_pass=True)
@@ -268,6 +297,8 @@ class _Connection(HTTPConnection):
     """A connection that sends a `Body`, and whose waiting ends with a cancellation."""
 
     cancelled: threading.Event
+    timeouts: Timeouts
+    uploaded = False
 
     def send(self, data: object) -> None:
         if not isinstance(data, Body):
@@ -287,7 +318,7 @@ class _Connection(HTTPConnection):
                     raise _LineCut(error) from error
             sent += len(view)
 
-        self.patience = _PATIENCE_SECONDS
+        self.uploaded = True
         try:
             data.give(write)
         except _LineCut as cut:
@@ -298,12 +329,10 @@ class _Connection(HTTPConnection):
             raise ValueError(f"{sent} bytes were given of {data.size}")
 
     def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
-        patience, self.patience = self.patience, TIMEOUT_SECONDS
         if self.sock is not None:
-            self._wait(self.sock, patience)
+            self._wait(self.sock, self.timeouts.uploaded if self.uploaded else self.timeouts.answer)
+        self.uploaded = False
         return super().getresponse()
-
-    patience = TIMEOUT_SECONDS
 
     def _wait(self, line: socket.socket, patience: float) -> None:
         """Until something can be read, but not beyond a cancellation."""
@@ -330,18 +359,19 @@ def _target(url: str) -> str:
 
 def _connect(scheme: str, host: str, port: int) -> urllib3.HTTPConnectionPool:
     if scheme == "http":
-        return urllib3.HTTPConnectionPool(host, port)
+        return urllib3.HTTPConnectionPool(host, port, maxsize=_CONNECTIONS)
     context = ssl.create_default_context()
     proxy = None if urllib.request.proxy_bypass(f"{host}:{port}") else urllib.request.getproxies().get("https")
     if proxy is None:
-        return urllib3.HTTPSConnectionPool(host, port, ssl_context=context)
+        return urllib3.HTTPSConnectionPool(host, port, ssl_context=context, maxsize=_CONNECTIONS)
     parts = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
     known = {}
     if parts.username is not None:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         known["Proxy-Authorization"] = f"Basic {base64.b64encode(user.encode()).decode('ascii')}"
     address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    return urllib3.ProxyManager(address, proxy_headers=known, ssl_context=context).connection_from_host(host, port, scheme)
+    proxied = urllib3.ProxyManager(address, proxy_headers=known, ssl_context=context, maxsize=_CONNECTIONS)
+    return proxied.connection_from_host(host, port, scheme)
 
 
 def _cause(error: Exception) -> Exception:

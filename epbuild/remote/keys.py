@@ -1,0 +1,88 @@
+"""Key pairs that sign records: Ed25519, through pynacl (the extra `remote`)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from epbuild.core.errors import Problem, StoreError
+from epbuild.recipe.remote_address import PUBLIC_KEY
+
+_PUBLIC = "ed25519:"
+_SECRET = "ed25519-secret:"  # noqa: S105 - what such a key begins with
+_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
+
+
+class BadKey(ValueError):
+    """A text that is no signing key: why, and what to do. Neither shows the text, which may be a secret."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message} {hint}")
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A key that signs, and the public one that others trust."""
+
+    text: str = field(repr=False)
+    """The secret, as EPBUILD_SIGNING_KEY has it."""
+    public: str
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """A new pair."""
+        return cls._of(bytes(_nacl().SigningKey.generate()))
+
+    @classmethod
+    def parse(cls, text: str) -> SigningKey:
+        """The pair of a secret key. Raises BadKey."""
+        form = "Make a pair with `epbuild cache key`, and set EPBUILD_SIGNING_KEY to the secret one."
+        if text.startswith(_PUBLIC):
+            raise BadKey(
+                "EPBUILD_SIGNING_KEY holds a public key.", "Set it to the secret one, which begins with 'ed25519-secret:'."
+            )
+        if not text.startswith(_SECRET) or not _KEY.fullmatch(text.removeprefix(_SECRET)):
+            raise BadKey("EPBUILD_SIGNING_KEY holds no signing key.", form)
+        return cls._of(base64.b64decode(text.removeprefix(_SECRET)))
+
+    @classmethod
+    def _of(cls, seed: bytes) -> SigningKey:
+        public = bytes(_nacl().SigningKey(seed).verify_key)
+        return cls(_SECRET + _encoded(seed), _PUBLIC + _encoded(public))
+
+    def sign(self, data: bytes) -> str:
+        """The signature of some bytes, in Base64."""
+        seed = base64.b64decode(self.text.removeprefix(_SECRET))
+        return _encoded(_nacl().SigningKey(seed).sign(data).signature)
+
+
+def is_signed(data: bytes, signature: str, public: str) -> bool:
+    """Whether a signature of these bytes is that of a public key."""
+    from nacl.exceptions import CryptoError
+
+    if not PUBLIC_KEY.fullmatch(public):
+        return False
+    try:
+        key = _nacl().VerifyKey(base64.b64decode(public.removeprefix(_PUBLIC)))
+        key.verify(data, base64.b64decode(signature, validate=True))
+    except (CryptoError, binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _nacl() -> ModuleType:
+    try:
+        from nacl import signing
+    except ImportError as error:
+        message = "a remote cache needs the package pynacl, which is not installed beside epbuild"
+        raise StoreError(Problem("EPB512", message, hint="Install it: pip install 'epbuild[remote]'.")) from error
+    return signing
