@@ -19,12 +19,13 @@ from epbuild.cache.entries import CacheEntry, files_below
 from epbuild.cache.errors import DamagedBlob, MissingBlob, explained
 from epbuild.core.atomic import rename
 from epbuild.core.clone import Copier
-from epbuild.core.digest import LARGE_BYTES, Blob, Reading, Write, digest_of, read
+from epbuild.core.digest import LARGE_BYTES, Blob, Readable, Reading, Write, digest_of, read
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_PIECE_BYTES = 1 << 20
 
 
 class BlobStore:
@@ -75,6 +76,31 @@ class BlobStore:
         with suppress(OSError):  # the same content was there before
             discard(path)
 
+    def receive(self, blob: Blob, source: Readable) -> bool:
+        """Store what `source` has to its end, checked while it comes; False, and nothing is stored, where it is not `blob`.
+
+        Raises StoreError, and what reading raises.
+        """
+        size = 0
+
+        def write(piece: memoryview) -> None:
+            nonlocal size
+            size += len(piece)
+            if size > blob.size:
+                raise _Longer
+            draft.file.write(piece)
+
+        with explained(f"store {blob.digest} in {self.root}"), self._drafts.new() as draft:
+            reading = Reading(checksum=blob.size >= LARGE_BYTES)
+            try:
+                read(source, reading, write)
+            except _Longer:
+                return False
+            if reading.blob != blob:
+                return False
+            self._keep_read(draft, reading)
+            return True
+
     def find(self, digest: str) -> Blob | None:
         """The blob of that name, of whatever size it has; looks at no content."""
         try:
@@ -122,6 +148,26 @@ class BlobStore:
             read(_Watched(source, f"read {digest} in the store {self.root}"), check.reading, write)
         if not check.passed():
             raise self._damaged_blob(digest, identity)
+
+    def pieces(self, digest: str) -> Iterator[memoryview]:
+        """The blob's content in pieces of at most 1 MiB, each valid until the next; the last one only if all of it is right.
+
+        So who passes them on has passed on no whole content that is wrong. Raises MissingBlob, DamagedBlob, StoreError.
+        """
+        with self._open(digest) as source:
+            identity = os.fstat(source.fileno())
+            check = Check(self._checksums, digest, identity.st_size)
+            buffer, spare = (memoryview(bytearray(min(_PIECE_BYTES, identity.st_size + 1))) for _ in range(2))
+            held = buffer[:0]
+            while count := _Watched(source, f"read {digest} in the store {self.root}").readinto(buffer):
+                check.reading.update(buffer[:count])
+                if held:
+                    yield held
+                held, buffer, spare = buffer[:count], spare, buffer
+        if not check.passed():
+            raise self._damaged_blob(digest, identity)
+        if held:
+            yield held
 
     def read_bytes(self, digest: str) -> bytes:
         """The blob's content, for blobs that fit in memory. Raises MissingBlob, DamagedBlob, StoreError."""
@@ -220,6 +266,10 @@ class BlobStore:
 def _naming(file: io.FileIO | io.BufferedRandom) -> Reading:
     """What is to be found of a file that is named: beside its digest, the checksum of a large one."""
     return Reading(checksum=os.fstat(file.fileno()).st_size >= LARGE_BYTES)
+
+
+class _Longer(Exception):
+    """More has come than the blob has."""
 
 
 class _Watched(io.RawIOBase):
