@@ -63,16 +63,22 @@ class SigningKey:
 
 def is_signed(data: bytes, signature: str, public: str) -> bool:
     """Whether a signature of these bytes is that of a public key."""
+    nacl = _nacl()
     from nacl.exceptions import CryptoError
 
     if not PUBLIC_KEY.fullmatch(public):
         return False
     try:
-        key = _nacl().VerifyKey(base64.b64decode(public.removeprefix(_PUBLIC)))
+        key = nacl.VerifyKey(base64.b64decode(public.removeprefix(_PUBLIC)))
         key.verify(data, base64.b64decode(signature, validate=True))
     except (CryptoError, binascii.Error, ValueError):
         return False
     return True
+
+
+def require_signing() -> None:
+    """Raises StoreError where signatures can be neither made nor checked, since pynacl is not installed."""
+    _nacl()
 
 
 def _encoded(data: bytes) -> str:

@@ -56,7 +56,8 @@ class ReapiResult:
         files = b"".join(_field(_FILES, _file(file)) for file in self.files)
         stderr = b"" if self.stderr is None else _field(_STDERR_DIGEST, _digest(self.stderr))
         metadata = _field(_METADATA, _text(_WORKER, self.worker)) if self.worker else b""
-        return files + _field(_STDOUT, self.stdout) + stderr + metadata
+        stdout = _field(_STDOUT, self.stdout) if self.stdout else b""
+        return files + stdout + stderr + metadata
 
     @classmethod
     def decode(cls, data: bytes) -> ReapiResult:
@@ -88,7 +89,7 @@ def _digest(blob: Blob) -> bytes:
 
 
 def _text(number: int, text: str) -> bytes:
-    return _field(number, text.encode())
+    return _field(number, text.encode()) if text else b""
 
 
 def _field(number: int, value: bytes) -> bytes:

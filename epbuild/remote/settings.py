@@ -1,0 +1,140 @@
+"""Settings of the remote cache: what the recipe, the environment and the command line come to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from epbuild.core.errors import Location, Problem, RecipeError
+from epbuild.recipe.address import BadAddress
+from epbuild.recipe.remote_address import CacheChoice, RemoteAddress, parse_remote
+from epbuild.remote.attempts import Warn
+from epbuild.remote.cache import RemoteCache
+from epbuild.remote.directory import DirectoryTransport
+from epbuild.remote.keys import BadKey, SigningKey, require_signing
+from epbuild.remote.transport import Transport
+
+REMOTE = "EPBUILD_REMOTE_CACHE"
+SIGNING_KEY = "EPBUILD_SIGNING_KEY"
+AUTHORIZATION = "EPBUILD_REMOTE_AUTHORIZATION"
+
+Mode = Literal["off", "read", "write"]
+"""What a build does with a remote cache; `write`: both."""
+
+_OFF = "off"
+
+
+@dataclass(frozen=True)
+class RemoteSettings:
+    """A remote cache that may be used: where it is, whose records are used (None: anybody's), and who signs what is written."""
+
+    address: RemoteAddress
+    """A directory is absolute."""
+    trust: frozenset[str] | None
+    signer: SigningKey | None = None
+    authorization: str | None = field(default=None, repr=False)
+
+
+def remote_settings(
+    cache: CacheChoice | None, folder: Path, environment: Mapping[str, str], mode: Mode = "read", *, insecure: bool = False
+) -> RemoteSettings | None:
+    """The remote cache of a recipe in `folder` that has `cache`; None where there is none, or it is not to be used.
+
+    EPBUILD_REMOTE_CACHE names another one, or none (`off`), than the recipe. Raises RecipeError for what must not be done: EPB275 for an
+    address that cannot be used, EPB276 where nobody is trusted, EPB277 where nothing could be signed.
+    """
+    if mode == "off":
+        return None
+    named = _named(cache, folder, environment)
+    if named is None:
+        if mode == "write":
+            message = "no remote cache is named that results could be written to"
+            raise RecipeError(Problem("EPB275", message, hint=f"Set `cache.remote` in the recipe, or {REMOTE}."))
+        return None
+    address, where = named
+    if address.scheme == "http" and not address.is_local and not insecure:
+        message = f"the remote cache {address} would be spoken to without TLS"
+        raise RecipeError(Problem("EPB275", message, where, "Use https://, or allow it with --insecure."))
+    trust = frozenset(cache.trust) if cache is not None else frozenset[str]()
+    if not trust and not address.is_directory:
+        message = f"the remote cache {address} is not used without a trusted key: what others write to it could change builds"
+        hint = "List the public keys of those whose results are used under `cache.trust` in the recipe."
+        raise RecipeError(Problem("EPB276", message, where, hint))
+    signer = _signer(environment, trust, where) if mode == "write" else None
+    authorization = environment.get(AUTHORIZATION) if address.scheme in ("http", "https") else None
+    return RemoteSettings(address, trust or None, signer, authorization or None)
+
+
+def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event | None = None) -> RemoteCache:
+    """The remote cache, of which nothing is asked yet. Raises StoreError without its packages, or where a cloud's variables are wrong."""
+    require_signing()
+    transport = _TRANSPORTS[settings.address.scheme](settings, cancelled)
+    return RemoteCache(
+        transport, str(settings.address), trust=settings.trust, signer=settings.signer, warn=warn, cancelled=cancelled
+    )
+
+
+def _named(
+    cache: CacheChoice | None, folder: Path, environment: Mapping[str, str]
+) -> tuple[RemoteAddress, Location | None] | None:
+    """The address of the remote cache, and where it was written; a directory is relative to where the command is run, or to the recipe."""
+    text = environment.get(REMOTE, "")
+    if text == _OFF:
+        return None
+    if text:
+        try:
+            return _absolute(parse_remote(text), Path.cwd()), None
+        except BadAddress as error:
+            raise RecipeError(Problem("EPB275", f"{REMOTE}: {error.message}", hint=error.hint)) from error
+    if cache is None or cache.remote is None:
+        return None
+    return _absolute(cache.remote, folder.absolute()), cache.where
+
+
+def _absolute(address: RemoteAddress, folder: Path) -> RemoteAddress:
+    return RemoteAddress("directory", str(folder / address.text)) if address.is_directory else address
+
+
+def _signer(environment: Mapping[str, str], trust: frozenset[str], where: Location | None) -> SigningKey:
+    text = environment.get(SIGNING_KEY, "").strip()
+    if not text:
+        message = "results are to be written to the remote cache, and there is no key to sign them"
+        hint = f"Set {SIGNING_KEY}, which `epbuild cache key` makes; or read only, without --remote-cache write."
+        raise RecipeError(Problem("EPB277", message, hint=hint))
+    try:
+        signer = SigningKey.parse(text)
+    except BadKey as error:
+        raise RecipeError(Problem("EPB277", error.message, hint=error.hint)) from error
+    if trust and signer.public not in trust:
+        message = f"nobody would use what {SIGNING_KEY} signs: its public key {signer.public} is not trusted"
+        raise RecipeError(Problem("EPB277", message, where, "List it under `cache.trust` in the recipe."))
+    return signer
+
+
+def _directory(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
+    return DirectoryTransport(Path(settings.address.text))
+
+
+def _web(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
+    from epbuild.remote.web import WebTransport  # urllib3 is not needed for the others
+
+    return WebTransport(settings.address.text, authorization=settings.authorization, cancelled=cancelled)
+
+
+def _objects(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
+    from epbuild.remote.objects import ObjectTransport
+
+    return ObjectTransport(settings.address)
+
+
+_TRANSPORTS = {
+    "directory": _directory,
+    "http": _web,
+    "https": _web,
+    "s3": _objects,
+    "gs": _objects,
+    "az": _objects,
+}

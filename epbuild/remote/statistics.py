@@ -1,0 +1,73 @@
+"""Statistics of a remote cache: what was asked, found, read and written."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class RemoteStatistics:
+    """What a build had of its remote cache; `seconds` are those in which at least one request was under way."""
+
+    asked: int = 0
+    """The records that it answered for, whether or not it had them."""
+    found: int = 0
+    unusable: int = 0
+    blobs: int = 0
+    received_bytes: int = 0
+    published: int = 0
+    sent_bytes: int = 0
+    seconds: float = 0.0
+
+
+class Tally:
+    """Counts, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sum = RemoteStatistics()
+        self._under_way = 0
+        self._since = 0.0
+
+    def read(self) -> RemoteStatistics:
+        with self._lock:
+            running = time.monotonic() - self._since if self._under_way else 0.0
+            return replace(self._sum, seconds=self._sum.seconds + running)
+
+    def looked_up(self, *, found: bool, usable: bool) -> None:
+        self._add(asked=1, found=int(found), unusable=int(not usable))
+
+    def received(self, count: int) -> None:
+        self._add(received_bytes=count)
+
+    def fetched(self) -> None:
+        self._add(blobs=1)
+
+    def sent(self, count: int) -> None:
+        self._add(sent_bytes=count)
+
+    def published(self) -> None:
+        self._add(published=1)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count the time of the block."""
+        with self._lock:
+            if not self._under_way:
+                self._since = time.monotonic()
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                if not self._under_way:
+                    self._sum = replace(self._sum, seconds=self._sum.seconds + time.monotonic() - self._since)
+
+    def _add(self, **counts: int) -> None:
+        with self._lock:
+            self._sum = replace(self._sum, **{name: getattr(self._sum, name) + count for name, count in counts.items()})

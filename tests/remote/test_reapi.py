@@ -1,0 +1,89 @@
+"""Records in the form of the Remote Execution API: what other programs read is what was written, and no bytes do harm."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from cache_server import MESSAGES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epbuild.core.digest import Blob
+from epbuild.remote.reapi import MalformedMessage, ReapiFile, ReapiResult
+
+DIGESTS = st.binary(max_size=8).map(lambda data: hashlib.sha256(data).hexdigest())
+BLOBS = st.builds(Blob, DIGESTS, st.integers(0, 2**63 - 1))
+FILES = st.builds(ReapiFile, st.text(st.characters(codec="utf-8"), max_size=20), BLOBS, st.booleans())
+RESULTS = st.builds(
+    ReapiResult,
+    st.lists(FILES, max_size=5).map(tuple),
+    st.binary(max_size=300),
+    st.none() | BLOBS,
+    st.sampled_from(["", "w", "wörker"]),
+)
+BLOB = Blob("ab" * 32, 300)
+
+
+@given(RESULTS)
+def test_other_programs_read_what_was_written_and_write_the_same_bytes(result: ReapiResult) -> None:
+    data = result.encode()
+    message = MESSAGES["ActionResult"].FromString(data)
+    assert [(file.path, file.digest.hash, file.digest.size_bytes, file.is_executable) for file in message.output_files] == [
+        (file.path, file.blob.digest, file.blob.size, file.is_executable) for file in result.files
+    ]
+    assert message.stdout_raw == result.stdout
+    assert message.execution_metadata.worker == result.worker
+    assert message.SerializeToString() == data
+    assert ReapiResult.decode(data) == result
+
+
+def test_what_a_server_adds_is_skipped() -> None:
+    """bazel-remote sets the worker; others add fields that this epbuild does not know, of every wire type."""
+    data = ReapiResult((ReapiFile("a", BLOB),), b"text", None, "epbuild").encode()
+    added = b"\x9a\x06\x03abc" + b"\xa0\x06\x96\x01" + b"\xa9\x06" + bytes(8) + b"\xb5\x06" + bytes(4) + b"\x20\x01"
+    worker = b"\x4a\x06\x0a\x04host"
+    assert ReapiResult.decode(added + data + worker) == ReapiResult((ReapiFile("a", BLOB),), b"text", None, "host")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x12", "beyond the end"),
+        (b"\x12\x05\x0a", "beyond the end"),
+        (b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "beyond the end"),
+        (b"\xff" * 11, "64 bits"),
+        (b"\xff" * 9 + b"\x7f", "64 bits"),
+        (b"\x02\x00", "field number"),
+        (b"\x13\x00", "wire type"),
+        (b"\x16\x00", "wire type"),
+        (b"\x19\x00", "beyond the end"),
+        (b"\x12\x03\x0a\x01a", "no digest"),
+        (b"\x12\x06\x0a\x01a\x12\x01\x0a", "beyond the end"),
+        (b"\x12\x05\x0a\x01a\x12\x00", "SHA-256"),
+        (b"\x12\x29\x0a\x01\xff\x12\x24\x0a\x22" + b"a" * 34, "UTF-8"),
+        (b"\x42\x00", "SHA-256"),
+        (b"\x4a\x03\x0a\x01\xff", "UTF-8"),
+    ],
+)
+def test_bytes_that_break_the_form_are_refused(data: bytes, why: str) -> None:
+    with pytest.raises(MalformedMessage, match=why):
+        ReapiResult.decode(data)
+
+
+def test_a_negative_size_is_none() -> None:
+    message = MESSAGES["ActionResult"]()
+    message.output_files.add(path="a").digest.CopyFrom(MESSAGES["Digest"](hash="ab" * 32, size_bytes=-1))
+    with pytest.raises(MalformedMessage):
+        ReapiResult.decode(message.SerializeToString())
+
+
+@given(st.binary(max_size=200), st.integers(0, 400), RESULTS)
+def test_no_bytes_do_more_than_be_refused(noise: bytes, at: int, result: ReapiResult) -> None:
+    data = result.encode()
+    for tried in (noise, data[:at] + noise + data[at:], data[:at]):
+        try:
+            found = ReapiResult.decode(tried)
+        except MalformedMessage:
+            continue
+        assert all(file.blob.size >= 0 and len(file.blob.digest) == 64 for file in found.files)

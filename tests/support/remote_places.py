@@ -1,0 +1,126 @@
+"""Remote caches for these tests, in a directory or on a server, with what lies in them at hand; and results to put there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from cache_server import CacheServer
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.core.digest import Blob, document_digest
+from epbuild.core.errors import Problem
+from epbuild.remote.cache import RemoteCache
+from epbuild.remote.directory import DirectoryTransport
+from epbuild.remote.envelope import RecordKind
+from epbuild.remote.keys import SigningKey
+from epbuild.remote.transport import Patience, Space, Transport
+from epbuild.remote.web import WebTransport
+
+QUICK = Patience(connect=1.0, answer=0.4, idle=0.6, uploaded=0.5)
+
+
+class Place(Protocol):
+    """Where a remote cache lies: what is in it can be read and changed behind its back."""
+
+    def transport(self) -> Transport: ...
+
+    def read(self, space: Space, name: str) -> bytes | None: ...
+
+    def write(self, space: Space, name: str, data: bytes | None) -> None: ...
+
+    def names(self, space: Space) -> list[str]: ...
+
+
+class DirectoryPlace:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def transport(self) -> Transport:
+        return DirectoryTransport(self.root)
+
+    def read(self, space: Space, name: str) -> bytes | None:
+        path = self.root / space / name
+        return path.read_bytes() if path.exists() else None
+
+    def write(self, space: Space, name: str, data: bytes | None) -> None:
+        path = self.root / space / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        if data is not None:
+            path.write_bytes(data)
+
+    def names(self, space: Space) -> list[str]:
+        return sorted(path.name for path in (self.root / space).glob("*"))
+
+
+class ServerPlace:
+    def __init__(self, server: CacheServer) -> None:
+        self.server = server
+
+    def transport(self) -> Transport:
+        return WebTransport(self.server.address, patience=QUICK)
+
+    def read(self, space: Space, name: str) -> bytes | None:
+        return self.server.objects.get((space, name))
+
+    def write(self, space: Space, name: str, data: bytes | None) -> None:
+        self.server.objects.pop((space, name), None)
+        if data is not None:
+            self.server.objects[space, name] = data
+
+    def names(self, space: Space) -> list[str]:
+        return sorted(name for where, name in self.server.objects if where == space)
+
+
+def _key(record: Mapping[str, Any]) -> str:
+    return document_digest(record["document"])
+
+
+def _is_sound(record: Mapping[str, Any]) -> bool:
+    match record:
+        case {"document": dict(), "result": {"artifacts": dict(artifacts), "log": dict(log)}}:
+            return all(
+                isinstance(blob, dict) and isinstance(blob.get("digest"), str) and type(blob.get("size")) is int
+                for blob in (*artifacts.values(), log)
+            )
+    return False
+
+
+def _files(record: Mapping[str, Any]) -> dict[str, Blob]:
+    return {name: Blob(blob["digest"], blob["size"]) for name, blob in record["result"]["artifacts"].items()}
+
+
+def _log(record: Mapping[str, Any]) -> Blob:
+    return Blob(record["result"]["log"]["digest"], record["result"]["log"]["size"])
+
+
+COMPILE = RecordKind("compile", _key, _is_sound, _files, _log)
+
+
+class Maker:
+    """Makes results in a store, and counts the warnings of the remote caches that it opens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = BlobStore(folder / "store")
+        self._folder = folder
+        self.warnings: list[Problem] = []
+
+    def record(self, name: str, files: Mapping[str, bytes]) -> tuple[str, dict[str, Any]]:
+        """The key and the record of a result with these files, which the store holds then."""
+        artifacts = {file: self._stored(data) for file, data in files.items()}
+        document = {"members": [name]}
+        record = {"document": document, "result": {"artifacts": artifacts, "log": self._stored(b"a log of " + name.encode())}}
+        return document_digest(document), record
+
+    def _stored(self, data: bytes) -> dict[str, Any]:
+        path = self._folder / hashlib.sha256(data).hexdigest()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        blob = self.store.take(path)
+        return {"digest": blob.digest, "size": blob.size}
+
+    def remote(self, place: Place, *, trust: set[str] | None, signer: SigningKey | None = None) -> RemoteCache:
+        return RemoteCache(place.transport(), "the remote", trust=trust, signer=signer, warn=self.warnings.append)
