@@ -22,10 +22,14 @@ _CHECK = "Check that the directory is there (a share: that it is mounted), and t
 
 
 class DirectoryTransport:
-    """The objects below `root`, each a file `ac/KEY` or `cas/DIGEST`: a web server can serve it as it is."""
+    """The objects below `root`, each a file `ac/KEY` or `cas/DIGEST`: a web server can serve it as it is.
 
-    def __init__(self, root: Path) -> None:
+    `writes`: where there is no such directory, it is an empty one, and made when something is put there.
+    """
+
+    def __init__(self, root: Path, *, writes: bool = False) -> None:
         self._root = root
+        self._writes = writes
         self._drafts = root / "tmp"
         self._is_swept = False
 
@@ -34,7 +38,7 @@ class DirectoryTransport:
             try:
                 return _FileDownload(self._root / space / name)
             except FileNotFoundError:
-                if not self._root.is_dir():
+                if not self._writes and not self._root.is_dir():
                     raise
                 return None
 

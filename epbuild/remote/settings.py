@@ -115,7 +115,7 @@ def _signer(environment: Mapping[str, str], trust: frozenset[str], where: Locati
 
 
 def _directory(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
-    return DirectoryTransport(Path(settings.address.text))
+    return DirectoryTransport(Path(settings.address.text), writes=settings.signer is not None)
 
 
 def _web(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -591,3 +592,46 @@ def test_a_file_system_that_cannot_clone_is_asked_once_and_then_copied_to(
         store.materialise(blob.digest, tmp_path / name)
         assert (tmp_path / name).read_bytes() == b"content"
     assert asked == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20, (1 << 20) + 1, (9 << 20) + 3])
+def test_what_comes_from_elsewhere_is_stored_if_it_is_what_was_meant(store: BlobStore, size: int) -> None:
+    data = bytes(range(251)) * (size // 251 + 1)
+    data = data[:size]
+    blob = Blob(hashlib.sha256(data).hexdigest(), size)
+    for other in (data + b"!", data[:-1] + b"?" if data else b"?", data[:-1] if data else b"??"):
+        assert not store.receive(blob, io.BytesIO(other))
+        assert store.find(blob.digest) is None
+    assert store.receive(blob, io.BytesIO(data))
+    assert store.read_bytes(blob.digest) == data
+    assert store.receive(blob, io.BytesIO(data))
+    assert list((store.root / "cas" / "tmp").iterdir()) == []
+    assert b"".join(bytes(piece) for piece in store.pieces(blob.digest)) == data
+
+
+def test_what_goes_on_for_ever_is_not_read_to_its_end(store: BlobStore) -> None:
+    class Endless(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: WriteableBuffer) -> int:
+            return memoryview(buffer).nbytes
+
+    assert not store.receive(Blob("0" * 64, 3 << 20), Endless())
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20, (9 << 20) + 3])
+@pytest.mark.parametrize("at", [0, -1])
+def test_of_a_damaged_blob_never_all_pieces_are_passed_on(store: BlobStore, size: int, at: int) -> None:
+    """So that who copies them elsewhere never has a whole wrong one there."""
+    data = bytearray(size)
+    blob = Blob(hashlib.sha256(data).hexdigest(), size)
+    store.receive(blob, io.BytesIO(data))
+    data[at] ^= 1
+    place = store.place(blob.digest)
+    place.chmod(0o644)
+    place.write_bytes(data)
+    passed = bytearray()
+    with pytest.raises(DamagedBlob):
+        deque(map(passed.extend, store.pieces(blob.digest)), maxlen=0)
+    assert len(passed) < size

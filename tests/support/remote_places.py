@@ -25,7 +25,7 @@ QUICK = Patience(connect=1.0, answer=0.4, idle=0.6, uploaded=0.5)
 class Place(Protocol):
     """Where a remote cache lies: what is in it can be read and changed behind its back."""
 
-    def transport(self) -> Transport: ...
+    def transport(self, *, writes: bool = False) -> Transport: ...
 
     def read(self, space: Space, name: str) -> bytes | None: ...
 
@@ -38,8 +38,8 @@ class DirectoryPlace:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def transport(self) -> Transport:
-        return DirectoryTransport(self.root)
+    def transport(self, *, writes: bool = False) -> Transport:
+        return DirectoryTransport(self.root, writes=writes)
 
     def read(self, space: Space, name: str) -> bytes | None:
         path = self.root / space / name
@@ -60,7 +60,7 @@ class ServerPlace:
     def __init__(self, server: CacheServer) -> None:
         self.server = server
 
-    def transport(self) -> Transport:
+    def transport(self, *, writes: bool = False) -> Transport:
         return WebTransport(self.server.address, patience=QUICK)
 
     def read(self, space: Space, name: str) -> bytes | None:
@@ -123,4 +123,5 @@ class Maker:
         return {"digest": blob.digest, "size": blob.size}
 
     def remote(self, place: Place, *, trust: set[str] | None, signer: SigningKey | None = None) -> RemoteCache:
-        return RemoteCache(place.transport(), "the remote", trust=trust, signer=signer, warn=self.warnings.append)
+        transport = place.transport(writes=signer is not None)
+        return RemoteCache(transport, "the remote", trust=trust, signer=signer, warn=self.warnings.append)

@@ -1,0 +1,624 @@
+"""The remote cache as builds use it: what it gives is right, what is wrong there has a reason, and a broken server costs little."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cache_server import CacheServer, Fault, serving_cache
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from remote_places import COMPILE, DirectoryPlace, Maker, Place, ServerPlace
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled
+from epbuild.core.digest import Blob, digest_of
+from epbuild.remote import cache
+from epbuild.remote.cache import Miss, NotFetched, RemoteCache
+from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
+from epbuild.remote.keys import SigningKey
+from epbuild.remote.reapi import ReapiResult
+
+OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
+TRUST = {OURS.public}
+MODEL, WEIGHTS = b"a model", b"weights " * 400_000  # one of less than a piece, one of several
+FILES = {"model.onnx": MODEL, "sub/weights.bin": WEIGHTS}
+
+
+@pytest.fixture
+def server() -> Iterator[CacheServer]:
+    with serving_cache() as running:
+        yield running
+
+
+@pytest.fixture(params=["directory", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "directory":
+        return DirectoryPlace(tmp_path / "remote")
+    return ServerPlace(request.getfixturevalue("server"))
+
+
+@pytest.fixture
+def maker(tmp_path: Path) -> Maker:
+    """The machine that publishes."""
+    return Maker(tmp_path / "maker")
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Maker:
+    """The machine that reads, with a store of its own."""
+    return Maker(tmp_path / "user")
+
+
+@pytest.fixture
+def published(place: Place, maker: Maker) -> tuple[str, dict[str, Any]]:
+    """The key and the record of a result that lies there."""
+    key, record = maker.record("one", FILES)
+    assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
+    assert maker.warnings == []
+    return key, record
+
+
+def found(remote: RemoteCache, key: str) -> RemoteRecord:
+    record = remote.look_up(COMPILE, key)
+    assert isinstance(record, RemoteRecord), record
+    return record
+
+
+def fetch_all(remote: RemoteCache, record: RemoteRecord, store: BlobStore) -> None:
+    for blob in record.blobs:
+        remote.fetch(blob, store)
+
+
+# -- What it gives -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_one_machine_published_another_has_byte_for_byte(
+    place: Place, published: tuple[str, dict[str, Any]], user: Maker
+) -> None:
+    key, record = published
+    remote = user.remote(place, trust=TRUST)
+    hit = found(remote, key)
+    assert hit.record == record
+    fetch_all(remote, hit, user.store)
+    assert {name: user.store.read_bytes(blob.digest) for name, blob in hit.files.items()} == FILES
+    assert hit.log is not None
+    remote.fetch(hit.log, user.store)
+    assert user.store.read_bytes(hit.log.digest) == b"a log of one"
+    counted = remote.statistics
+    assert (counted.asked, counted.found, counted.unusable, counted.blobs) == (1, 1, 0, 3)
+    assert counted.received_bytes > len(WEIGHTS)
+    assert user.warnings == []
+
+
+def test_a_hit_costs_one_request_and_one_for_each_blob_that_is_read(server: CacheServer, maker: Maker, user: Maker) -> None:
+    key, record = maker.record("one", FILES)
+    maker.remote(ServerPlace(server), trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
+    server.requests.clear()
+    remote = user.remote(ServerPlace(server), trust=TRUST)
+    hit = found(remote, key)
+    remote.fetch(hit.files["model.onnx"], user.store)
+    remote.fetch(hit.files["model.onnx"], user.store)
+    assert remote.look_up(COMPILE, "0" * 64) == Miss()
+    assert [method for method, _ in server.requests] == ["GET", "GET", "GET"]
+
+
+def test_what_is_not_there_is_a_miss(place: Place, user: Maker, published: object) -> None:
+    remote = user.remote(place, trust=TRUST)
+    assert remote.look_up(COMPILE, "0" * 64) == Miss()
+    assert (remote.statistics.asked, remote.statistics.found) == (1, 0)
+
+
+def test_many_are_looked_up_at_once(place: Place, maker: Maker, user: Maker) -> None:
+    writer = maker.remote(place, trust=TRUST, signer=OURS)
+    keys = []
+    for number in range(20):
+        key, record = maker.record(f"number {number}", {"model.onnx": b"model %d" % (number % 3)})
+        writer.publish(COMPILE, key, record, maker.store)
+        keys.append(key)
+    remote = user.remote(place, trust=TRUST)
+    absent = [f"{number:064x}" for number in range(20)]
+    answers = remote.look_up_all(COMPILE, [*keys, *absent, *keys])
+    assert [key for key, answer in answers.items() if isinstance(answer, RemoteRecord)] == keys
+    assert all(answers[key] == Miss() for key in absent)
+    assert (remote.statistics.asked, remote.statistics.found) == (40, 20)
+
+
+def test_an_empty_file_and_a_file_twice_come_through(place: Place, maker: Maker, user: Maker) -> None:
+    key, record = maker.record("odd", {"empty": b"", "one": MODEL, "two": MODEL})
+    assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
+    remote = user.remote(place, trust=TRUST)
+    fetch_all(remote, found(remote, key), user.store)
+    assert user.store.read_bytes(digest_of(b"")) == b""
+
+
+def test_without_a_signing_key_nothing_is_written(place: Place, maker: Maker) -> None:
+    key, record = maker.record("one", FILES)
+    assert not maker.remote(place, trust=TRUST).publish(COMPILE, key, record, maker.store)
+    assert place.names("ac") == place.names("cas") == []
+
+
+# -- What is wrong with it ---------------------------------------------------------------------------------------------------
+
+
+def _resign(data: bytes, change: Callable[[dict[str, Any]], object], signer: SigningKey | None = None) -> bytes:
+    result = ReapiResult.decode(data)
+    envelope = json.loads(result.stdout)
+    change(envelope)
+    if signer is not None:
+        from epbuild.core.canonical import canonical_json
+
+        envelope["by"] = signer.public
+        content = {name: value for name, value in envelope.items() if name != "signature"}
+        envelope["signature"] = signer.sign(canonical_json(content).encode())
+    return replace(result, stdout=json.dumps(envelope).encode()).encode()
+
+
+def _poison(envelope: dict[str, Any]) -> None:
+    artifacts = envelope["record"]["result"]["artifacts"]
+    artifacts["model.onnx"] = artifacts["sub/weights.bin"]
+
+
+BAD_RECORDS: dict[str, tuple[Callable[[bytes], bytes], Reason | None]] = {
+    "a bit of the envelope flipped": (lambda data: data.replace(b'"compile"', b'"compilf"'), Reason.BAD_SIGNATURE),
+    "cut in the middle": (lambda data: data[: len(data) // 2], Reason.MALFORMED),
+    "empty": (lambda data: b"", Reason.MALFORMED),
+    "a page of a proxy": (lambda data: b"<html>Sign in</html>", Reason.MALFORMED),
+    "unsigned": (lambda data: _resign(data, lambda envelope: envelope.pop("signature")), Reason.UNSIGNED),
+    "wrongly signed": (lambda data: _resign(data, lambda envelope: envelope.update(signature="AAAA")), Reason.BAD_SIGNATURE),
+    "signed by others": (lambda data: _resign(data, lambda envelope: None, THEIRS), Reason.UNTRUSTED),
+    "said to be ours": (
+        lambda data: _resign(_resign(data, _poison, THEIRS), lambda envelope: envelope.update(by=OURS.public)),
+        Reason.BAD_SIGNATURE,
+    ),
+    "poisoned": (lambda data: _resign(data, _poison), Reason.BAD_SIGNATURE),
+    "of a later format": (lambda data: _resign(data, lambda envelope: envelope.update(format=2)), None),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_RECORDS)
+def test_a_record_that_is_not_as_signed_is_not_used_and_the_next_writer_mends_it(
+    place: Place, published: tuple[str, dict[str, Any]], maker: Maker, user: Maker, bad: str
+) -> None:
+    key, record = published
+    change, reason = BAD_RECORDS[bad]
+    data = place.read("ac", key)
+    assert data is not None
+    place.write("ac", key, change(data))
+    remote = user.remote(place, trust=TRUST)
+    answer = remote.look_up(COMPILE, key)
+    if reason is None:
+        assert answer == Miss()
+    else:
+        assert isinstance(answer, Unusable)
+        assert answer.reason is reason
+        assert remote.statistics.unusable == 1
+    assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
+    assert found(user.remote(place, trust=TRUST), key).record == record
+
+
+def test_the_record_of_another_key_is_not_used(
+    place: Place, published: tuple[str, dict[str, Any]], maker: Maker, user: Maker
+) -> None:
+    data, other = place.read("ac", published[0]), maker.record("two", {})[0]
+    place.write("ac", other, data)
+    answer = user.remote(place, trust=TRUST).look_up(COMPILE, other)
+    assert answer == Unusable(Reason.OTHER_KEY)
+
+
+BAD_BLOBS: dict[str, Callable[[bytes], bytes | None]] = {
+    "evicted": lambda data: None,
+    "a bit flipped": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "its last bit flipped": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "cut": lambda data: data[:-1],
+    "longer": lambda data: data + b"!",
+    "empty": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("which", [MODEL, WEIGHTS], ids=["small", "large"])
+@pytest.mark.parametrize("bad", BAD_BLOBS)
+def test_a_blob_that_is_lost_after_the_look_up_is_never_used_and_its_maker_mends_it(
+    place: Place, published: tuple[str, dict[str, Any]], user: Maker, bad: str, which: bytes
+) -> None:
+    key, record = published
+    remote = user.remote(place, trust=TRUST, signer=OURS)
+    hit = found(remote, key)
+    blob = next(blob for blob in hit.blobs if blob.size == len(which))
+    place.write("cas", blob.digest, BAD_BLOBS[bad](which))
+    with pytest.raises(NotFetched, match="gone" if bad == "evicted" else "damaged"):
+        remote.fetch(blob, user.store)
+    assert user.store.find(blob.digest) is None
+    assert list((user.store.root / "cas" / "tmp").glob("*")) == []
+    # It is made again here, and published: a server may still answer that it has it.
+    assert user.record("one", FILES) == (key, record)
+    assert remote.publish(COMPILE, key, record, user.store)
+    assert place.read("cas", blob.digest) == which
+    assert user.warnings == []
+
+
+def test_what_was_made_again_as_other_bytes_takes_the_place_of_what_lost_a_blob(
+    place: Place, published: tuple[str, dict[str, Any]], user: Maker
+) -> None:
+    key, _ = published
+    remote = user.remote(place, trust=TRUST, signer=OURS)
+    hit = found(remote, key)
+    place.write("cas", hit.files["model.onnx"].digest, None)
+    with pytest.raises(NotFetched):
+        remote.fetch(hit.files["model.onnx"], user.store)
+    _, other = user.record("one", {"model.onnx": b"another model"})
+    assert remote.publish(COMPILE, key, other, user.store)
+    assert found(remote, key).record == other
+
+
+def test_a_sound_record_is_not_written_over(place: Place, published: tuple[str, dict[str, Any]], user: Maker) -> None:
+    key, record = published
+    _, other = user.record("one", {"model.onnx": b"another model"})
+    remote = user.remote(place, trust=TRUST, signer=OURS)
+    assert remote.publish(COMPILE, key, other, user.store)
+    assert found(remote, key).record == record
+    assert remote.publish(COMPILE, key, other, user.store, replace=True)
+    assert found(remote, key).record == other
+
+
+def test_a_blob_that_this_machine_has_lost_is_not_published(place: Place, maker: Maker) -> None:
+    key, record = maker.record("one", FILES)
+    stored = maker.store.place(record["result"]["artifacts"]["sub/weights.bin"]["digest"])
+    stored.chmod(0o644)
+    stored.write_bytes(WEIGHTS[:-1] + b"?")
+    assert not maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
+    assert place.names("ac") == []
+    assert digest_of(WEIGHTS) not in place.names("cas")
+    assert maker.warnings == []
+
+
+def test_a_blob_is_checked_where_it_is(place: Place, published: tuple[str, dict[str, Any]], user: Maker) -> None:
+    remote = user.remote(place, trust=TRUST)
+    blob = found(remote, published[0]).files["model.onnx"]
+    remote.check(blob)
+    place.write("cas", blob.digest, b"other")
+    with pytest.raises(NotFetched, match="damaged"):
+        remote.check(blob)
+    place.write("cas", blob.digest, None)
+    with pytest.raises(NotFetched, match="gone"):
+        remote.check(blob)
+
+
+# -- What is wrong with the line ---------------------------------------------------------------------------------------------
+
+PASSING = {
+    "503": Fault("status", "GET", times=2),
+    "429": Fault("status", "GET", status=429, headers={"Retry-After": "0"}, times=2),
+    "500": Fault("status", "GET", status=500, times=1),
+    "reset": Fault("reset", "GET", times=2),
+    "cut": Fault("cut", "GET", times=2),
+    "nonsense": Fault("nonsense", "GET", times=1),
+}
+LASTING = {
+    "503": (Fault("status"), "503 Service Unavailable"),
+    "429 for an hour": (Fault("status", status=429, headers={"Retry-After": "3600"}), "429"),
+    "401": (Fault("status", status=401), "401 Unauthorized"),
+    "403": (Fault("status", status=403), "403 Forbidden"),
+    "reset": (Fault("reset"), "the connection was cut"),
+    "nonsense": (Fault("nonsense"), "cannot be understood"),
+    "hang": (Fault("hang"), "it sent nothing for too long"),
+}
+
+
+@pytest.fixture
+def on_server(server: CacheServer, maker: Maker) -> tuple[ServerPlace, str, dict[str, Any]]:
+    key, record = maker.record("one", FILES)
+    place = ServerPlace(server)
+    assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
+    return place, key, record
+
+
+@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize("space", ["ac", "cas"])
+def test_what_passes_is_tried_again(
+    on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, fault: str, space: str
+) -> None:
+    place, key, _ = on_server
+    place.server.faults.append(replace(PASSING[fault], space=space))
+    remote = user.remote(place, trust=TRUST)
+    hit = found(remote, key)
+    remote.fetch(hit.files["sub/weights.bin"], user.store)
+    assert user.store.read_bytes(hit.files["sub/weights.bin"].digest) == WEIGHTS
+    assert place.server.faults[0].times == 0
+    assert user.warnings == []
+
+
+@pytest.mark.parametrize("fault", LASTING)
+def test_a_server_that_fails_costs_seconds_and_one_warning(
+    on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, fault: str
+) -> None:
+    place, key, record = on_server
+    what, cause = LASTING[fault]
+    place.server.faults.append(replace(what))
+    user.record("one", FILES)
+    remote = user.remote(place, trust=TRUST, signer=OURS)
+    begin = time.monotonic()
+    answers = remote.look_up_all(COMPILE, [key, *(f"{number:064x}" for number in range(200))])
+    assert not remote.publish(COMPILE, key, record, user.store)
+    assert time.monotonic() - begin < 10
+    assert set(answers.values()) == {Miss(answered=False)}
+    [problem] = user.warnings
+    assert problem.code == "EPB521"
+    assert f"the remote cache the remote cannot be read: {cause}" in problem.message or cause in problem.message
+    assert len(place.server.requests) < 150
+    with pytest.raises(NotFetched):
+        remote.fetch(Blob(digest_of(b"x"), 1), user.store)
+    assert len(user.warnings) == 1
+
+
+@pytest.mark.parametrize("kind", ["stall", "drip"])
+def test_a_server_that_hangs_within_a_body_is_given_up(
+    on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_RECORD_PACE", cache._Pace(1.0, 1e6))
+    place, key, _ = on_server
+    place.server.faults.append(Fault(kind, "GET"))
+    begin = time.monotonic()
+    remote = user.remote(place, trust=TRUST)
+    assert remote.look_up(COMPILE, key) == Miss(answered=False)
+    assert remote.look_up(COMPILE, key) == Miss(answered=False)
+    assert time.monotonic() - begin < 10
+    assert len(user.warnings) == 1
+
+
+def test_nothing_listens_there(user: Maker, server: CacheServer) -> None:
+    gone = ServerPlace(server)
+    server.address = "http://127.0.0.1:9/prefix"
+    remote = user.remote(gone, trust=TRUST)
+    assert set(remote.look_up_all(COMPILE, [f"{number:064x}" for number in range(50)]).values()) == {Miss(answered=False)}
+    [problem] = user.warnings
+    assert "nothing listens there" in problem.message
+
+
+@pytest.mark.parametrize("status", [401, 403, 405, 507, 503, 413])
+def test_what_cannot_be_written_is_still_read(
+    on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, status: int
+) -> None:
+    place, key, _ = on_server
+    place.server.faults.append(Fault("status", "PUT", status=status))
+    remote = user.remote(place, trust=TRUST, signer=OURS)
+    for number in range(4):
+        other, record = user.record(f"new {number}", {"model.onnx": b"new %d" % number})
+        assert not remote.publish(COMPILE, other, record, user.store)
+    [problem] = user.warnings
+    assert "the remote cache the remote cannot be written: " in problem.message
+    hit = found(remote, key)
+    remote.fetch(hit.files["model.onnx"], user.store)
+    assert len(user.warnings) == 1
+
+
+def test_a_hang_while_writing_costs_seconds_once(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+    place, *_ = on_server
+    place.server.faults.append(Fault("hang", "PUT"))
+    remote = user.remote(place, trust=TRUST, signer=OURS)
+    begin = time.monotonic()
+    for number in range(5):
+        key, record = user.record(f"new {number}", {"model.onnx": b"new %d" % number})
+        assert not remote.publish(COMPILE, key, record, user.store)
+    assert time.monotonic() - begin < 5
+    assert len(user.warnings) == 1
+
+
+@pytest.mark.parametrize("kind", ["flip", "cut"])
+def test_a_line_that_changes_bytes_never_leaves_a_wrong_blob(
+    on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker, kind: Any
+) -> None:
+    place, key, _ = on_server
+    remote = user.remote(place, trust=TRUST)
+    hit = found(remote, key)
+    place.server.faults.append(Fault(kind, "GET", "cas"))
+    for blob in hit.blobs:
+        with pytest.raises(NotFetched):
+            remote.fetch(blob, user.store)
+        assert user.store.find(blob.digest) is None
+
+
+def test_the_authorization_of_the_environment_is_sent(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+    from epbuild.remote.web import WebTransport
+
+    place, key, _ = on_server
+    place.server.authorization = "Bearer abc"
+    assert user.remote(place, trust=TRUST).look_up(COMPILE, key) == Miss(answered=False)
+    transport = WebTransport(place.server.address, authorization="Bearer abc")
+    remote = RemoteCache(transport, "it", trust=TRUST, warn=user.warnings.append)
+    found(remote, key)
+
+
+def test_a_cancelled_build_waits_for_no_server(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+    from epbuild.remote.web import WebTransport
+
+    place, key, _ = on_server
+    place.server.faults.append(Fault("hang"))
+    cancelled = threading.Event()
+    remote = RemoteCache(
+        WebTransport(place.server.address, cancelled=cancelled), "it", trust=TRUST, warn=user.warnings.append, cancelled=cancelled
+    )
+    threading.Timer(0.3, cancelled.set).start()
+    begin = time.monotonic()
+    with pytest.raises(Cancelled):
+        remote.look_up(COMPILE, key)
+    assert time.monotonic() - begin < 4
+    assert user.warnings == []
+
+
+# -- What is wrong with the directory ----------------------------------------------------------------------------------------
+
+
+def test_a_share_that_is_not_mounted_is_one_warning(tmp_path: Path, user: Maker) -> None:
+    remote = user.remote(DirectoryPlace(tmp_path / "nowhere"), trust=None)
+    assert set(remote.look_up_all(COMPILE, [f"{number:064x}" for number in range(50)]).values()) == {Miss(answered=False)}
+    [problem] = user.warnings
+    assert "mounted" in str(problem)
+
+
+def test_a_directory_that_cannot_be_written_is_still_read(tmp_path: Path, maker: Maker) -> None:
+    place = DirectoryPlace(tmp_path / "remote")
+    key, record = maker.record("one", FILES)
+    maker.remote(place, trust=None, signer=OURS).publish(COMPILE, key, record, maker.store)
+    (place.root / "tmp").rmdir()
+    (place.root / "tmp").write_bytes(b"")  # which stops root as well
+    remote = maker.remote(place, trust=None, signer=OURS)
+    other, record = maker.record("two", {"a": b"new"})
+    assert not remote.publish(COMPILE, other, record, maker.store)
+    assert len(maker.warnings) == 1
+    found(remote, key)
+
+
+@pytest.mark.parametrize("space", ["ac", "cas"])
+def test_a_directory_in_the_place_of_a_file_is_no_answer(tmp_path: Path, maker: Maker, user: Maker, space: str) -> None:
+    place = DirectoryPlace(tmp_path / "remote")
+    key, record = maker.record("one", {"model.onnx": MODEL})
+    maker.remote(place, trust=None, signer=OURS).publish(COMPILE, key, record, maker.store)
+    name = key if space == "ac" else digest_of(MODEL)
+    (place.root / space / name).unlink()
+    (place.root / space / name).mkdir()
+    remote = user.remote(place, trust=None)
+    if space == "ac":
+        assert remote.look_up(COMPILE, key) == Miss(answered=False)
+    else:
+        with pytest.raises(NotFetched):
+            remote.fetch(Blob(digest_of(MODEL), len(MODEL)), user.store)
+
+
+# -- Several at once ---------------------------------------------------------------------------------------------------------
+
+
+def test_racing_writers_leave_one_sound_result(place: Place, tmp_path: Path, user: Maker) -> None:
+    makers = [Maker(tmp_path / f"maker {number}") for number in range(4)]
+    results = [maker.record("one", {"model.onnx": b"as machine %d made it" % number}) for number, maker in enumerate(makers)]
+    key = results[0][0]
+    stop = threading.Event()
+    broken: list[object] = []
+
+    def read() -> None:
+        store = user.store
+        while not stop.is_set():
+            remote = user.remote(place, trust=TRUST)
+            answer = remote.look_up(COMPILE, key)
+            try:
+                if isinstance(answer, RemoteRecord):
+                    fetch_all(remote, answer, store)
+                elif answer != Miss():
+                    broken.append(answer)
+            except NotFetched as error:
+                broken.append(error)
+
+    place.write("ac", "f" * 64, None)  # so that the directory is there
+    with ThreadPoolExecutor(6) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        for _ in range(5):
+            jobs = [
+                pool.submit(
+                    maker.remote(place, trust=TRUST, signer=OURS).publish, COMPILE, key, record, maker.store, replace=True
+                )
+                for maker, (_, record) in zip(makers, results, strict=True)
+            ]
+            assert all(job.result() for job in jobs)
+        stop.set()
+        for reader in readers:
+            reader.result()
+    assert broken == []
+    assert found(user.remote(place, trust=TRUST), key).record in [record for _, record in results]
+
+
+def test_what_many_threads_want_comes_once(on_server: tuple[ServerPlace, str, dict[str, Any]], user: Maker) -> None:
+    place, key, _ = on_server
+    place.server.latency = 0.02
+    remote = user.remote(place, trust=TRUST)
+    blob = found(remote, key).files["sub/weights.bin"]
+    place.server.requests.clear()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: remote.fetch(blob, user.store), range(8)))
+    assert len(place.server.requests) == 1
+
+
+_ENDLESS_WRITER = """
+import sys, itertools
+from pathlib import Path
+from epbuild.remote.directory import DirectoryTransport
+from epbuild.remote.transport import Content
+
+def pieces():
+    for number in itertools.count():
+        yield b"x" * 65536
+        print(number, flush=True)
+
+DirectoryTransport(Path(sys.argv[1])).put("cas", sys.argv[2], Content(1 << 40, pieces))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+def test_what_a_killed_writer_left_is_never_seen_and_goes_after_a_day(tmp_path: Path) -> None:
+    place = DirectoryPlace(tmp_path / "remote")
+    name = "ab" * 32
+    with subprocess.Popen(
+        [sys.executable, "-c", _ENDLESS_WRITER, str(place.root), name], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline()
+        writer.send_signal(signal.SIGKILL)
+    assert place.transport().get("cas", name) is None
+    [left] = (place.root / "tmp").iterdir()
+    old = time.time() - 25 * 3600
+    os.utime(left, (old, old))
+    maker = Maker(tmp_path / "maker")
+    key, record = maker.record("one", FILES)
+    assert maker.remote(place, trust=None, signer=OURS).publish(COMPILE, key, record, maker.store)
+    assert list((place.root / "tmp").iterdir()) == []
+
+
+# -- Whatever lies there -----------------------------------------------------------------------------------------------------
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_bytes_the_remote_holds_a_look_up_is_sound_or_has_a_reason(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    place, maker, user = DirectoryPlace(folder / "remote"), Maker(folder / "maker"), Maker(folder / "user")
+    files = {"model.onnx": MODEL, "b": b"b" * 300}
+    key, record = maker.record("one", files)
+    sound = seal(COMPILE, key, record, OURS)
+    assert maker.remote(place, trust=TRUST, signer=OURS).publish(COMPILE, key, record, maker.store)
+
+    def anything(like: bytes) -> bytes | None:
+        at = data.draw(st.integers(0, len(like)))
+        return data.draw(
+            st.sampled_from([like, None, b"", like[:at], like + b"\0", like[:at] + b"\xff" + like[at + 1 :]])
+            | st.binary(max_size=400)
+        )
+
+    place.write("ac", key, anything(sound))
+    for digest in place.names("cas"):
+        content = next(item for item in (*files.values(), b"a log of one") if digest_of(item) == digest)
+        place.write("cas", digest, anything(content))
+    remote = user.remote(place, trust=TRUST)
+    answer = remote.look_up(COMPILE, key)
+    if not isinstance(answer, RemoteRecord):
+        assert answer == Miss() or (isinstance(answer, Unusable) and str(answer))
+        return
+    assert answer.record == record
+    for name, blob in answer.files.items():
+        with suppress(NotFetched):
+            remote.fetch(blob, user.store)
+        if user.store.find(blob.digest) is not None:
+            assert user.store.read_bytes(blob.digest) == files[name]
+    assert user.warnings == []

@@ -1,0 +1,177 @@
+"""Settings of the remote cache: which one is used, and what is refused before anything is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epbuild.core.errors import Position, Problem, RecipeError
+from epbuild.recipe.remote_address import CacheChoice, RemoteAddress, parse_remote
+from epbuild.remote.cache import Miss
+from epbuild.remote.keys import SigningKey
+from epbuild.remote.settings import Mode, RemoteSettings, open_remote, remote_settings
+
+OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
+WHERE = Position("epbuild.yaml", 3, 3)
+FOLDER = Path("/project")
+HTTPS = "https://cache.example/x"
+
+
+def choice(remote: str | None = HTTPS, *trust: str) -> CacheChoice:
+    return CacheChoice(WHERE, parse_remote(remote) if remote else None, trust)
+
+
+def decided(
+    cache: CacheChoice | None, environment: dict[str, str] | None = None, mode: Mode = "read", *, insecure: bool = False
+) -> RemoteSettings | None:
+    return remote_settings(cache, FOLDER, environment or {}, mode, insecure=insecure)
+
+
+def refused(cache: CacheChoice | None, environment: dict[str, str] | None = None, mode: Mode = "read") -> Problem:
+    with pytest.raises(RecipeError) as failure:
+        decided(cache, environment, mode)
+    assert failure.value.exit_code == 2
+    [problem] = failure.value.problems
+    assert problem.hint
+    return problem
+
+
+def test_without_a_remote_cache_there_is_none() -> None:
+    assert decided(None) is None
+    assert decided(choice(None, OURS.public)) is None
+
+
+def test_the_recipe_names_one_to_read() -> None:
+    assert decided(choice(HTTPS, OURS.public)) == RemoteSettings(RemoteAddress("https", HTTPS), frozenset((OURS.public,)))
+
+
+@pytest.mark.parametrize("environment", [{}, {"EPBUILD_REMOTE_CACHE": HTTPS}])
+def test_off_is_off_whatever_is_named(environment: dict[str, str]) -> None:
+    assert decided(choice(), environment, "off") is None
+
+
+def test_the_environment_stands_over_the_recipe() -> None:
+    found = decided(choice(HTTPS, OURS.public), {"EPBUILD_REMOTE_CACHE": "s3://ours/x"})
+    assert found == RemoteSettings(RemoteAddress("s3", "s3://ours/x"), frozenset((OURS.public,)))
+    assert decided(choice(HTTPS, OURS.public), {"EPBUILD_REMOTE_CACHE": "off"}) is None
+    assert decided(choice(HTTPS, OURS.public), {"EPBUILD_REMOTE_CACHE": ""}) == decided(choice(HTTPS, OURS.public))
+
+
+def test_a_directory_is_relative_to_who_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = decided(choice("../builds"))
+    assert found is not None
+    assert Path(found.address.text) == FOLDER.absolute() / "../builds"
+    monkeypatch.chdir(tmp_path)
+    named = decided(None, {"EPBUILD_REMOTE_CACHE": "builds"})
+    assert named is not None
+    assert Path(named.address.text) == tmp_path / "builds"
+
+
+@pytest.mark.parametrize("address", [HTTPS, "http://localhost/x", "s3://b/x", "gs://b", "az://c/x"])
+def test_a_server_is_not_used_without_a_trusted_key(address: str) -> None:
+    assert refused(choice(address)).code == "EPB276"
+    assert refused(None, {"EPBUILD_REMOTE_CACHE": address}).code == "EPB276"
+
+
+def test_a_directory_may_go_without_trusted_keys() -> None:
+    found = decided(choice("builds"))
+    assert found is not None
+    assert found.trust is None
+    with_trust = decided(choice("builds", OURS.public))
+    assert with_trust is not None
+    assert with_trust.trust == frozenset((OURS.public,))
+
+
+@pytest.mark.parametrize("host", ["cache.example", "10.0.0.1"])
+def test_http_is_for_this_machine_or_for_who_insists(host: str) -> None:
+    cache = choice(f"http://{host}/x", OURS.public)
+    problem = refused(cache)
+    assert (problem.code, problem.where) == ("EPB275", WHERE)
+    assert "--insecure" in str(problem)
+    assert decided(cache, insecure=True) is not None
+    assert decided(choice("http://127.0.0.1:8080/x", OURS.public)) is not None
+
+
+@pytest.mark.parametrize("address", ["https://me:secret@cache.example/x", "ftp://x/y", "https://x/?token=secret"])
+def test_a_wrong_address_in_the_environment_is_named_without_its_secrets(address: str) -> None:
+    problem = refused(None, {"EPBUILD_REMOTE_CACHE": address})
+    assert problem.code == "EPB275"
+    assert problem.message.startswith("EPBUILD_REMOTE_CACHE: ")
+    assert "secret" not in str(problem)
+
+
+def test_nothing_is_written_without_a_key() -> None:
+    for cache in (choice(HTTPS, OURS.public), choice("builds")):
+        problem = refused(cache, {}, "write")
+        assert problem.code == "EPB277"
+        assert "epbuild cache key" in str(problem)
+
+
+def test_nothing_is_written_to_nowhere() -> None:
+    assert refused(None, {"EPBUILD_SIGNING_KEY": OURS.text}, "write").code == "EPB275"
+
+
+@pytest.mark.parametrize("text", ["nonsense", OURS.public])
+def test_a_wrong_key_is_not_shown(text: str) -> None:
+    problem = refused(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": text}, "write")
+    assert problem.code == "EPB277"
+    assert text not in str(problem)
+
+
+def test_a_key_that_nobody_trusts_signs_nothing() -> None:
+    problem = refused(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": THEIRS.text}, "write")
+    assert THEIRS.public in problem.message
+    assert THEIRS.text not in str(problem)
+
+
+def test_who_has_a_trusted_key_writes() -> None:
+    found = decided(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": f"{OURS.text}\n"}, "write")
+    assert found is not None
+    assert found.signer == OURS
+    assert OURS.text not in repr(found)
+
+
+def test_a_key_is_of_no_use_to_readers_and_not_looked_at() -> None:
+    found = decided(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": "nonsense"})
+    assert found is not None
+    assert found.signer is None
+
+
+def test_an_authorization_goes_to_web_servers_only_and_is_not_shown() -> None:
+    environment = {"EPBUILD_REMOTE_AUTHORIZATION": "Bearer abc"}
+    web, bucket = decided(choice(HTTPS, OURS.public), environment), decided(choice("s3://b", OURS.public), environment)
+    assert web is not None
+    assert bucket is not None
+    assert (web.authorization, bucket.authorization) == ("Bearer abc", None)
+    assert "abc" not in repr(web)
+
+
+@pytest.mark.parametrize("address", ["builds", "http://127.0.0.1:9/x", "s3://b/x", "az://c/x"])
+def test_a_remote_cache_is_opened_without_asking_it_anything(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "y",
+        "AZURE_STORAGE_ACCOUNT_NAME": "a",
+        "AZURE_STORAGE_ACCOUNT_KEY": "eA==",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = remote_settings(choice(address, OURS.public), tmp_path, {}, "read")
+    assert found is not None
+    warnings: list[Problem] = []
+    remote = open_remote(found, warnings.append)
+    assert not remote.writes
+    assert remote.statistics.asked == 0
+    remote.close()
+    assert warnings == []
+
+
+def test_a_directory_that_is_to_be_written_need_not_be_there(tmp_path: Path) -> None:
+    found = remote_settings(choice("builds"), tmp_path, {"EPBUILD_SIGNING_KEY": OURS.text}, "write")
+    assert found is not None
+    remote = open_remote(found, lambda problem: pytest.fail(str(problem)))
+    from remote_places import COMPILE
+
+    assert remote.look_up(COMPILE, "0" * 64) == Miss()
