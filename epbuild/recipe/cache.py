@@ -20,7 +20,7 @@ def read_cache(fields: Fields) -> CacheChoice:
         if PUBLIC_KEY.fullmatch(key):
             trust.append(key)
         else:  # it is not quoted, since it may be a secret that was mistaken for a public key
-            fields.problems.append(Problem(WRONG_VALUE, "This is not a public key.", where, _KEY_FORM))
+            fields.problems.append(Problem(WRONG_VALUE, "this is not a public key", where, _KEY_FORM))
     return CacheChoice(fields.where, _remote(fields), tuple(dict.fromkeys(trust)))
 
 

@@ -1,4 +1,4 @@
-"""Addresses of remote caches, and what a recipe has of one; nothing here touches a network."""
+"""Addresses of remote caches, parsed, and what a recipe has of one."""
 
 from __future__ import annotations
 

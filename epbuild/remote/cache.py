@@ -23,7 +23,7 @@ from epbuild.core.digest import Blob, hash_stream
 from epbuild.remote.attempts import Attempts, Breaker, SwitchedOff, Warn
 from epbuild.remote.envelope import MOST_BYTES, RecordKind, RemoteRecord, Unusable, seal, unseal
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.statistics import RemoteStatistics, Tally
+from epbuild.remote.statistics import RemoteStatistics, RemoteTally
 from epbuild.remote.transport import Content, Download, RemoteError, Space, Transport
 
 THREADS = 32
@@ -83,7 +83,7 @@ class RemoteCache:
         reading, writing = Breaker("reading", name, warn), Breaker("writing", name, warn)
         reading.partner, writing.partner = writing, reading
         self._reading, self._writing = Attempts(reading, self._pause), Attempts(writing, self._pause)
-        self._tally = Tally()
+        self._tally = RemoteTally()
         self._bad: set[str] = set()
         """The blobs that this build found damaged or missing there, by digest: such are written again, although they seem to be there."""
         self._locks: dict[str, threading.Lock] = {}
@@ -196,7 +196,7 @@ class RemoteCache:
             if download is None:
                 return None
             with closing(download):
-                data, source = bytearray(), _Watched(download, _RECORD_PACE, self._received)
+                data, source = bytearray(), _PacedDownload(download, _RECORD_PACE, self._received)
                 buffer = memoryview(bytearray(64 * 1024))
                 while len(data) <= MOST_BYTES and (count := source.readinto(buffer)):
                     data += buffer[:count]
@@ -209,7 +209,7 @@ class RemoteCache:
                 self._bad.add(blob.digest)
                 raise NotFetched(_GONE)
             with closing(download):
-                source = _Watched(download, _BLOB_PACE, self._received)
+                source = _PacedDownload(download, _BLOB_PACE, self._received)
                 if download.size not in (None, blob.size) or not store.receive(blob, source):
                     self._bad.add(blob.digest)
                     raise NotFetched(_DAMAGED)
@@ -221,7 +221,7 @@ class RemoteCache:
             if download is None:
                 return None
             with closing(download):
-                return hash_stream(_Watched(download, _BLOB_PACE, self._received))
+                return hash_stream(_PacedDownload(download, _BLOB_PACE, self._received))
 
     def _received(self, count: int) -> None:
         self._tally.received(count)
@@ -239,7 +239,7 @@ class RemoteCache:
             raise Cancelled("the remote cache")
 
 
-class _Watched(io.RawIOBase):
+class _PacedDownload(io.RawIOBase):
     """A download whose pieces are counted, and that ends with RemoteError where it keeps no pace: a byte now and then is no answer."""
 
     def __init__(self, download: Download, pace: _Pace, received: Callable[[int], None]) -> None:

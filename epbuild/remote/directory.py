@@ -1,4 +1,4 @@
-"""The remote cache in a directory, which may be a share that several machines write to."""
+"""The remote cache in a directory, which may be a share of many machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epbuild.core.safepath import open_regular
 from epbuild.remote.transport import Content, Download, RemoteError, Space
 
 _ABANDONED_AFTER_SECONDS = 24 * 3600
-_ABOUT_ONE = frozenset({errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG})  # what lies there is no file
+_ABOUT_ONE = frozenset({errno.EISDIR, errno.EINVAL, errno.ENAMETOOLONG})  # not a file, but something else
 _CHECK = "Check that the directory is there (a share: that it is mounted), and that this user may use it."
 
 

@@ -53,8 +53,8 @@ class ReapiResult:
 
     def encode(self) -> bytes:
         """The message, its fields in the order of their numbers."""
-        files = b"".join(_field(_FILES, _file(file)) for file in self.files)
-        stderr = b"" if self.stderr is None else _field(_STDERR_DIGEST, _digest(self.stderr))
+        files = b"".join(_field(_FILES, _file_message(file)) for file in self.files)
+        stderr = b"" if self.stderr is None else _field(_STDERR_DIGEST, _digest_message(self.stderr))
         metadata = _field(_METADATA, _text(_WORKER, self.worker)) if self.worker else b""
         stdout = _field(_STDOUT, self.stdout) if self.stdout else b""
         return files + stdout + stderr + metadata
@@ -78,12 +78,12 @@ class ReapiResult:
         return cls(tuple(files), stdout, stderr, worker)
 
 
-def _file(file: ReapiFile) -> bytes:
+def _file_message(file: ReapiFile) -> bytes:
     executable = _varint(_EXECUTABLE << 3 | _VARINT) + b"\1" if file.is_executable else b""
-    return _text(_PATH, file.path) + _field(_DIGEST, _digest(file.blob)) + executable
+    return _text(_PATH, file.path) + _field(_DIGEST, _digest_message(file.blob)) + executable
 
 
-def _digest(blob: Blob) -> bytes:
+def _digest_message(blob: Blob) -> bytes:
     size = _varint(_SIZE << 3 | _VARINT) + _varint(blob.size) if blob.size else b""
     return _text(_HASH, blob.digest) + size
 

@@ -24,7 +24,7 @@ class RemoteStatistics:
     seconds: float = 0.0
 
 
-class Tally:
+class RemoteTally:
     """Counts, from any thread."""
 
     def __init__(self) -> None:
