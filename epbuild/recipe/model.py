@@ -9,13 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from epbuild.core.errors import Position
 from epbuild.recipe.model_path import is_remote, package_file
 from epbuild.recipe.nodes import Node, Scalar
-from epbuild.recipe.remote_address import CacheChoice
 from epbuild.recipe.requirement import Requirement, read_requirement
+
+if TYPE_CHECKING:
+    from epbuild.recipe.remote_address import CacheChoice
 
 Layout = Literal["directory", "ort-model-package"]
 """How the files of an output are arranged."""

@@ -1,7 +1,7 @@
-"""The remote cache in S3, Google Cloud Storage or Azure Blob Storage, through obstore (the extra `remote`).
+"""The remote cache in S3, Google Cloud Storage or Azure Blob Storage.
 
-Credentials, regions and endpoints come from the environment, by the names that each cloud's own tools use. obstore tries nothing again
-here: the caller counts what was tried.
+Through obstore (the extra `remote`). Credentials, regions and endpoints come from the environment, by the names that each cloud's own
+tools use. obstore tries nothing again here: the caller counts what was tried.
 """
 
 from __future__ import annotations

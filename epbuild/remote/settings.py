@@ -1,4 +1,4 @@
-"""Settings of the remote cache: what the recipe, the environment and the command line come to."""
+"""Settings of the remote cache, by recipe, environment and command line."""
 
 from __future__ import annotations
 

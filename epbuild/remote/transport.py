@@ -1,4 +1,4 @@
-"""`Transport`: objects by name on a server or in a directory, read and written whole."""
+"""`Transport`: objects by name, on a server or in a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The remote cache on a web server: Bazel's HTTP cache protocol, GET and PUT of `ac/KEY` and `cas/DIGEST`."""
+"""The remote cache on a web server, by Bazel's HTTP cache protocol.
+
+GET, HEAD and PUT of `ac/KEY` and `cas/DIGEST`.
+"""
 
 from __future__ import annotations
 
