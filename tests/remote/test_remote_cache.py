@@ -1,4 +1,7 @@
-"""The remote cache as builds use it: what it gives is right, what is wrong there has a reason, and a broken server costs little."""
+"""The remote cache as builds use it: what it gives is right, what is wrong there has a reason, and a broken server costs little.
+
+Each fault of what lies there is tried in a directory and on a strict server; in the slow suite also in clouds, as programs imitate them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,8 @@ import pytest
 from cache_server import CacheServer, Fault, serving_cache
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from remote_places import COMPILE, DirectoryPlace, Maker, Place, ServerPlace
+from object_servers import SERVERS, ObjectServer
+from remote_places import COMPILE, DirectoryPlace, Maker, ObjectPlace, Place, ServerPlace
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -43,11 +47,31 @@ def server() -> Iterator[CacheServer]:
         yield running
 
 
-@pytest.fixture(params=["directory", "server"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "directory":
-        return DirectoryPlace(tmp_path / "remote")
-    return ServerPlace(request.getfixturevalue("server"))
+@pytest.fixture(scope="session")
+def object_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ObjectServer]]:
+    """Those that were asked for so far; each is started once."""
+    with ExitStack() as stack:
+
+        class Started(dict[str, ObjectServer]):
+            def __missing__(self, name: str) -> ObjectServer:
+                self[name] = stack.enter_context(SERVERS[name](tmp_path_factory.mktemp(name)))
+                return self[name]
+
+        yield Started()
+
+
+@pytest.fixture(params=["directory", "server", *(pytest.param(name, marks=pytest.mark.slow) for name in SERVERS)])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    match request.param:
+        case "directory":
+            return DirectoryPlace(tmp_path / "remote")
+        case "server":
+            return ServerPlace(request.getfixturevalue("server"))
+        case name:
+            running = request.getfixturevalue("object_servers")[name]
+            for variable, value in running.environment.items():
+                monkeypatch.setenv(variable, value)
+            return ObjectPlace(f"{running.address}/{tmp_path.name}")
 
 
 @pytest.fixture

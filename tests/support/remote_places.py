@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,11 +14,13 @@ from cache_server import CacheServer
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import Problem
+from epbuild.recipe.remote_address import parse_remote
 from epbuild.remote.cache import RemoteCache
 from epbuild.remote.directory import DirectoryTransport
 from epbuild.remote.envelope import RecordKind
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.transport import Patience, Space, Transport
+from epbuild.remote.objects import ObjectTransport
+from epbuild.remote.transport import Content, Patience, Space, Transport
 from epbuild.remote.web import WebTransport
 
 QUICK = Patience(connect=1.0, answer=0.4, idle=0.6, uploaded=0.5)
@@ -73,6 +77,42 @@ class ServerPlace:
 
     def names(self, space: Space) -> list[str]:
         return sorted(name for where, name in self.server.objects if where == space)
+
+
+class ObjectPlace:
+    """A prefix in a bucket, by the variables of the environment."""
+
+    def __init__(self, address: str) -> None:
+        self.address = parse_remote(address)
+        self.prefix = self.address.bucket[1]
+
+    def transport(self, *, writes: bool = False) -> Transport:
+        return ObjectTransport(self.address)
+
+    def read(self, space: Space, name: str) -> bytes | None:
+        download = ObjectTransport(self.address).get(space, name)
+        return None if download is None else io.BufferedReader(download).read()
+
+    def write(self, space: Space, name: str, data: bytes | None) -> None:
+        if data is None:
+            import obstore
+
+            with suppress(FileNotFoundError):
+                obstore.delete(self._bucket(), f"{space}/{name}")
+        else:
+            ObjectTransport(self.address).put(space, name, Content.of(data))
+
+    def names(self, space: Space) -> list[str]:
+        import obstore
+
+        found = obstore.list(self._bucket(), space).collect()
+        return sorted(str(entry["path"]).rpartition("/")[2] for entry in found)
+
+    def _bucket(self) -> Any:
+        from obstore import store
+
+        kind = {"s3": store.S3Store, "az": store.AzureStore}[self.address.scheme]
+        return kind(self.address.bucket[0], prefix=self.prefix)
 
 
 def _key(record: Mapping[str, Any]) -> str:
