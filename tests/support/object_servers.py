@@ -125,7 +125,7 @@ def _running(command: Sequence[str], folder: Path, prefix: str = "") -> Iterator
         if os.name == "nt":
             process.terminate()
         else:
-            os.killpg(process.pid, signal.SIGTERM)  # with what uv started
+            os.killpg(process.pid, signal.SIGKILL)  # with what uv started; azurite waits for its clients
         process.wait(20)
 
 
