@@ -10,11 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from epbuild.core.digest import Blob
-
-T = TypeVar("T", int, bytes)
 
 _VARINT, _LENGTH = 0, 2  # wire types
 _FIXED_BYTES = {1: 8, 5: 4}
@@ -23,7 +20,7 @@ _PATH, _DIGEST, _EXECUTABLE = 1, 2, 4  # of OutputFile
 _HASH, _SIZE = 1, 2  # of Digest
 _WORKER = 1  # of ExecutedActionMetadata
 
-_HEX = re.compile(r"[0-9a-f]{64}")
+_HEX = re.compile(rb"[0-9a-f]{64}")
 _MOST_VARINT_BYTES = 10
 _UINT64 = (1 << 64) - 1
 _MOST_SIZE = (1 << 63) - 1
@@ -74,7 +71,8 @@ class ReapiResult:
             elif number == _STDERR_DIGEST:
                 stderr = _read_digest(value)
             elif number == _METADATA:
-                worker = _utf8(_last(value, _WORKER, bytes) or b"")
+                name = dict(_fields(value)).get(_WORKER, b"")
+                worker = _utf8(name) if isinstance(name, bytes) else ""
         return cls(tuple(files), stdout, stderr, worker)
 
 
@@ -106,22 +104,19 @@ def _varint(value: int) -> bytes:
 
 
 def _read_file(data: bytes) -> ReapiFile:
-    path, blob = _last(data, _PATH, bytes), _last(data, _DIGEST, bytes)
-    if blob is None:
+    fields = dict(_fields(data))  # of a field that comes twice, the last counts
+    path, blob = fields.get(_PATH, b""), fields.get(_DIGEST)
+    if not isinstance(path, bytes) or not isinstance(blob, bytes):
         raise MalformedMessage("an output file has no digest")
-    return ReapiFile(_utf8(path or b""), _read_digest(blob), bool(_last(data, _EXECUTABLE, int)))
+    return ReapiFile(_utf8(path), _read_digest(blob), fields.get(_EXECUTABLE, 0) not in (0, b""))
 
 
 def _read_digest(data: bytes) -> Blob:
-    digest, size = _utf8(_last(data, _HASH, bytes) or b""), _last(data, _SIZE, int) or 0
-    if not _HEX.fullmatch(digest) or size > _MOST_SIZE:
+    fields = dict(_fields(data))
+    digest, size = fields.get(_HASH), fields.get(_SIZE, 0)
+    if not isinstance(digest, bytes) or not isinstance(size, int) or size > _MOST_SIZE or not _HEX.fullmatch(digest):
         raise MalformedMessage("not a SHA-256 with a size")
-    return Blob(digest, size)
-
-
-def _last(data: bytes, wanted: int, kind: type[T]) -> T | None:
-    """The last value of a field, which is the one that counts, where it is of that kind."""
-    return next((value for number, value in reversed(list(_fields(data))) if number == wanted and isinstance(value, kind)), None)
+    return Blob(digest.decode("ascii"), size)
 
 
 def _utf8(data: bytes) -> str:
@@ -156,6 +151,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    if at < len(data) and data[at] < 0x80:  # as nearly all are
+        return data[at], at + 1
     value = 0
     for index in range(_MOST_VARINT_BYTES):
         if at + index >= len(data):
