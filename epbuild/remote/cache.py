@@ -26,7 +26,7 @@ from epbuild.remote.keys import SigningKey
 from epbuild.remote.statistics import RemoteStatistics, RemoteTally
 from epbuild.remote.transport import Content, Download, RemoteError, Space, Transport
 
-THREADS = 32
+THREADS = 64
 """How many look-ups are under way at once: a request takes time that no processor is used in."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,15 @@ class RemoteTally:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sum = RemoteStatistics()
+        self._counts: Counter[str] = Counter()
         self._under_way = 0
         self._since = 0.0
+        self._seconds = 0.0
 
     def read(self) -> RemoteStatistics:
         with self._lock:
             running = time.monotonic() - self._since if self._under_way else 0.0
-            return replace(self._sum, seconds=self._sum.seconds + running)
+            return RemoteStatistics(**self._counts, seconds=self._seconds + running)
 
     def looked_up(self, *, found: bool, usable: bool) -> None:
         self._add(asked=1, found=int(found), unusable=int(not usable))
@@ -66,8 +68,9 @@ class RemoteTally:
             with self._lock:
                 self._under_way -= 1
                 if not self._under_way:
-                    self._sum = replace(self._sum, seconds=self._sum.seconds + time.monotonic() - self._since)
+                    self._seconds += time.monotonic() - self._since
 
     def _add(self, **counts: int) -> None:
         with self._lock:
-            self._sum = replace(self._sum, **{name: getattr(self._sum, name) + count for name, count in counts.items()})
+            for name, count in counts.items():
+                self._counts[name] += count
