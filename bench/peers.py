@@ -11,7 +11,7 @@ from pathlib import Path
 from workshop import Unable, Workshop
 
 _PACKAGES = {"ninja": "ninja==1.13.2", "doit": "doit==0.37.0", "scons": "scons==4.11.1", "dvc": "dvc==3.67.1"}
-_SYSTEM = ("make", "sha256sum", "cp", "tar", "zstd")
+_SYSTEM = ("make", "sha256sum", "cp", "tar", "zstd", "curl", "nginx")
 
 
 class Peers:

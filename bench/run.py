@@ -22,10 +22,12 @@ The benchmarks:
     nothing-to-do        `epbuild run` when everything is in place
     nothing-to-do-1000   the same for 1,000 steps and 3,000 files, against ninja, make, doit, SCons and DVC
     nothing-to-do-10000  the same for 10,000 steps and 30,000 files, without DVC
+    remote-cache         10,000 look-ups in a remote cache, and 1 GiB from it, against curl and sha256sum
     restoring            2 GiB of artifacts from the store, against cp
     startup              validate, plan, and how long each command takes to start
 
-The other tools are installed into the temporary folder, or taken from the system where they come with it (make, cp, sha256sum, tar, zstd).
+The other tools are installed into the temporary folder, or taken from the system where they come with it (make, cp, sha256sum, tar, zstd,
+curl, nginx).
 All of it takes about 40 minutes, and needs 12 GB of disk and 10 GB of memory.
 """
 

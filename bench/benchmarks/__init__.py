@@ -18,6 +18,7 @@ from benchmarks import (
     many_steps,
     memory,
     nothing_to_do,
+    remote_cache,
     restoring,
     startup,
 )
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[Workshop, int], Result]] = {
     "nothing-to-do": nothing_to_do.measure,
     "nothing-to-do-1000": partial(many_steps.measure, steps=1_000),
     "nothing-to-do-10000": partial(many_steps.measure, steps=10_000),
+    "remote-cache": remote_cache.measure,
     "restoring": restoring.measure,
     "startup": startup.measure,
 }

@@ -1,0 +1,46 @@
+"""`python remote_look_ups.py ADDRESS PUBLIC_KEY FILE`: look up the keys that are the lines of a file, and print how many were found.
+
+The records are of a kind of their own, with what that of a compile holds. `records` and `KIND` are for the benchmark, which makes them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from epbuild.core.digest import Blob, document_digest
+from epbuild.remote.cache import RemoteCache
+from epbuild.remote.directory import DirectoryTransport
+from epbuild.remote.envelope import RecordKind, RemoteRecord
+from epbuild.remote.transport import Transport
+from epbuild.remote.web import WebTransport
+
+
+def _files(record: Mapping[str, Any]) -> Mapping[str, Blob]:
+    return {name: Blob(blob["digest"], blob["size"]) for name, blob in record["result"]["artifacts"].items()}
+
+
+KIND = RecordKind("bench", lambda record: document_digest(record["document"]), lambda record: "document" in record, _files)
+
+
+def records(count: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Keys and records of about 2.5 kB each."""
+    options = {f"option_{number}": "a value of an option of forty characters" for number in range(30)}
+    for number in range(count):
+        document = {"members": [f"model_{number}"], "options": options}
+        files = {f"model_{part}.onnx": {"digest": f"{number:032x}{part:032x}", "size": 100} for part in range(3)}
+        yield document_digest(document), {"document": document, "result": {"artifacts": files}}
+
+
+def remote(address: str, trust: set[str]) -> RemoteCache:
+    """The remote cache at a URL or in a directory."""
+    transport: Transport = WebTransport(address) if "://" in address else DirectoryTransport(Path(address))
+    return RemoteCache(transport, address, trust=trust, warn=lambda problem: sys.exit(str(problem)))
+
+
+if __name__ == "__main__":
+    keys = Path(sys.argv[3]).read_text(encoding="ascii").split()
+    found = remote(sys.argv[1], {sys.argv[2]}).look_up_all(KIND, keys)
+    print(sum(isinstance(answer, RemoteRecord) for answer in found.values()))
