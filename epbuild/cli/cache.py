@@ -9,6 +9,8 @@ import typer
 from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cli import arguments
 from epbuild.commands.cache import cache_stats, check_cache
+from epbuild.remote.keys import SigningKey
+from epbuild.remote.settings import SIGNING_KEY
 from epbuild.report.cache import (
     NoBar,
     cache_check_document,
@@ -49,3 +51,17 @@ def verify(json: arguments.Json = False) -> int:
     else:
         print_cache_check(found)
     return 1 if found.damaged else 0
+
+
+@app.command(short_help="Make a pair of keys for a remote cache.")
+def key(json: arguments.Json = False) -> int:
+    """Make a new pair of keys: the secret one signs what is written to a remote cache, the public one is what a recipe trusts.
+
+    Nothing is kept: give the secret to CI, and put the public key under `cache` in the recipe.
+    """
+    made = SigningKey.generate()
+    if json:
+        print_json({"format": 1, "signing_key": made.text, "trust": made.public})
+    else:
+        typer.echo(f"{SIGNING_KEY}={made.text}\ntrust: [{made.public}]")
+    return 0

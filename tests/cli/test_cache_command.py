@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import epbuild
 from small_stores import CONTEXT, KEY, STEP, fill
+
+from epbuild.remote.keys import SigningKey
 
 pytestmark = pytest.mark.slow  # each test starts the real command
 
@@ -76,3 +79,16 @@ def test_a_store_that_was_never_used_is_empty_and_sound(tmp_path: Path) -> None:
     assert "Used by 0 workspaces." in epbuild(tmp_path, "cache").stdout
     assert epbuild(tmp_path, "cache", "verify").stdout == "0 blobs (0 bytes) and 0 records: all sound.\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pair_of_keys_is_printed_as_the_environment_and_the_recipe_take_it(tmp_path: Path) -> None:
+    done = epbuild(tmp_path, "cache", "key")
+    assert (done.returncode, done.stderr) == (0, "")
+    secret, trust = done.stdout.splitlines()
+    name, _, text = secret.partition("=")
+    assert name == "EPBUILD_SIGNING_KEY"
+    assert yaml.safe_load(trust) == {"trust": [SigningKey.parse(text).public]}
+    document = json.loads(epbuild(tmp_path, "cache", "key", "--json").stdout)
+    assert document["format"] == 1
+    assert SigningKey.parse(document["signing_key"]).public == document["trust"]
+    assert document["signing_key"] != text

@@ -1,0 +1,28 @@
+"""Action records as a remote cache keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from epbuild.core.digest import Blob
+from epbuild.plan.key import action_key
+from epbuild.plan.result import is_action_record
+from epbuild.remote.envelope import RecordKind
+
+
+def _key(record: Mapping[str, Any]) -> str:
+    return action_key(record["document"])
+
+
+def _artifacts(record: Mapping[str, Any]) -> dict[str, Blob]:
+    return {name: Blob(blob["digest"], blob["size"]) for name, blob in record["result"]["artifacts"].items()}
+
+
+def _action_log(record: Mapping[str, Any]) -> Blob:
+    log = record["result"]["log"]
+    return Blob(log["digest"], log["size"])
+
+
+COMPILE = RecordKind("compile", _key, is_action_record, _artifacts, _action_log)
+"""The record of any action whose result the cache keeps: a session group, a preparation, a check of numbers."""
