@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -578,27 +577,38 @@ import sys, itertools
 from pathlib import Path
 from epbuild.remote.directory import DirectoryTransport
 from epbuild.remote.transport import Content
+from epbuild.remote.web import WebTransport
 
 def pieces():
     for number in itertools.count():
         yield b"x" * 65536
         print(number, flush=True)
 
-DirectoryTransport(Path(sys.argv[1])).put("cas", sys.argv[2], Content(1 << 40, pieces))
+where = sys.argv[1]
+transport = WebTransport(where) if "://" in where else DirectoryTransport(Path(where))
+transport.put("cas", sys.argv[2], Content(1 << 40, pieces))
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-def test_what_a_killed_writer_left_is_never_seen_and_goes_after_a_day(tmp_path: Path) -> None:
-    place = DirectoryPlace(tmp_path / "remote")
-    name = "ab" * 32
-    with subprocess.Popen(
-        [sys.executable, "-c", _ENDLESS_WRITER, str(place.root), name], stdout=subprocess.PIPE, text=True
-    ) as writer:
+def _kill_a_writer(where: str, name: str) -> None:
+    """Kill a process amidst the writing of a blob."""
+    with subprocess.Popen([sys.executable, "-c", _ENDLESS_WRITER, where, name], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline()
-        writer.send_signal(signal.SIGKILL)
+        writer.kill()
+
+
+def test_what_a_killed_writer_sent_is_never_seen(on_server: tuple[ServerPlace, str, dict[str, Any]]) -> None:
+    place, name = on_server[0], "ab" * 32
+    _kill_a_writer(place.server.address, name)
     assert place.transport().get("cas", name) is None
+    assert place.server.count("PUT", f"cas/{name}") == 1
+
+
+def test_what_a_killed_writer_left_is_never_seen_and_goes_after_a_day(tmp_path: Path) -> None:
+    place, name = DirectoryPlace(tmp_path / "remote"), "ab" * 32
+    _kill_a_writer(str(place.root), name)
+    assert place.transport(writes=True).get("cas", name) is None
     [left] = (place.root / "tmp").iterdir()
     old = time.time() - 25 * 3600
     os.utime(left, (old, old))
@@ -612,12 +622,15 @@ def test_what_a_killed_writer_left_is_never_seen_and_goes_after_a_day(tmp_path: 
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("on", ["directory", "server"])
 @given(data=st.data())
 def test_whatever_bytes_the_remote_holds_a_look_up_is_sound_or_has_a_reason(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    on: str, data: st.DataObject, server: CacheServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
-    place, maker, user = DirectoryPlace(folder / "remote"), Maker(folder / "maker"), Maker(folder / "user")
+    server.objects.clear()
+    place: Place = DirectoryPlace(folder / "remote") if on == "directory" else ServerPlace(server)
+    maker, user = Maker(folder / "maker"), Maker(folder / "user")
     files = {"model.onnx": MODEL, "b": b"b" * 300}
     key, record = maker.record("one", files)
     sound = seal(COMPILE, key, record, OURS)
