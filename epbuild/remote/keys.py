@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from dataclasses import dataclass, field
-from types import ModuleType
+from typing import Any
 
 from epbuild.core.errors import Problem, StoreError
 from epbuild.recipe.remote_address import PUBLIC_KEY
@@ -85,7 +85,7 @@ def _encoded(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def _nacl() -> ModuleType:
+def _nacl() -> Any:
     try:
         from nacl import signing
     except ImportError as error:
