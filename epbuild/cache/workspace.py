@@ -8,11 +8,12 @@ All that it remembers can be found again: losing the folder costs time, never an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from epbuild.cache import staging
 from epbuild.cache.database import Database, sealed
@@ -23,6 +24,10 @@ from epbuild.cache.memory import Configuration, Memory, OutputRecord, StepRecord
 from epbuild.cache.schema import MIGRATIONS, TABLES, VERSION
 
 _STATE = "state.sqlite"
+
+
+_FILES = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files"
+_MANY = 300
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,23 @@ class FileMemory:
     def __init__(self, database: Database, root: Path) -> None:
         self._database = database
         self._root = f"{root}{os.sep}"
+        self._asked = 0
+        self._known: dict[str, tuple[StatKey, str]] = {}
 
     def get(self, path: str) -> tuple[StatKey, str] | None:
         """The stat key and the digest that were last put for the absolute `path`. Raises StoreError."""
-        query = "SELECT path, size, mtime_ns, ctime_ns, inode, digest, checksum FROM files WHERE path = ?"
-        for _, size, mtime_ns, ctime_ns, inode, digest in self._database.read(query, (self._name(path),)):
-            return StatKey(size, mtime_ns, ctime_ns, int(inode)), digest
-        return None
+        name = self._name(path)
+        self._asked += 1
+        if self._asked == _MANY:  # to look up one after the other takes ten times as long as to read them all
+            self._known = {row[0]: _file(row) for row in self._database.read(_FILES)}
+        if name not in self._known:
+            rows = self._database.read(f"{_FILES} WHERE path = ?", (name,))
+            return _file(rows[0]) if rows else None
+        return self._known[name]
 
     def put_many(self, entries: Mapping[str, tuple[StatKey, str]]) -> None:
         """Remember, for each absolute path, its stat key and digest. Raises StoreError."""
+        self._known.update({self._name(path): entry for path, entry in entries.items()} if self._known else {})
         self._database.write(
             "INSERT OR REPLACE INTO files (path, size, mtime_ns, ctime_ns, inode, digest, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)",
             # Inode numbers on Windows are up to 128 bits, SQLite's integers 64.
@@ -191,6 +203,11 @@ class Workspace:
             with explained(f"make {folder}", elsewhere=None):
                 folder.mkdir(exist_ok=True)
         return folder
+
+
+def _file(row: Sequence[Any]) -> tuple[StatKey, str]:
+    _, size, mtime_ns, ctime_ns, inode, digest = row
+    return StatKey(size, mtime_ns, ctime_ns, int(inode)), digest
 
 
 def _hide_from_git(directory: Path) -> None:
