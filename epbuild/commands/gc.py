@@ -17,6 +17,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core.errors import Problem, StoreError
 from epbuild.plan.result import is_action_record
 from epbuild.survey.orphans import RESULTS, files_of
+from epbuild.survey.snapshot_file import remove_older
 
 LEASE = "upkeep"
 """Held by what removes and by what checks, which exclude each other, also those of another release."""
@@ -45,6 +46,8 @@ def collect_garbage(root: Path, limits: Limits, *, dry_run: bool = False) -> Col
         collected = collect(root, limits, lambda: needs(roots.workspaces()[0], root), blobs_of, now=time.time(), dry_run=dry_run)
         for workspace in () if dry_run else gone:
             roots.forget(workspace)
+        if not dry_run:
+            remove_older(str(root), time.time() - limits.max_age)
     return Collection(collected, tuple(there), tuple(gone))
 
 

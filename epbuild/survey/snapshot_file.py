@@ -177,6 +177,17 @@ def forget(recipe: str) -> None:
             return
 
 
+def remove_older(root: str, time: float) -> None:
+    """Remove the snapshots in the cache at `root` that were written before a `time`, in Unix seconds: they only save time."""
+    folder = os.path.join(root, _FOLDER)  # noqa: PTH118
+    try:
+        for entry in list(os.scandir(folder)):
+            if entry.stat().st_mtime < time:
+                os.unlink(entry.path)  # noqa: PTH108
+    except OSError:
+        return
+
+
 def _write(place: str, facts: Facts, sections: Sequence[bytes | memoryview]) -> None:
     from pathlib import Path
 

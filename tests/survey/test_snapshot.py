@@ -25,7 +25,7 @@ from epbuild.survey import asked as plain_run
 from epbuild.survey import snapshot
 from epbuild.survey.asked import recipe_and_steps
 from epbuild.survey.snapshot import answer, clock
-from epbuild.survey.snapshot_file import snapshots_of
+from epbuild.survey.snapshot_file import remove_older, snapshots_of
 from epbuild.survey.status import Survey
 
 MARGIN_SECONDS = 0.15  # a little more than file systems with fine timestamps ask for
@@ -450,3 +450,14 @@ def test_nothing_is_imported_for_it(process: list[str]) -> None:
     own |= {".survey.asked", ".survey.snapshot_file", ".survey.snapshot"}
     assert {name for name in imported if name.partition(".")[0] == "epbuild"} == {f"epbuild{name}" for name in own}
     assert not imported & {"typer", "yaml", "json", "sqlite3", "pathlib", "hashlib", "typing", "onnx"}
+
+
+def test_snapshots_that_nobody_wrote_for_long_go(taken: Folder) -> None:
+    [place] = taken.snapshots
+    root = place.parents[1]
+    remove_older(str(root), time.time() - 3600)
+    assert taken.snapshots
+    os.utime(place, (1, 1))
+    remove_older(str(root), time.time() - 3600)
+    assert not taken.snapshots
+    remove_older(str(root / "nothing"), time.time())
