@@ -393,7 +393,7 @@ def test_the_wheel_of_a_model_is_locked_and_another_one_is_refused_with_and_with
         done = anew(*arguments)
         assert done.returncode == 3
         assert "epbuild.yaml:" in done.stderr
-        assert f"not one that the lock has: its sha256 is {other}. It was not unpacked." in done.stderr
+        assert f"is not one that the lock has, and was not unpacked: its sha256 is {other}." in done.stderr
         assert "[EPB321]" in done.stderr
     assert "EPB321" not in checkout.epbuild("lock", "-P", "my-models").stderr
     assert f"wheel my-models==1.0 sha256:{other}" in checkout.text.splitlines()
