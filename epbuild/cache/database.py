@@ -161,7 +161,7 @@ class Database:
             if found > self._version:
                 problem = Problem(
                     "EPB506",
-                    f"{self.path} was written by a newer epbuild (its version is {found}; this one knows {self._version}).",
+                    f"{self.path} was written by a newer epbuild (its version is {found}; this one knows {self._version})",
                     hint="Use the newer epbuild, or remove the file: what it remembers is found again.",
                 )
                 raise StoreError(problem)
@@ -201,7 +201,7 @@ class Database:
     def _failure(self, error: Exception) -> StoreError:
         problem = Problem(
             "EPB507",
-            f"Cannot use {self.path or 'the state in memory'}: {error}.",
+            f"cannot use {self.path or 'the state in memory'}: {error}",
             hint="Check that its directory can be written to and has free space.",
         )
         return StoreError(problem)

@@ -190,7 +190,7 @@ def _read(path: Path, *, ahead: bool) -> _FileReading:
             return _FileReading(before, digest, lasting=before.settled(started_ns))
     problem = Problem(
         "EPB505",
-        f"{path} changes while it is read.",
+        f"{path} changes while it is read",
         hint="Wait for the program that writes it, then run the build again.",
     )
     raise StoreError(problem)
@@ -201,5 +201,5 @@ def _status(path: Path) -> os.stat_result:
         status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         # Opening a pipe would wait for a writer that may never come.
-        raise StoreError(Problem("EPB504", f"Cannot read {path}: it is not a regular file."))
+        raise StoreError(Problem("EPB504", f"cannot read {path}: it is not a regular file"))
     return status

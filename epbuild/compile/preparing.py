@@ -243,7 +243,7 @@ def _checked(preparation: Preparation, execution: Execution, ending: Ending) -> 
         try:
             check_reference(location)
         except BadReference as error:
-            raise wrong(f"'{preparation.title}' left a model with data outside its folder. {error}".rstrip("."), _DATA) from error
+            raise wrong(f"'{preparation.title}' left a model with data outside its folder: {error}", _DATA) from error
         data = folder / location
         if not data.is_file():
             raise wrong(f"'{preparation.title}' left a model without its external data {location}", _DATA)

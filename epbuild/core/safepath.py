@@ -21,7 +21,7 @@ _LONGEST_QUOTE = 256
 
 
 class BadReference(ValueError):
-    """A reference from one file to another cannot be followed; the text is one sentence with the reason."""
+    """A reference from one file to another cannot be followed; the text is the reason."""
 
 
 class MissingReference(BadReference):
@@ -95,28 +95,28 @@ def locate(folder: Path, reference: str, what: str = "file") -> Path:
     except (OSError, ValueError):  # a name that the file system cannot have, or a directory that may not be entered
         inside, found = True, False
     if not inside:
-        raise BadReference(f"The {what} '{shortened(reference)}' is a link to a place outside its folder.")
+        raise BadReference(f"the {what} '{shortened(reference)}' is a link to a place outside its folder")
     if not found:
-        raise MissingReference(f"The {what} '{shortened(reference)}' does not exist.")
+        raise MissingReference(f"the {what} '{shortened(reference)}' does not exist")
     return path
 
 
 def check_reference(reference: str) -> None:
     """Raises BadReference unless `reference` is a relative path of a file that stays in the model's directory on every platform."""
     if not reference:
-        raise BadReference("The reference is empty.")
+        raise BadReference("the reference is empty")
     if is_anchored(reference):
         raise BadReference(
-            f"The reference '{shortened(reference)}' is an absolute path; it must be relative to the model's directory."
+            f"the reference '{shortened(reference)}' is an absolute path; it must be relative to the model's directory"
         )
     if "\\" in reference:
-        raise BadReference(f"The reference '{shortened(reference)}' has a backslash; its parts must be separated by '/'.")
+        raise BadReference(f"the reference '{shortened(reference)}' has a backslash; its parts must be separated by '/'")
     if climbs(reference):
-        raise BadReference(f"The reference '{shortened(reference)}' has '..'; it must stay in the model's directory.")
+        raise BadReference(f"the reference '{shortened(reference)}' has '..'; it must stay in the model's directory")
     if "\0" in reference:
-        raise BadReference(f"The reference {shortened(reference)!r} has a NUL character, which no file name can have.")
+        raise BadReference(f"the reference {shortened(reference)!r} has a NUL character, which no file name can have")
     if reference.endswith("/"):
-        raise BadReference(f"The reference '{shortened(reference)}' names a folder; it must name a file.")
+        raise BadReference(f"the reference '{shortened(reference)}' names a folder; it must name a file")
 
 
 def shortened(reference: str) -> str:

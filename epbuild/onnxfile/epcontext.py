@@ -132,12 +132,12 @@ def resolve(model: Path, node: EPContextNode) -> Path:
     """
     if node.reference is None:
         held = "embeds its context" if node.payload else "has no ep_cache_context"
-        raise BadReference(f"EPContext node '{node.name}' refers to no file: it {held}.")
+        raise BadReference(f"EPContext node '{node.name}' refers to no file: it {held}")
     try:
         return locate(model.parent, node.reference, "context binary")
     except MissingReference as error:
         raise MissingReference(
-            f"The context binary '{shortened(node.reference)}' does not exist beside '{model.name}'."
+            f"the context binary '{shortened(node.reference)}' does not exist beside '{model.name}'"
         ) from error
 
 

@@ -24,7 +24,7 @@ MAX_TEXT = 8192
 
 
 class TemplateError(ValueError):
-    """A template that cannot be substituted: a sentence, a hint, and the unknown name where that is the reason."""
+    """A template that cannot be substituted: a message, a hint, and the unknown name where that is the reason."""
 
     def __init__(self, message: str, hint: str | None = None, name: str | None = None) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class TemplateNames(Mapping[str, Scalar]):
             raise KeyError(name)
         value = self._environment[name.removeprefix(_ENVIRONMENT)]
         if UNUSABLE.search(value):
-            raise TemplateError(f"The value of {quoted('${' + name + '}')} is no text that a recipe can hold.")
+            raise TemplateError(f"the value of {quoted('${' + name + '}')} is not text that a recipe can hold")
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -100,7 +100,7 @@ def substitute_known(text: str, names: Mapping[str, Scalar], later: Collection[s
         else:
             if literal.endswith("$"):
                 # The two together would read as an escape when the rest is substituted.
-                raise TemplateError(f"A '$' cannot stand before {quoted('${' + piece.name + '}')}.")
+                raise TemplateError(f"a '$' cannot stand before {quoted('${' + piece.name + '}')}")
             done += f"{_escaped(literal)}${{{piece.name}}}"
             literal = ""
     return _bounded(done + _escaped(literal))
@@ -174,7 +174,7 @@ def _split(text: str) -> Iterator[str | _Name]:
             literal += "${"
         elif marker[1] is None:
             hint = "Close it, or write '$${' for a literal '${'."
-            raise TemplateError(f"A '${{' in {quoted(text)} has no '}}'.", hint)
+            raise TemplateError(f"a '${{' in {quoted(text)} has no '}}'", hint)
         else:
             if literal:
                 yield literal
@@ -191,9 +191,9 @@ def _name(inside: str) -> _Name:
     if not has_default:
         return _Name(inside)
     if not _VARIABLE.fullmatch(name):
-        raise TemplateError(f"{quoted('${' + inside + '}')} has a default.", "Only ${env.<NAME>:-default} can have one.")
+        raise TemplateError(f"{quoted('${' + inside + '}')} has a default", "Only ${env.<NAME>:-default} can have one.")
     if "${" in default:
-        raise TemplateError(f"The default in {quoted('${' + inside + '}')} cannot refer to a name.", "Write it out.")
+        raise TemplateError(f"the default in {quoted('${' + inside + '}')} cannot refer to a name", "Write it out.")
     return _Name(name, default)
 
 
@@ -205,12 +205,12 @@ def _value(piece: _Name, names: Mapping[str, Scalar], later: Collection[str] = (
     if value is not None:
         return value
     if _VARIABLE.fullmatch(name):
-        message = f"The environment variable {quoted(name.removeprefix(_ENVIRONMENT))} is not set."
+        message = f"the environment variable {quoted(name.removeprefix(_ENVIRONMENT))} is not set"
         raise TemplateError(message, f"Set it, or write a default: '${{{name}:-…}}'.", name)
     known = [*names, *later]
     allowed = f"Allowed here: {one_of(known)}."
     close = nearest(name, known)
-    message = f"{quoted('${' + name + '}')} refers to an unknown name."
+    message = f"{quoted('${' + name + '}')} refers to an unknown name"
     raise TemplateError(message, f"{close} {allowed}" if close else allowed, name)
 
 
@@ -220,5 +220,5 @@ def _escaped(text: str) -> str:
 
 def _bounded(text: str) -> str:
     if len(text) > MAX_TEXT:
-        raise TemplateError(f"The text becomes longer than {MAX_TEXT:,} characters.")
+        raise TemplateError(f"the text becomes longer than {MAX_TEXT:,} characters")
     return text

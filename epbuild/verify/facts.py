@@ -49,7 +49,7 @@ class Model:
             path = self.path if self.asked_for else locate(self.folder, self.file, "model")
             return read_header(path, name_nodes=self.name_nodes)
         except BadReference as error:
-            return f"cannot be read: {error}".rstrip(".")
+            return f"cannot be read: {error}"
         except MalformedModel as error:
             return f"is not a whole ONNX file: {error}"
         except OSError as error:

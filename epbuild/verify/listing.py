@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from epbuild.core.safepath import BadReference, MissingReference, locate
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.findings import EMIT_AGAIN, Finding
+from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
 from epbuild.verify.manifest import NAME, ListedFile
 from epbuild.verify.payload import Payload
 
@@ -78,5 +78,5 @@ def _check_presence(artifact: ArtifactFolder, listed: ListedFile) -> Finding:
     except MissingReference:
         return Finding("files", name, "failed", "The manifest lists it, and it is not there.", "EPB615", EMIT_AGAIN)
     except BadReference as error:
-        return Finding("files", name, "failed", str(error), "EPB615", EMIT_AGAIN)
+        return Finding("files", name, "failed", sentence(str(error)), "EPB615", EMIT_AGAIN)
     return Finding("files", name, "passed")

@@ -12,7 +12,7 @@ from pathlib import Path
 from epbuild.core.digest import file_digest
 from epbuild.core.safepath import BadReference, MissingReference, locate
 from epbuild.verify.artifact import ArtifactFolder
-from epbuild.verify.findings import EMIT_AGAIN, Finding
+from epbuild.verify.findings import EMIT_AGAIN, Finding, sentence
 from epbuild.verify.manifest import NAME
 from epbuild.verify.payload import Payload
 
@@ -35,7 +35,7 @@ def provenance_findings(artifact: ArtifactFolder) -> Iterator[Finding]:
         yield Finding("provenance", name, "failed", "The manifest names it, and it is not there.", "EPB615", EMIT_AGAIN)
         return
     except BadReference as error:
-        yield Finding("provenance", name, "failed", str(error), "EPB615", EMIT_AGAIN)
+        yield Finding("provenance", name, "failed", sentence(str(error)), "EPB615", EMIT_AGAIN)
         return
     except OSError as error:
         yield Finding("provenance", name, "failed", f"It cannot be read: {error.strerror or error}.", "EPB600")
