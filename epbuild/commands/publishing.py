@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -141,39 +141,54 @@ class Publishing:
         """
         emission = output.emission
 
-        log, push = partial(self._log, emission.steps[0]), partial(self._push, emission.id)
+        pusher = _Pusher(emission.id, self._progress, self._actions.cancelled)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return output, publish(output, self._surveyor.store, written, self._surveyor.digests, log, push)
+                return output, publish(output, self._surveyor.store, written, self._surveyor.digests, self._progress, pusher)
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise
-                self._log(emission.id, f"{error.problems[0].message}; it is made again")
+                self._progress.report(StepOutput(emission.id, f"{error.problems[0].message}; it is made again"))
                 for ident in emission.needs:
                     self._actions.remake(ident)
                 output = self._output(emission)
         raise AssertionError("the last attempt returns or raises")
 
-    def _push(self, step: str, image: Image, reference: ImageReference, copy: Copy) -> None:
+
+@dataclass(frozen=True)
+class _Pusher:
+    """Pushes the image of an output as part of a build."""
+
+    step: str
+    progress: Progress
+    cancelled: threading.Event
+
+    def push(self, image: Image, reference: ImageReference, copy: Copy) -> None:
         from epbuild.core.http import HttpCancelled  # it speaks HTTP, which few builds do
         from epbuild.publish.registry.client import push
 
-        reported = 0.0
-
-        def sent(done: int, total: int) -> None:
-            nonlocal reported
-            if time.monotonic() - reported >= 1 or done == total:
-                reported = time.monotonic()
-                self._log(step, f"pushing to {reference.host}: {done:,} of {total:,} bytes")
-
+        log = _PushLog(self.step, reference.host, self.progress)
         try:
-            pushed = push(image, reference, copy, sent, step=StepId(step), cancelled=self._actions.cancelled)
+            pushed = push(image, reference, copy, log, step=StepId(self.step), cancelled=self.cancelled)
         except HttpCancelled as error:
-            raise Cancelled(step) from error
-        self._log(step, f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before")
+            raise Cancelled(self.step) from error
+        text = f"pushed {reference} ({pushed.digest}): {pushed.sent} blobs sent, {pushed.there} there before"
+        self.progress.report(StepOutput(self.step, text))
 
-    def _log(self, step: str, text: str) -> None:
-        self._progress.report(StepOutput(step, text))
+
+@dataclass
+class _PushLog:
+    """Emits how far a push is, once a second at most."""
+
+    step: str
+    host: str
+    progress: Progress
+    _reported: float = 0.0
+
+    def sent(self, done: int, total: int) -> None:
+        if time.monotonic() - self._reported >= 1 or done == total:
+            self._reported = time.monotonic()
+            self.progress.report(StepOutput(self.step, f"pushing to {self.host}: {done:,} of {total:,} bytes"))
 
 
 def step_record(step: str, key: str, document: Mapping[str, Any], result: Mapping[str, Any]) -> StepRecord:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from epbuild.archive.artifact import Artifact, Copy, Write, changed
 from epbuild.cache.blobs import BlobStore
@@ -17,6 +17,7 @@ from epbuild.core.digest import Reading, digest_of, read
 from epbuild.core.directory import prepare, swap_in
 from epbuild.core.entries import free_name
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
+from epbuild.engine.events import Progress, StepOutput
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
 from epbuild.output.pack import Files, Sidecars, image_of
@@ -29,31 +30,33 @@ if TYPE_CHECKING:
     from epbuild.archive.oci import Image
     from epbuild.archive.zstd import Compressed
 
-Push = Callable[["Image", ImageReference, Copy], object]
-"""Brings an image into a registry."""
-
 _LARGE_BYTES = 8 << 20
 """From this size on, another thread saves more than it costs to copy a file."""
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-def publish(
-    output: Output, store: BlobStore, written: Written, digests: Digests, report: Callable[[str], object], push: Push
-) -> Files:
+class Pusher(Protocol):
+    """Brings images into registries."""
+
+    def push(self, image: Image, reference: ImageReference, copy: Copy) -> None:
+        """Bring an image to the place that the reference names; `copy` reads its blobs."""
+
+
+def publish(output: Output, store: BlobStore, written: Written, digests: Digests, progress: Progress, pusher: Pusher) -> Files:
     """Put an output in its place; returns each file's digest and size by its path below the output's root.
 
-    `written` knows what epbuild wrote here before, and notes what of that is kept; `report` gets how models were merged, and what was left
-    out; `push` brings an image to a registry. Raises BuildError when something of the user's is in the way, or the output cannot be as it
+    `written` knows what epbuild wrote here before, and notes what of that is kept; the events are how models were merged, and what was
+    left out. Raises BuildError when something of the user's is in the way, or the output cannot be as it
     is asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and
-    what `push` raises.
+    what `pusher` raises.
     """
     emission, key = output.emission, output.key
     with prepare(emission.path, written, emission.id) as draft:
-        bench = Workbench(draft / "made", store, report)
+        bench = Workbench(draft / "made", store, emission.steps[0], progress)
         bench.folder.mkdir()
         for sentence in output.notes():
-            report(sentence)
-        return output.publish_to(Publisher(emission, bench, draft, store, digests, written, push), bench.make, key)
+            progress.report(StepOutput(emission.steps[0], sentence))
+        return output.publish_to(Publisher(emission, bench, draft, store, digests, written, pusher), bench.make, key)
 
 
 def recorded(artifacts: Iterable[Artifact]) -> Files:
@@ -69,12 +72,19 @@ class Publisher:
     """
 
     def __init__(
-        self, emission: Emission, bench: Workbench, draft: Path, store: BlobStore, digests: Digests, written: Written, push: Push
+        self,
+        emission: Emission,
+        bench: Workbench,
+        draft: Path,
+        store: BlobStore,
+        digests: Digests,
+        written: Written,
+        pusher: Pusher,
     ) -> None:
         self._emission = emission
         self._bench = bench
         self._draft = draft
-        self._push = push
+        self._pusher = pusher
         self._store = store
         self._digests = digests
         self._written = written
@@ -137,7 +147,7 @@ class Publisher:
         self.as_folder(files)
         if reference is not None:
             there = (replace(blob, file=self._emission.path / blob.path) for blob in made.blobs)
-            self._push(replace(made, blobs=tuple(there)), reference, self.copy)
+            self._pusher.push(replace(made, blobs=tuple(there)), reference, self.copy)
         return recorded(files)
 
     def copy(self, artifact: Artifact, write: Write) -> None:

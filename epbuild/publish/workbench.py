@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from epbuild.archive.artifact import Artifact, Role
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.digest import digest_of, file_digest
+from epbuild.engine.events import Progress, StepOutput
 from epbuild.onnxfile.rewrite import relink
 from epbuild.output.files import GeneratedFile, OutputFile, RelinkedModel, StoredFile, UserFile
 from epbuild.output.merging import MergedModels, merge
@@ -16,14 +16,15 @@ from epbuild.output.merging import MergedModels, merge
 class Workbench:
     """Makes the artifacts of files: `folder` holds them at the paths that they will have below the output's root.
 
-    Its methods raise MissingBlob or DamagedBlob when something of the store has to be made again. `report` gets sentences: what was
+    Its methods raise MissingBlob or DamagedBlob when something of the store has to be made again. The events are of `step`: what was
     connected where models were merged, and what was left out.
     """
 
-    def __init__(self, folder: Path, store: BlobStore, report: Callable[[str], object] = lambda text: None) -> None:
+    def __init__(self, folder: Path, store: BlobStore, step: str, progress: Progress) -> None:
         self.folder = folder
         self._store = store
-        self._report = report
+        self._step = step
+        self._progress = progress
         self._fetched: dict[str, Artifact] = {}
         """What was copied out of the store already, by its path here."""
 
@@ -65,7 +66,7 @@ class Workbench:
                 self._store.materialise(file.source.digest, self.folder / below)
                 self._fetched[below] = Artifact(below, file.role, file.source.size, file.source.digest, self.folder / below)
         for sentence in merge(source.part, source.merging, self.folder / folder):
-            self._report(sentence)
+            self._progress.report(StepOutput(self._step, sentence))
         return self._made(path, role)
 
     def _made(self, path: str, role: Role) -> Artifact:

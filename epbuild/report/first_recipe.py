@@ -10,7 +10,7 @@ import typer
 
 from epbuild.commands.init.answers import FirstRecipe
 from epbuild.commands.init.kinds import KINDS, StarterKind, without_recipe
-from epbuild.commands.init.sizing import BadSizes, Check, Sizes
+from epbuild.commands.init.sizing import BadSizes, SizeAnswer, Sizes
 from epbuild.commands.init.sources import FoundModel, LeftOut
 from epbuild.core.defaults import DEFAULT_RECIPE
 from epbuild.core.errors import printable
@@ -46,12 +46,12 @@ class TerminalQuestions:
         words = kind.start.words[0].upper() + kind.start.words[1:]
         return str(typer.prompt(f"{words}; several with spaces between", default=kind.start.example)).split()
 
-    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, check: Check) -> Sizes:
+    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
         """The sizes that a person gives an input; asked again until they fit."""
 
         def read(text: str) -> Sizes:
             try:
-                return check(text)
+                return answer.read(text)
             except BadSizes as error:
                 raise typer.BadParameter(str(error)) from error
 

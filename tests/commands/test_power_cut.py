@@ -26,6 +26,7 @@ from epbuild.cache.workspace import Workspace
 from epbuild.core import atomic, directory
 from epbuild.core.directory import mend, prepare
 from epbuild.core.errors import Position
+from epbuild.engine.events import NoProgress
 from epbuild.output.existing import Written
 from epbuild.plan.steps import Emission
 from epbuild.publish.publisher import Publisher
@@ -34,6 +35,7 @@ from epbuild.publish.workbench import Workbench
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads descriptors in /proc")
 
 CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "epbuild.exchange"}
+EMIT = "emit:decoder/npu/directory"
 OLD = {"model.onnx": b"old model", "deep/model.bin": b"old binary", "same.json": b"the same", "gone.json": b"gone"}
 NEW = {"model.onnx": b"new model", "deep/model.bin": b"new binary", "same.json": b"the same", "more/new.bin": b"new"}
 MINE = {"notes.txt": b"mine", "deep/own.txt": b"mine too"}
@@ -138,7 +140,7 @@ def watched(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 
 def emission(path: Path) -> Emission:
-    return Emission("emit:decoder/npu/directory", "directory", None, path, (), Position("epbuild.yaml", 1, 1))
+    return Emission(EMIT, "directory", None, path, (), Position("epbuild.yaml", 1, 1))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -153,18 +155,21 @@ def publish(tmp_path: Path) -> Iterator[Callable[[Path, Mapping[str, bytes], Map
 
         def publish(path: Path, wanted: Mapping[str, bytes], before: Mapping[str, bytes]) -> Written:
             written = known(digests, before)
-            with prepare(path, written, "emit:decoder/npu/directory") as draft:
-                bench = Workbench(draft / "made", store)
+            with prepare(path, written, EMIT) as draft:
+                bench = Workbench(draft / "made", store, EMIT, NoProgress())
                 bench.folder.mkdir()
                 artifacts = [bench.write(name, "asset", data) for name, data in wanted.items()]
-                Publisher(emission(path), bench, draft, store, digests, written, never_pushed).as_folder(artifacts)
+                Publisher(emission(path), bench, draft, store, digests, written, Unpushed()).as_folder(artifacts)
             return written
 
         yield publish
 
 
-def never_pushed(*arguments: object) -> None:
-    raise AssertionError("a folder is not pushed")
+class Unpushed:
+    """Is never asked to push."""
+
+    def push(self, *arguments: object) -> None:
+        raise AssertionError("a folder is not pushed")
 
 
 def known(digests: Digests, *recorded: Mapping[str, bytes]) -> Written:

@@ -54,7 +54,10 @@ class Pusher:
         self.told.clear()
         reference = parse_image_reference(f"{host or '127.0.0.1'}:{server.port}/team/models:{tag}")
         give = options.pop("pour", pour)
-        return push(self.image, reference, give, lambda done, total: self.told.append((done, total)), step=STEP, **options)
+        return push(self.image, reference, give, self, step=STEP, **options)
+
+    def sent(self, done: int, total: int) -> None:
+        self.told.append((done, total))
 
     def fails(self, server: Server, **options: Any) -> tuple[str, str]:
         """The code and the text of the failure that a push to `server` has to end with."""

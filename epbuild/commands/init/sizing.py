@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Protocol
 
 from epbuild.onnxfile.model_header import Dimension, ModelHeader, ValueInfo, symbol
@@ -13,9 +12,6 @@ from epbuild.onnxfile.sizes import fit_sizes, shape_text, sized_header
 from epbuild.onnxfile.suggestion import suggest_sizes
 
 Sizes = tuple[int, ...]
-
-Check = Callable[[str], Sizes]
-"""Reads an answer. Raises BadSizes."""
 
 _SIZES = re.compile(r"\s*[\[(]?\s*([0-9]+(?:\s*[,x\s]\s*[0-9]+)*)\s*[\])]?\s*")
 _SEPARATOR = re.compile(r"\s*[,x]\s*|\s+")
@@ -36,10 +32,17 @@ class Sized:
     chosen: bool
 
 
+class SizeAnswer(Protocol):
+    """What an answer may be."""
+
+    def read(self, text: str) -> Sizes:
+        """The sizes that an answer gives. Raises BadSizes where the input cannot have them."""
+
+
 class SizeQuestions(Protocol):
     """Asks for sizes."""
 
-    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, check: Check) -> Sizes:
+    def sizes(self, model: str, value: ValueInfo, suggested: Sizes | None, answer: SizeAnswer) -> Sizes:
         """The sizes of a model's input, asked for until an answer passes; with a suggestion, where there is one."""
 
 
@@ -61,7 +64,7 @@ class Sizing:
         Raises BadSizes for given ones that an input cannot have, and for an input of which not even the number of dimensions is known.
         """
         found = {value.name: Sized(sizes, shape_text(value.shape), chosen=True) for value, sizes in self._given(model, header)}
-        self._check(model, header, found)
+        _check(model, header, found)
         while static and (values := _open(header, found)):
             value = values[0]
             if value.shape is None and self.questions is None:
@@ -72,8 +75,8 @@ class Sizing:
             sizes: Sizes | None = tuple(size for size in known[0].shape or () if isinstance(size, int)) if answered else suggested
             chosen = answered
             if self.questions is not None and not answered:
-                check = partial(self._read_answer, model, header, found, value.name)
-                sizes, chosen = self.questions.sizes(model, known[0], suggested, check), True
+                answer = _FittingSizes(model, header, found, value.name)
+                sizes, chosen = self.questions.sizes(model, known[0], suggested, answer), True
             found[value.name] = Sized(sizes or (), shape_text(value.shape), chosen)
             self._learn(value, sizes or ())
         return found
@@ -86,11 +89,6 @@ class Sizing:
                 self._learn(value, self.given[key])
                 yield value, self.given[key]
 
-    def _read_answer(self, model: str, header: ModelHeader, found: Mapping[str, Sized], name: str, text: str) -> Sizes:
-        sizes = read_sizes(text)
-        self._check(model, header, {**found, name: Sized(sizes, "", chosen=True)})
-        return sizes
-
     def _known(self, shape: tuple[Dimension, ...] | None) -> tuple[Dimension, ...] | None:
         """A shape with the sizes that names have by now."""
         return None if shape is None else tuple(self._symbols.get(symbol(size) or "", size) for size in shape)
@@ -101,11 +99,26 @@ class Sizing:
             if name is not None and not _MADE_UP.search(name):
                 self._symbols.setdefault(name, size)
 
-    @staticmethod
-    def _check(model: str, header: ModelHeader, found: Mapping[str, Sized]) -> None:
-        for misfit in fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).misfits:
-            place = "" if misfit.dimension is None else f", dimension {misfit.dimension + 1}"
-            raise BadSizes(f"The input {misfit.input} of {model}{place}: {misfit.reason}.")
+
+@dataclass(frozen=True)
+class _FittingSizes:
+    """Sizes of one input that fit those which others have by now."""
+
+    model: str
+    header: ModelHeader
+    found: Mapping[str, Sized]
+    name: str
+
+    def read(self, text: str) -> Sizes:
+        sizes = read_sizes(text)
+        _check(self.model, self.header, {**self.found, self.name: Sized(sizes, "", chosen=True)})
+        return sizes
+
+
+def _check(model: str, header: ModelHeader, found: Mapping[str, Sized]) -> None:
+    for misfit in fit_sizes(header, {name: sized.sizes for name, sized in found.items()}).misfits:
+        place = "" if misfit.dimension is None else f", dimension {misfit.dimension + 1}"
+        raise BadSizes(f"The input {misfit.input} of {model}{place}: {misfit.reason}.")
 
 
 def read_sizes(text: str) -> Sizes:

@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from epbuild.archive.artifact import Artifact, Copy
@@ -21,9 +21,6 @@ from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.core.http import Answer, Body, HttpClient, Unreachable, origin
 from epbuild.publish.registry.credentials import PASSWORD, USER, Credentials, UnusableCredentials, credentials_for
 from epbuild.recipe.image_reference import LOOPBACK, ImageReference
-
-Notify = Callable[[int, int], None]
-"""Gets how many bytes of the image's blobs the registry has, and how many it is to have; a try that failed is taken back."""
 
 PAUSES_SECONDS = (0.5, 2.0, 5.0)
 """How long to wait before each new try."""
@@ -41,6 +38,13 @@ _LOCAL = frozenset(host.strip("[]") for host in LOOPBACK)
 _T = TypeVar("_T")
 
 
+class PushProgress(Protocol):
+    """Follows a push on its way."""
+
+    def sent(self, done: int, total: int) -> None:
+        """How many bytes of the image's blobs the registry has, and how many it is to have; a try that failed is taken back."""
+
+
 @dataclass(frozen=True)
 class Pushed:
     """A push that is done: the image's digest, how many blobs were sent and of how many bytes, and how many were there before."""
@@ -56,7 +60,7 @@ def push(
     image: Image,
     reference: ImageReference,
     copy: Copy,
-    notify: Notify,
+    progress: PushProgress,
     *,
     step: StepId | None = None,
     cancelled: threading.Event | None = None,
@@ -70,7 +74,7 @@ def push(
         local=_LOCAL if reference.is_local else (), upgrades=True, check="Check the reference.", cancelled=cancelled
     )
     try:
-        return _Push(image, reference, copy, notify, step, client).run()
+        return _Push(image, reference, copy, progress, step, client).run()
     finally:
         client.close()
 
@@ -80,7 +84,7 @@ class _Push:
     image: Image
     reference: ImageReference
     copy: Copy
-    notify: Notify
+    progress: PushProgress
     step: StepId | None
     client: HttpClient
 
@@ -93,7 +97,7 @@ class _Push:
 
     def run(self) -> Pushed:
         blobs: tuple[Artifact | Document, ...] = (*self.image.blobs, self.image.config)
-        self.notify(0, self._total)
+        self.progress.sent(0, self._total)
         sent = [blob for blob in blobs if self._bring(blob)]
         self._name(self.image.digest)
         self._name(self.reference.tag)
@@ -136,7 +140,7 @@ class _Push:
 
     def _advance(self, done: int) -> None:
         self._done = done
-        self.notify(done, self._total)
+        self.progress.sent(done, self._total)
 
     def _name(self, name: str) -> None:
         """Put the manifest under a name, its digest or a tag, unless it is there: some registries let no tag be set twice."""
