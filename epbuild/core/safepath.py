@@ -153,7 +153,7 @@ def open_regular(path: Path) -> BinaryIO:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "It is not a regular file", str(path))
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
     return path.open("rb")
 
 

@@ -94,7 +94,7 @@ class _Composer:
         names = [(base, fields.where_of(_EXTENDS))] if base else []
         for name, where in [*names, *fields.texts(_INCLUDE)]:
             if "${" in name:
-                problem = Problem(TEMPLATE, "The path of a recipe file is read before any name is known.", where, "Write it out.")
+                problem = Problem(TEMPLATE, "the path of a recipe file is read before any name is known", where, "Write it out.")
                 self.problems.append(problem)
             elif name:
                 yield name, where
@@ -106,21 +106,21 @@ class _Composer:
         place = real_path(part)
         if place in above:
             circle = " → ".join(file.name for file in (*above[above.index(place) :], place))
-            raise _refused(WRONG_VALUE, f"The file {quoted(name)} stands on itself: {circle}.", where)
+            raise _refused(WRONG_VALUE, f"the file {quoted(name)} extends or includes itself: {circle}", where)
         if len(above) > MAX_FILE_DEPTH:
-            message = f"Files may extend and include each other {MAX_FILE_DEPTH} deep, and this one is deeper."
+            message = f"files may extend and include each other {MAX_FILE_DEPTH} deep, and this one is deeper"
             raise _refused(TOO_LARGE, message, where)
         if place not in self._known:
             if not part.is_file():
-                what = "This is not a file" if part.exists() else "There is no such file"
+                what = "not a file" if part.exists() else "no such file"
                 hint = "Paths are relative to the file that they stand in."
-                raise _refused(CANNOT_READ, f"{what}: {quoted(name)}.", where, hint)
+                raise _refused(CANNOT_READ, f"{what}: {quoted(name)}", where, hint)
             self._known[place] = self.tree(part, _content(part), above)
         known = self._known[place]
         self._merged += known.size
         if self._merged > MAX_NODES and not self._is_full:
             self._is_full = True
-            raise _refused(TOO_LARGE, f"With this file, the recipe passes {MAX_NODES:,} values.", where)
+            raise _refused(TOO_LARGE, f"with this file, the recipe passes {MAX_NODES:,} values", where)
         return known
 
 
@@ -142,12 +142,12 @@ def _content(path: Path) -> bytes:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         hint = "Name the recipe's file, or run epbuild in the folder that holds it."
-        problem = Problem(CANNOT_READ, "There is no such recipe.", path, hint)
+        problem = Problem(CANNOT_READ, "there is no such recipe", path, hint)
     except OSError as error:
         if path.is_dir():
-            problem = Problem(CANNOT_READ, "This is a folder.", path, "Name the recipe's file in it.")
+            problem = Problem(CANNOT_READ, "expected a file, found a directory", path, "Name the recipe's file in it.")
         else:
-            problem = Problem(CANNOT_READ, f"The recipe cannot be read: {error.strerror}.", path)
+            problem = Problem(CANNOT_READ, f"the recipe cannot be read: {error.strerror}", path)
     raise RecipeError(problem)
 
 
@@ -158,7 +158,7 @@ def _check_version(root: MappingNode) -> None:
         return
     version = entry.node.value
     if isinstance(version, int) and not isinstance(version, bool) and version != _VERSION:
-        message = f"The recipe is in version {version} of the language; this epbuild reads version {_VERSION}."
+        message = f"the recipe is in version {version} of the language; this epbuild reads version {_VERSION}"
         raise RecipeError(Problem(WRONG_VALUE, message, entry.node.where))
 
 

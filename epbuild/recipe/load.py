@@ -198,7 +198,7 @@ class _Assembler:
                 name = base + row.suffix
                 where = row.where or entry.name_where
                 if name in found:
-                    message = f"A row of {quoted(base)} has the name of the target {quoted(name)}."
+                    message = f"a row of {quoted(base)} has the name of the target {quoted(name)}"
                     self.problems.append(Problem(BAD_NAME, message, where))
                 elif row.suffix and (problem := name_problem(name, where)):
                     self.problems.append(problem)
@@ -231,7 +231,7 @@ class _Assembler:
             if not matrix.problems and self._affords(len(matrix) * size):
                 rows = matrix.rows()
             elif not matrix.problems:
-                message = f"This matrix has {len(matrix):,} rows; with it, the targets pass {MAX_EXPANDED:,} values."
+                message = f"this matrix has {len(matrix):,} rows; with it, the targets pass {MAX_EXPANDED:,} values"
                 self.problems.append(Problem(TOO_LARGE, message, matrix.where))
             self.problems += matrix.problems
         if not rows:
@@ -250,7 +250,7 @@ class _Assembler:
         for base, entry in self._entries("groups"):
             for name, fields, members in self._each_group(base, entry, names):
                 if name in found:
-                    message = f"The group for each model of {quoted(base)} has the name of the group {quoted(name)}."
+                    message = f"the group for each model of {quoted(base)} has the name of the group {quoted(name)}"
                     self.problems.append(Problem(BAD_NAME, message, entry.name_where))
                 elif name != base and (problem := name_problem(name, entry.name_where)):
                     self.problems.append(problem)
@@ -303,7 +303,7 @@ class _Assembler:
             if not self._can_hold(matches, model.where):
                 continue
             if "name" in entry.entries:
-                message = f"{quoted(name)} stands for many models, which cannot all have one name."
+                message = f"{quoted(name)} stands for many models, which cannot all have one name"
                 self.problems.append(
                     Problem(WRONG_VALUE, message, entry.where_of("name"), "Name one model, or leave 'name' out.")
                 )
@@ -337,7 +337,7 @@ class _Assembler:
         """Whether a glob's matches may be written out: a recipe of many globs over many targets is otherwise without a bound."""
         if self._affords(len(names)):
             return True
-        message = f"With this pattern, the recipe passes {MAX_EXPANDED:,} values."
+        message = f"with this pattern, the recipe passes {MAX_EXPANDED:,} values"
         self.problems.append(Problem(TOO_LARGE, message, where))
         return False
 

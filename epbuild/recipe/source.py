@@ -24,7 +24,7 @@ def read(content: bytes, file: str) -> ReadText:
     Raises RecipeError when the text is not one YAML mapping, or is too large.
     """
     if len(content) > MAX_BYTES:
-        problem = Problem(TOO_LARGE, f"A recipe has at most {MAX_BYTES:,} bytes; this file is larger.", Position(file, 1, 1))
+        problem = Problem(TOO_LARGE, f"a recipe has at most {MAX_BYTES:,} bytes; this file is larger", Position(file, 1, 1))
         raise RecipeError(problem)
     return _parse(_decode(content, file), file)
 
@@ -33,19 +33,19 @@ def _decode(content: bytes, file: str) -> str:
     body = content.removeprefix(codecs.BOM_UTF8)
     hint = "Save the file as UTF-8."
     if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        problem = Problem(SYNTAX, "The recipe is UTF-16 text.", Position(file, 1, 1), hint)
+        problem = Problem(SYNTAX, "the recipe is UTF-16 text", Position(file, 1, 1), hint)
         raise RecipeError(problem)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         where = _end_of(body[: error.start].decode("utf-8"), file)
-        problem = Problem(SYNTAX, f"The byte 0x{body[error.start]:02X} is not valid UTF-8.", where, hint)
+        problem = Problem(SYNTAX, f"the byte 0x{body[error.start]:02X} is not valid UTF-8", where, hint)
         raise RecipeError(problem) from None
     from yaml.reader import Reader  # yaml takes long to import
 
     if control := Reader.NON_PRINTABLE.search(text):
         where = _end_of(text[: control.start()], file)
-        problem = Problem(SYNTAX, f"The control character {code_point(control[0])} cannot be in YAML.", where)
+        problem = Problem(SYNTAX, f"the control character {code_point(control[0])} cannot be in YAML", where)
         raise RecipeError(problem)
     return text
 
@@ -70,7 +70,7 @@ def _parse(text: str, file: str) -> ReadText:
         raise RecipeError(_syntax_problem(error, text, file)) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         # What PyYAML lets through without a mark: an escape such as "\UFFFFFFFF" in its pure Python scanner.
-        problem = Problem(SYNTAX, f"This is not valid YAML: {error}.", Position(file, 1, 1))
+        problem = Problem(SYNTAX, f"invalid YAML: {error}", Position(file, 1, 1))
         raise RecipeError(problem) from None
 
 
@@ -79,28 +79,28 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Proble
     mark, start = error.problem_mark, error.context_mark
     what = error.problem or "it cannot be read"
     if mark is None:
-        return Problem(SYNTAX, f"This is not valid YAML: {what}.", Position(file, 1, 1))
+        return Problem(SYNTAX, f"invalid YAML: {what}", Position(file, 1, 1))
     where = Position(file, mark.line + 1, mark.column + 1)
     found = text[mark.index : mark.index + 1]
     if found == "\t":
-        return Problem(SYNTAX, "A tab cannot indent YAML.", where, "Use spaces.")
+        return Problem(SYNTAX, "a tab cannot indent YAML", where, "Use spaces.")
     if found == "{" and text[: mark.index].endswith("$"):
         hint = 'Write "${...}" in quotes when it stands inside [...] or {...}.'
-        return Problem(SYNTAX, "A '{' cannot follow a plain '$' here.", where, hint)
+        return Problem(SYNTAX, "a '{' cannot follow a plain '$' here", where, hint)
     if "cannot start any token" in what:
-        return Problem(SYNTAX, f"A plain text cannot start with '{found}'.", where, "Put it in quotes.")
+        return Problem(SYNTAX, f"a plain text cannot start with '{found}'", where, "Put it in quotes.")
     if what.startswith("mapping values are not allowed"):
         hint = "Check the indentation and the line above, or put a text that holds ': ' in quotes."
-        return Problem(SYNTAX, "A ':' cannot stand here.", where, hint)
+        return Problem(SYNTAX, "a ':' cannot stand here", where, hint)
     if start is not None and what.startswith("could not find expected ':'"):
         where = Position(file, start.line + 1, start.column + 1)
-        return Problem(SYNTAX, "A ':' is missing after this key.", where)
+        return Problem(SYNTAX, "a ':' is missing after this key", where)
     end = len(text.rstrip())
     if start is not None and start.index < end <= mark.index:
         where = Position(file, start.line + 1, start.column + 1)
-        return Problem(SYNTAX, "What starts here never ends.", where, "Close the bracket or the quote.")
+        return Problem(SYNTAX, "what starts here never ends", where, "Close the bracket or the quote.")
     if end <= mark.index:
-        return Problem(SYNTAX, "The recipe ends too early.", _end_of(text[:end], file), "Close the bracket or the quote.")
+        return Problem(SYNTAX, "the recipe ends too early", _end_of(text[:end], file), "Close the bracket or the quote.")
     context = f" {error.context}" if error.context else ""
     since = f" (from line {start.line + 1})" if start is not None and start.line != mark.line else ""
-    return Problem(SYNTAX, f"This is not valid YAML: {what}{context}{since}.", where)
+    return Problem(SYNTAX, f"invalid YAML: {what}{context}{since}", where)

@@ -32,14 +32,14 @@ def refusal(project: Project, *arguments: str) -> str:
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run", "lock", "clean"])
 def test_a_pipe_is_no_recipe(piped: Project, command: str) -> None:
-    assert "pipe: error: The recipe cannot be read: It is not a regular file. [EPB100]" in refusal(piped, command, "pipe")
+    assert "pipe: error: the recipe cannot be read: Not a regular file. [EPB100]" in refusal(piped, command, "pipe")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("name: quick", "name: quick\nextends: pipe", "epbuild.yaml:3:10: error: This is not a file: 'pipe'."),
-        ("name: quick", "name: quick\ninclude: [pipe]", "epbuild.yaml:3:11: error: This is not a file: 'pipe'."),
+        ("name: quick", "name: quick\nextends: pipe", "epbuild.yaml:3:10: error: not a file: 'pipe'."),
+        ("name: quick", "name: quick\ninclude: [pipe]", "epbuild.yaml:3:11: error: not a file: 'pipe'."),
         ("name: quick", "name: quick\ncatalogs: [pipe]", "error: the catalog file 'pipe' cannot be used: "),
         ("left: left.onnx", "left: pipe", "error: the model 'left' is not a file: pipe. "),
         ("backend_type: htp", "backend_type: htp\n      qnn_ir_backend_path: ./pipe", "names a file that does not exist: ./pipe"),
@@ -62,6 +62,6 @@ def test_a_pipe_is_no_interpreter(piped: Project) -> None:
 def test_a_pipe_is_no_lock(piped: Project, command: str) -> None:
     (piped.folder / "pipe").rename(piped.folder / "epbuild.lock")
     told = refusal(piped, *command.split())
-    assert "epbuild.lock:1:1: error: the lock cannot be read: It is not a regular file." in told
+    assert "epbuild.lock:1:1: error: the lock cannot be read: Not a regular file." in told
     assert "[EPB242]" in told
     assert (piped.folder / "epbuild.lock").is_fifo()

@@ -159,7 +159,7 @@ def test_two_files_may_stand_on_a_third(tmp_path: Path) -> None:
         ("no mapping", {"part": "‸- a\n"}, "EPB105", "a mapping"),
         ("empty", {"part": "‸"}, "EPB101", "empty"),
         ("another version", {"part": "epbuild: ‸2\n"}, "EPB106", "version 2"),
-        ("missing file", {"part": "include: [‸more.yaml]\n"}, "EPB100", "There is no such file: 'more.yaml'"),
+        ("missing file", {"part": "include: [‸more.yaml]\n"}, "EPB100", "no such file: 'more.yaml'"),
         ("cycle", {"part": "extends: low.yaml\n", "low": "include: [‸part.yaml]\n"}, "EPB106", "part.yaml → low.yaml → part.yaml"),
         ("cycle to the recipe", {"part": "extends: ‸epbuild.yaml\n"}, "EPB106", "epbuild.yaml → part.yaml → epbuild.yaml"),
     ],
@@ -220,5 +220,5 @@ def test_a_broken_line_of_includes_is_not_hidden_by_what_it_leaves_out(tmp_path:
 
 
 def test_a_missing_recipe_is_still_told_by_its_own_path(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"gone\.yaml: There is no such recipe"):
+    with pytest.raises(RecipeError, match=r"gone\.yaml: there is no such recipe"):
         load(tmp_path / "gone.yaml")

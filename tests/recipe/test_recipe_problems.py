@@ -41,7 +41,7 @@ MISTAKES = [
     ("key twice", "    ep: QNNExecutionProvider\n", "    ep: A\n    ‸ep: B\n", "EPB102", "line 13, column 5"),
     ("key twice, once in quotes", "    ep: Q", "    session_options: {1: a, ‸'1': b}\n    ep: Q", "EPB102", "'1'"),
     ("section twice", "outputs:", "‸vars: {}\noutputs:", "EPB102", "line 3, column 1"),
-    ("key that is a list", "  quality: 3\n", "  ‸[a]: b\n", "EPB105", "A key is a text"),
+    ("key that is a list", "  quality: 3\n", "  ‸[a]: b\n", "EPB105", "a key is a text"),
     ("merge of a text", "  quality: 3\n", "  <<: ‸quality\n", "EPB105", "'<<'"),
     ("unknown key, nearly known", "    targets: [npu]", "    targets: [npu]\n    ‸shareweights: true",
      "EPB103", "'share_weights'"),
@@ -174,8 +174,8 @@ MISTAKES = [
     ("include that is a text", "vars:\n", "include: ‸a.yaml\nvars:\n", "EPB105", "a list"),
     ("include of a number", "vars:\n", "include: [‸3]\nvars:\n", "EPB105", "a string"),
     ("include that is not there", "vars:\n", "include: [‸parts/a.yaml]\nvars:\n",
-     "EPB100", "There is no such file: 'parts/a.yaml'"),
-    ("base that is a folder", "vars:\n", "extends: ‸.\nvars:\n", "EPB100", "This is not a file: '.'"),
+     "EPB100", "no such file: 'parts/a.yaml'"),
+    ("base that is a folder", "vars:\n", "extends: ‸.\nvars:\n", "EPB100", "not a file: '.'"),
     ("include by a variable", "vars:\n", "include: [‸'${vars.x}.yaml']\nvars:\n", "EPB109", "before any name is known"),
     ("recipe that includes itself", "vars:\n", "include: [‸epbuild.yaml]\nvars:\n", "EPB106", "epbuild.yaml → epbuild.yaml"),
     ("catalogs as a text", "vars:\n", "catalogs: ‸my-ep.toml\nvars:\n", "EPB105", "a list"),
@@ -413,7 +413,7 @@ def test_the_name_of_a_matrix_is_not_the_name_of_a_target_and_the_hint_says_what
 @pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n", "~", "--- # nothing\n...\n"])
 def test_an_empty_recipe_is_called_empty(tmp_path: Path, text: str) -> None:
     [problem] = problems_of(tmp_path, text)
-    assert (problem.code, problem.message) == ("EPB101", "The recipe is empty.")
+    assert (problem.code, problem.message) == ("EPB101", "the recipe is empty")
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "3"])
@@ -434,7 +434,7 @@ def test_a_recipe_that_is_not_there_is_told_by_its_path(tmp_path: Path) -> None:
     [problem] = raised.value.problems
     assert (problem.code, problem.where) == ("EPB100", path)
     assert problem.hint
-    with pytest.raises(RecipeError, match=r"folder.*EPB100"):
+    with pytest.raises(RecipeError, match=r"found a directory.*EPB100"):
         load(tmp_path)
 
 
