@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from epbuild.cache.digests import Digests
@@ -19,7 +18,9 @@ from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
+from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import Problem, StoreError
+from epbuild.plan.selection import matching
 from epbuild.publish.removal import Cleaned, Emitted, Why
 from epbuild.survey.kinds import is_stored
 from epbuild.survey.orphans import Outputs
@@ -44,13 +45,16 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
     recipe, plan = read_plan(request, environment=variables)
     globs = request.selection or ("*",)
     # Not the steps that these need.
-    wanted = dict.fromkeys(step.action for step in plan.steps if any(fnmatchcase(step.id, glob) for glob in globs))
+    ids = {step.id: step.action for step in plan.steps}
+    asked = {ident for glob in globs for ident in matching(ids, glob)}
+    wanted = dict.fromkeys(action for ident, action in ids.items() if ident in asked)
     emissions = [plan.emissions[ident] for ident in wanted if ident in plan.emissions]
     if not dry_run:
         forget(str(request.recipe))  # should this be killed, the next build has to clean up
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         memory = workspace.memory(Configuration.of(recipe.file, request.settings, variables.seen))
         outputs = Outputs(workspace, memory)
+        hidden = HiddenFolders()
         claimed = outputs.claimed(emission.path for emission in emissions)
         for emission in emissions:
             with nullcontext() if dry_run or not workspace.lasting else outputs.held(emission.path):
@@ -63,7 +67,7 @@ def clean(request: Request, *, force: bool = False, dry_run: bool = False) -> It
                     recorded = {name: file["digest"] for name, file in output.files.items()} if output is not None else {}
                     digests = Digests(workspace.files)
                     emitted = Emitted(emission.id, emission.path, recorded, digests, force=force, claimed=claimed)
-                    found = emitted.sort_out() if dry_run else emitted.remove(recipe.directory)
+                    found = emitted.sort_out() if dry_run else emitted.remove(recipe.directory, hidden)
                 # The record alone shows that a file which stays is not as epbuild made it: the next `clean` has to know as well.
                 if not dry_run and not found.kept_as("changed since"):
                     memory.forget_steps([emission.id])

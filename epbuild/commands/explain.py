@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +17,7 @@ from epbuild.commands.planning import Request, workspace_of
 from epbuild.core.errors import PlanError, Problem
 from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records
+from epbuild.plan.selection import matching
 from epbuild.plan.steps import Action, Step
 from epbuild.survey.status import ActionStatus, StepState, Survey
 
@@ -58,6 +58,7 @@ class _Explainer:
     found: Survey
     memory: Memory
     records: ActionRecords
+    _known: dict[tuple[str, str | None], Explanation] = field(default_factory=dict)
 
     @cached_property
     def _last(self) -> dict[str, Step]:
@@ -65,7 +66,16 @@ class _Explainer:
         return {step.action: step for step in self.found.plan.steps if step.id == step.action}
 
     def explain(self, step: Step, made_of: str | None = None) -> Explanation:
-        """Why `step` is in its state; `made_of`, when what follows it was made of another result, is that result's key."""
+        """Why `step` is in its state; `made_of`, when what follows it was made of another result, is that result's key.
+
+        The steps of one action have one explanation, which is found once.
+        """
+        known = self._known.get((step.action, made_of))
+        if known is None:
+            known = self._known[step.action, made_of] = self._explain(step, made_of)
+        return replace(known, step=step)
+
+    def _explain(self, step: Step, made_of: str | None) -> Explanation:
         status = self.found.actions[step.action]
         before = self.memory.previous(step.action)
         document: Mapping[str, Any] | None = before.key_document if before else None
@@ -102,14 +112,16 @@ class _Explainer:
 
 
 def _matching(found: Survey, globs: Sequence[str]) -> list[Step]:
-    ids = [status.step.id for status in found.steps()]
-    matching = {glob: [ident for ident in ids if fnmatchcase(ident, glob)] for glob in globs}
+    ids = {status.step.id: status for status in found.steps()}
+    named = {glob: matching(ids, glob) for glob in globs}
     problems = [
-        Problem("EPB240", f"no step matches '{glob}'", None, _nearest(glob, ids)) for glob, names in matching.items() if not names
+        Problem("EPB240", f"no step matches '{glob}'", None, _nearest(glob, list(ids)))
+        for glob, names in named.items()
+        if not names
     ]
     if problems:
         raise PlanError(*problems)
-    wanted = {ident for names in matching.values() for ident in names}
+    wanted = {ident for names in named.values() for ident in names}
     return [step for step in found.plan.steps if step.id in wanted]
 
 

@@ -17,6 +17,7 @@ from epbuild.cache.leases import Cancelled
 from epbuild.cache.memory import StepRecord
 from epbuild.commands.removal import remove_output
 from epbuild.core.directory import mend, unfinished
+from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import StepId, StoreError
 from epbuild.core.shown import shown_path
 from epbuild.engine.events import Progress, StepFinished, StepOutput, StepStarted, Warned
@@ -63,6 +64,8 @@ class Publishing:
         self._actions = actions
         self._progress = progress
         self._ledger = ledger
+        self._hidden = HiddenFolders()
+        self._left = {orphan.step: orphan for orphan in reversed(found.orphans)}
 
     def adopt(self) -> None:
         current = [emission for ident, emission in self._found.plan.emissions.items() if ident not in self._found.todo]
@@ -84,7 +87,7 @@ class Publishing:
             if there is not None and is_same and not self._surveyor.damage(emission.root, there.files):
                 # Another build has done it since this one looked, or what was compiled again came out as before.
                 with suppress(OSError):
-                    mend(emission.path, self._surveyor.written(emission))
+                    mend(emission.path, self._surveyor.written(emission), self._hidden)
                 self._outputs.adopt([self._emitted(emission, output.document)])
                 self._ledger.end_all(emission.id, "current")
                 return
@@ -93,7 +96,9 @@ class Publishing:
             if there is not None and emission.path.is_dir() == emission.is_file and emission.path.exists():
                 # No rename puts a folder in the place of a file, or a file in that of a folder.
                 remove_output(there, self._outputs.base, self._surveyor.digests, ())
-            output, files = self._write(output, written)
+            # What was there and is not may have been moved away by a build that was killed just now.
+            hidden = self._hidden if there is None or emission.path.exists() else None
+            output, files = self._write(output, written, hidden)
             self._outputs.record(self._emitted(emission, output.document), files)
             written.settle()
         for problem in written.problems(emission):
@@ -117,7 +122,7 @@ class Publishing:
 
     def _moved(self, emission: Emission) -> Mapping[str, Mapping[str, Any]]:
         """The files that the emission wrote to a place where the recipe wants them no longer, under the names that they have now."""
-        left = next((orphan for orphan in self._found.orphans if orphan.step == emission.id), None)
+        left = self._left.get(emission.id)
         if left is None or not emission.is_file:
             return left.files if left is not None else {}
         # An archive, and the statement about it, are called as the output is.
@@ -134,7 +139,7 @@ class Publishing:
     def _output(self, emission: Emission) -> Output:
         return self._surveyor.output(emission, [self._actions.made[ident] for ident in emission.needs])
 
-    def _write(self, output: Output, written: Written) -> tuple[Output, dict[str, Any]]:
+    def _write(self, output: Output, written: Written, hidden: HiddenFolders | None) -> tuple[Output, dict[str, Any]]:
         """Write the files, where those lie that were `written` before; what the store has lost is made again, once.
 
         Returns the output that was published, which is another one where something was made again, and its files.
@@ -144,7 +149,9 @@ class Publishing:
         pusher = _Pusher(emission.id, self._progress, self._actions.cancelled)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return output, publish(output, self._surveyor.store, written, self._surveyor.digests, self._progress, pusher)
+                return output, publish(
+                    output, self._surveyor.store, written, self._surveyor.digests, self._progress, pusher, hidden
+                )
             except (MissingBlob, DamagedBlob) as error:
                 if attempt == _ATTEMPTS:
                     raise

@@ -23,6 +23,7 @@ from epbuild.commands.plan import plan_again, with_orphans
 from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
 from epbuild.commands.remote import RemoteModels
 from epbuild.commands.removal import remove_orphan
+from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StoreError
 from epbuild.core.shown import shown_path
 from epbuild.engine.action import Runnable
@@ -218,10 +219,11 @@ def _remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cance
         progress.report(
             Warned(Problem("EPB514", message, None, "A build of that removes it, if it is not asked for there either."))
         )
+    hidden = HiddenFolders()
     claimed = outputs.claimed(orphan.directory for orphan in found.orphans) if found.orphans else ()
     for orphan in found.orphans:
         try:
-            gone = remove_orphan(outputs, orphan, surveyor.digests, claimed, cancelled)
+            gone = remove_orphan(outputs, orphan, surveyor.digests, claimed, cancelled, hidden)
         except Cancelled as error:
             raise KeyboardInterrupt from error
         if gone is not None:

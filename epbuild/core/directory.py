@@ -18,6 +18,7 @@ from uuid import uuid4
 from epbuild.core.atomic import exchange, make_folders, rename, sync_directory, sync_tree
 from epbuild.core.entries import (
     Entries,
+    HiddenFolders,
     as_it_was,
     entries,
     free_name,
@@ -81,15 +82,16 @@ def swap_in(staged: Path, destination: Path, owned: Owned, step: str) -> Mapping
 
 
 @contextlib.contextmanager
-def prepare(destination: Path, owned: Owned, step: str) -> Iterator[Path]:
+def prepare(destination: Path, owned: Owned, step: str, hidden: HiddenFolders | None = None) -> Iterator[Path]:
     """A new empty folder beside `destination`, to fill and then `swap_in`; removed if that does not happen.
 
-    First mends what a run that was killed left beside `destination`. Raises EnvironmentFailure when the place cannot be written.
+    First mends what a run that was killed left beside `destination` (`hidden`: as `mend` has it). Raises EnvironmentFailure when the
+    place cannot be written.
     """
     staged = _beside(destination, uuid4().hex[:8])
     try:
         make_folders(destination.parent)
-        mend(destination, owned)
+        mend(destination, owned, hidden)
         staged.mkdir()
         yield staged
     except OSError as error:
@@ -114,13 +116,13 @@ def unfinished(destinations: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
-def mend(destination: Path, owned: Owned) -> None:
+def mend(destination: Path, owned: Owned, hidden: HiddenFolders | None = None) -> None:
     """Remove what killed builds left beside `destination`, and put back what they only moved away. Raises OSError.
 
-    Only for the holder of the lease of this output: what a build that goes on has there looks the same.
+    Only for the holder of the lease of this output: what a build that goes on has there looks the same. `hidden` is what one command that
+    touches many outputs has seen beside them; without it, a new look is taken.
     """
-    prefix = hidden_name(destination.name, "")
-    left = sorted(path for path in destination.parent.iterdir() if path.name.startswith(prefix) and path.is_dir())
+    left = [path for path in (hidden or HiddenFolders()).beside(destination) if path.is_dir()]
     old = [path for path in left if _is_old(path, destination)]
     for path in old:
         if destination.exists():

@@ -109,6 +109,29 @@ def hidden_prefix(name: str) -> str | None:
     return f"{before}{mark}" if mark and name.startswith(".") else None
 
 
+class HiddenFolders:
+    """What builds left beside outputs, as it was at the first look at each folder: one look, however many outputs are in it.
+
+    What a build leaves that is killed after that is found by the next command.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Path, dict[str, list[Path]]] = {}
+
+    def beside(self, output: Path) -> list[Path]:
+        """What lies beside an output for a while, in order. Raises OSError."""
+        parent = output.parent
+        if parent not in self._found:
+            found: dict[str, list[Path]] = {}
+            with os.scandir(parent) as listing:
+                for name in sorted(entry.name for entry in listing if _MARK in entry.name):
+                    prefix = hidden_prefix(name)
+                    if prefix is not None:
+                        found.setdefault(prefix, []).append(parent / name)
+            self._found[parent] = found
+        return self._found[parent].get(hidden_name(output.name, ""), [])
+
+
 def free_name(path: Path, content: Path) -> Path:
     """A name beside `path` for what is at `content`: one that is free, or that has the same already."""
     for number in itertools.count(1):

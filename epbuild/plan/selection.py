@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from epbuild.core.errors import Problem, nearest
 from epbuild.plan.steps import Step
+
+
+def matching(ids: Mapping[str, object], glob: str) -> list[str]:
+    """The ids that match a glob; one that is written out is found without a look at the others."""
+    if not any(sign in glob for sign in "*?["):
+        return [glob] if glob in ids else []
+    return [ident for ident in ids if fnmatchcase(ident, glob)]
 
 
 def select_steps(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step], list[Problem]]:
@@ -21,11 +28,11 @@ def select_steps(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[
     waiting: list[str] = []
     unmatched: list[Problem] = []
     for glob in selection:
-        matching = [ident for ident in by_id if fnmatchcase(ident, glob)]
-        if not matching:
+        found = matching(by_id, glob)
+        if not found:
             hint = nearest(glob, by_id) or "`epbuild plan` lists the steps."
             unmatched.append(Problem("EPB240", f"no step matches '{glob}'", None, hint))
-        waiting += matching
+        waiting += found
     kept: set[str] = set()
     while waiting:
         step = by_id[waiting.pop()]

@@ -15,7 +15,7 @@ from epbuild.core.atomic import rename, sync_directory, sync_file
 from epbuild.core.clone import Copier
 from epbuild.core.digest import Reading, digest_of, read
 from epbuild.core.directory import prepare, swap_in
-from epbuild.core.entries import free_name
+from epbuild.core.entries import HiddenFolders, free_name
 from epbuild.core.errors import BuildError, Problem, StepId, StoreError
 from epbuild.engine.events import Progress, StepOutput
 from epbuild.output.existing import Written
@@ -42,16 +42,25 @@ class Pusher(Protocol):
         """Bring an image to the place that the reference names; `copy` reads its blobs."""
 
 
-def publish(output: Output, store: BlobStore, written: Written, digests: Digests, progress: Progress, pusher: Pusher) -> Files:
+def publish(
+    output: Output,
+    store: BlobStore,
+    written: Written,
+    digests: Digests,
+    progress: Progress,
+    pusher: Pusher,
+    hidden: HiddenFolders | None = None,
+) -> Files:
     """Put an output in its place; returns each file's digest and size by its path below the output's root.
 
     `written` knows what epbuild wrote here before, and notes what of that is kept; the events are how models were merged, and what was
-    left out. Raises BuildError when something of the user's is in the way, or the output cannot be as it
-    is asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and
+    left out; `hidden` is as `mend` has it.
+
+    Raises BuildError when something of the user's is in the way, or the output cannot be as it is asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and
     what `pusher` raises.
     """
     emission, key = output.emission, output.key
-    with prepare(emission.path, written, emission.id) as draft:
+    with prepare(emission.path, written, emission.id, hidden) as draft:
         bench = Workbench(draft / "made", store, emission.steps[0], progress)
         bench.folder.mkdir()
         for sentence in output.notes():

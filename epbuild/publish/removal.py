@@ -9,6 +9,7 @@ from typing import Literal
 
 from epbuild.cache.digests import Digests, StatKey, unchanged
 from epbuild.core.directory import Owned, mend, prepare, swap_in
+from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StepId
 from epbuild.output.existing import Written
 from epbuild.output.owned import listed_files
@@ -65,27 +66,27 @@ class Emitted(Owned):
         self._claimed = claimed
         self._keys: dict[str, StatKey] = {}
 
-    def remove(self, top: Path) -> Cleaned:
+    def remove(self, top: Path, hidden: HiddenFolders | None = None) -> Cleaned:
         """Swap in a tree that holds only what stays, so that no reader sees half of an output; folders below `top` that are empty then go.
 
-        Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read.
+        `hidden` is as `mend` has it. Raises EnvironmentFailure when the place cannot be written, StoreError when a file cannot be read.
         """
         if not self._directory.parent.is_dir():
             return self.sort_out()
         if self._archive:
-            return self._remove_archive(top)
-        with prepare(self._directory, self._written, self._step) as staged:
+            return self._remove_archive(top, hidden)
+        with prepare(self._directory, self._written, self._step, hidden) as staged:
             found = self.sort_out()
             if found.removed:
                 swap_in(staged, self._directory, self, self._step)
         _remove_empty(self._directory, top)
         return found
 
-    def _remove_archive(self, top: Path) -> Cleaned:
+    def _remove_archive(self, top: Path, hidden: HiddenFolders | None) -> Cleaned:
         """Remove the archive and its sidecars; its folder goes if it is empty then."""
         found = self.sort_out()
         try:
-            mend(self._directory, self._written)
+            mend(self._directory, self._written, hidden)
             for name in self.as_written(self._root):
                 (self._root / name).unlink(missing_ok=True)
         except OSError as error:

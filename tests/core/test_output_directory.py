@@ -16,7 +16,7 @@ import pytest
 from epbuild.core import atomic, directory
 from epbuild.core.atomic import exchange
 from epbuild.core.directory import Owned, mend, prepare, swap_in, unfinished
-from epbuild.core.entries import hidden_name
+from epbuild.core.entries import HiddenFolders, hidden_name
 from epbuild.core.errors import BuildError, EnvironmentFailure
 
 STEP = "emit:decoder/npu/directory"
@@ -534,3 +534,22 @@ def test_a_swap_that_windows_goes_on_refusing_puts_the_build_before_back(output:
         emit(output)
     assert read(output) == before
     assert entries(output.parent) == ["decoder"]
+
+
+def test_one_look_at_a_folder_is_enough_for_all_outputs_in_it(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other, longer = output.with_name("other"), output.with_name("other.epbuild-2")
+    for place in (other, longer):
+        write(place.with_name(f".{place.name}.epbuild-1234abcd"), BUILT)
+    looked: list[Any] = []
+    scan = os.scandir
+
+    def scanning(place: Any) -> Any:
+        looked.append(place)
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", scanning)
+    hidden = HiddenFolders()
+    for place in (output, other):
+        mend(place, Made(OURS), hidden)
+    assert looked.count(output.parent) == 1
+    assert unfinished([output, other, longer]) == [longer]
