@@ -56,8 +56,9 @@ def publish(
     `written` knows what epbuild wrote here before, and notes what of that is kept; the events are how models were merged, and what was
     left out; `hidden` is as `mend` has it.
 
-    Raises BuildError when something of the user's is in the way, or the output cannot be as it is asked for, EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and
-    what `pusher` raises.
+    Raises BuildError when something of the user's is in the way, or the output cannot be as it is asked for,
+    EnvironmentFailure when the place cannot be written, MissingBlob or DamagedBlob when an artifact has to be made again, and what `pusher`
+    raises.
     """
     emission, key = output.emission, output.key
     with prepare(emission.path, written, emission.id, hidden) as draft:
