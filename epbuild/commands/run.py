@@ -156,6 +156,7 @@ def _clock_at(begin: float, recipe: Path) -> Moment | None:
 def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tuple[str, Ended]]:
     """How each action of the plan stands now. What lives in the store only has to be looked for there each time."""
     needed = {need for action in found.plan.actions.values() for need in action.needs}
+    recorded = surveyor.memory.keys()
     for ident, action in found.plan.actions.items():
         settled = actions.outcomes.get(ident) in _SETTLED
         files = {path: surveyor.digests.seen.get(path, "") for path in action.files}
@@ -165,7 +166,8 @@ def _ended(found: Survey, actions: Actions, surveyor: Surveyor) -> Iterator[tupl
             if output is not None:
                 files |= {action.root / name: str(file["digest"]) for name, file in output.files.items()}
                 key = output.action_key
-            settled = settled and output is not None
+            # Another recipe's build may have published something else there in the meantime.
+            settled = settled and output is not None and key == recorded.get(ident)
         else:
             settled = settled and ident in needed
         if isinstance(action, Preparation):

@@ -15,6 +15,7 @@ from small_builds import CLASSIFIER, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS
 
 from epbuild.cli.app import execute
 from epbuild.commands import planning
+from epbuild.commands import run as building
 from epbuild.onnxfile import headers
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot_file import PIECES, forget, place_of, snapshots_of
@@ -226,3 +227,25 @@ def test_an_option_of_one_target_concerns_its_groups_alone(built: Workshop, monk
     assert {"prefill.onnx", "decode.onnx"} <= set(read)
     assert "classifier.onnx" not in read
     assert built.compiled[-1] == "prefill+decode"
+
+
+def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = built.folder / "other.yaml"
+    other.write_text(built.request.recipe.read_text(encoding="utf-8").replace("name: small", "name: other"), encoding="utf-8")
+    (built.folder / "decode.onnx").write_bytes(source_model(2.5))
+    ended = building._ended
+
+    def late(*arguments: Any) -> Any:
+        monkeypatch.setattr(building, "_ended", ended)
+        assert execute(["run", "-j1", "other.yaml"]) == 0
+        return ended(*arguments)
+
+    monkeypatch.setattr(building, "_ended", late)
+    assert execute(["run", "-j1"]) == 0
+    assert '"other"' in (built.output() / "manifest.json").read_text(encoding="utf-8")
+    _, out, _ = answered(("plan", "--json"), capsys)
+    assert {step["id"]: step["state"] for step in json.loads(out)["steps"]}[EMIT_DECODER] != "current"
+    assert execute(["run", "-j1"]) == 0
+    assert '"small"' in (built.output() / "manifest.json").read_text(encoding="utf-8")
