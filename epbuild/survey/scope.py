@@ -197,7 +197,8 @@ class LastLook:
         """What has to be looked at now that the text of the recipe has changed, which is read as `recipe`; None: all of it."""
         known, now = self.known, Pieces.of(recipe)
         changed = self.pieces.changed(now)
-        if changed is None or self.look.facts.lock != "none":
+        # A lock is compared with the whole recipe, and provenance names its text.
+        if changed is None or self.look.facts.lock != "none" or any(output.provenance for output in recipe.outputs):
             return None
         groups = {
             name

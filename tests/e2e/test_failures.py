@@ -132,7 +132,12 @@ def test_a_soc_that_does_not_exist_fails_with_the_eps_own_reason_and_no_trace_in
     assert ".epbuild/logs/compile+good+npu+good.log" in done.stderr
     assert not (two_groups.folder / "dist").exists()
     kept = [path.relative_to(two_groups.cache).parts[0] for path in two_groups.cache.rglob("*") if path.is_file()]
-    assert set(kept) <= {"leases", "roots", "CACHEDIR.TAG"}  # locks, which workspaces use the store, and what it is
+    assert set(kept) <= {
+        "leases",
+        "looks",
+        "roots",
+        "CACHEDIR.TAG",
+    }  # locks, what runs looked at, which workspaces use the store, and what it is
     assert not list((two_groups.folder / ".epbuild/tmp").glob("*"))
 
 

@@ -249,3 +249,13 @@ def test_what_another_recipe_publishes_in_its_place_meanwhile_is_noticed(
     assert {step["id"]: step["state"] for step in json.loads(out)["steps"]}[EMIT_DECODER] != "current"
     assert execute(["run", "-j1"]) == 0
     assert '"small"' in (built.output() / "manifest.json").read_text(encoding="utf-8")
+
+
+def test_provenance_names_the_text_of_the_recipe_as_it_is_now(built: Workshop) -> None:
+    rewrite(built, "layout: directory, path", "layout: directory, provenance: true, path")
+    assert execute(["run", "-j1"]) == 0
+    assert scope_now().selection == ()
+    before = (built.output() / "provenance.intoto.json").read_bytes()
+    rewrite(built, "models: {", "# a comment\nmodels: {")
+    assert execute(["run", "-j1"]) == 0
+    assert (built.output() / "provenance.intoto.json").read_bytes() != before
