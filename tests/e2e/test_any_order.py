@@ -169,7 +169,7 @@ class Projects(RuleBasedStateMachine):
         place = data.draw(st.sampled_from(sorted(self.owned)))
         name = data.draw(st.sampled_from(sorted(self.owned[place].tree or {"": b""})))
         path = self.project.folder / place / name if name else self.project.folder / place
-        if how == "remove all":
+        if how == "remove all" or (how == "remove" and path.is_dir()):
             path = self.project.folder / place
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             self.notes = {note: text for note, text in self.notes.items() if not note.is_relative_to(path)}
