@@ -17,7 +17,7 @@ from epbuild.commands.events import ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock_fit import catalog_facts, entries_in, releases_of_models, remote_models
 from epbuild.commands.locked import lock_path, lock_text
 from epbuild.commands.planning import Request
-from epbuild.commands.remote import RemoteModels, wheels_of
+from epbuild.commands.remote import ModelFetcher, RemoteModels, wheels_of
 from epbuild.commands.run import lasting_workspace
 from epbuild.core.atomic import write_file
 from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, ToolchainError, nearest
@@ -63,7 +63,11 @@ class Locking:
 
 
 def make_lock(
-    request: Request, progress: Progress, upgrade: Upgrade | None = None, cancelled: threading.Event | None = None
+    request: Request,
+    progress: Progress,
+    upgrade: Upgrade | None = None,
+    cancelled: threading.Event | None = None,
+    fetcher: ModelFetcher | None = None,
 ) -> Locking:
     """What the lock of a recipe has to hold; versions of the one that is there are kept where they still do, unless they are upgraded.
 
@@ -72,7 +76,9 @@ def make_lock(
     recipe = load(request.recipe, settings=request.settings)
     path = lock_path(recipe.file)
     text, old = _there(path, progress)
-    maker = _Maker(recipe, old or Lock(""), progress, upgrade or Upgrade(), cancelled or threading.Event(), platform_here())
+    maker = _Maker(
+        recipe, old or Lock(""), progress, upgrade or Upgrade(), cancelled or threading.Event(), platform_here(), fetcher
+    )
     lock = maker.lock()
     _check_upgraded(maker.upgrade, maker.old, lock)
     return Locking(recipe, path, lock, tuple(changes(old, lock)), is_written=text == render(lock))
@@ -142,6 +148,7 @@ class _Maker:
     upgrade: Upgrade
     cancelled: threading.Event
     here: str | None
+    fetcher: ModelFetcher | None
 
     def lock(self) -> Lock:
         try:
@@ -239,7 +246,7 @@ class _Maker:
             allowed = {release.requirement: release.files for release in wheels}
             # What is locked of a model has to be what is in its wheel.
             is_in_wheel = isinstance(parse_address(model.path), PackageAddress)
-            remote = RemoteModels(workspace, BlobStore(cache_directory()), allowed, only_checked=is_in_wheel)
+            remote = RemoteModels(workspace, BlobStore(cache_directory()), allowed, is_in_wheel, self.fetcher)
             graph = remote.fetched(model, self.progress, self.cancelled)
             source = find_source(model, self.recipe.directory, lambda model: graph)
             external = source.files.external if source is not None else {}

@@ -11,7 +11,7 @@ from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import hold_lock
-from epbuild.commands.planning import Fetch, ReadVariables, Request, plan_of, read_plan, read_recipe, workspace_of
+from epbuild.commands.planning import FetchModels, ReadVariables, Request, plan_of, read_plan, read_recipe, workspace_of
 from epbuild.core.errors import Problem
 from epbuild.core.shown import shown_path
 from epbuild.plan.result import action_records
@@ -33,7 +33,9 @@ class Planned:
     scope: Scope | None = None
 
 
-def plan_again(request: Request, variables: ReadVariables, fetch: Fetch | None = None, wanted: Sequence[str] = ()) -> Planned:
+def plan_again(
+    request: Request, variables: ReadVariables, fetching: FetchModels | None = None, wanted: Sequence[str] = ()
+) -> Planned:
     """The recipe and its plan, or the part of them that has to be looked at since the last snapshot, and the steps that match `wanted`.
 
     The `variables` that the recipe reads are read. Raises what `read_plan` does.
@@ -42,7 +44,7 @@ def plan_again(request: Request, variables: ReadVariables, fetch: Fetch | None =
     if not request.rebuild_and_compare and not request.every_model:
         last = LastLook.at(request.recipe, request.settings)
     if last is None or (request.locked and last.look.facts.lock != "held"):
-        return Planned(*read_plan(request, fetch, variables))
+        return Planned(*read_plan(request, fetching, variables))
     whole = read_recipe(request, variables) if last.shared_changes else None
     if whole is None:
         for name in variables_of(last.look.facts):
@@ -52,11 +54,11 @@ def plan_again(request: Request, variables: ReadVariables, fetch: Fetch | None =
         if scope is not None:
             plan = Plan((), {})
             if scope.again:
-                plan = plan_of(replace(request, selection=scope.selection), scope.recipe, fetch, workspace, fits=True)
+                plan = plan_of(replace(request, selection=scope.selection), scope.recipe, fetching, workspace, fits=True)
             if scope.is_complete(plan):
                 return Planned(scope.recipe, replace(plan, warnings=scope.warnings(plan)), scope)
         recipe = whole if whole is not None else read_recipe(request, variables)
-        return Planned(recipe, plan_of(request, recipe, fetch, workspace))
+        return Planned(recipe, plan_of(request, recipe, fetching, workspace))
 
 
 def _scope(request: Request, last: LastLook, whole: Recipe | None, wanted: Sequence[str]) -> Scope | None:

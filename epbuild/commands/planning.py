@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.location import cache_directory
@@ -19,8 +20,12 @@ from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
 
-Fetch = Callable[[RemoteModels, ModelSpec], Path]
-"""Brings a remote model here."""
+
+class FetchModels(Protocol):
+    """Brings remote models here."""
+
+    def fetch(self, remote: RemoteModels, model: ModelSpec) -> Path:
+        """Where a model is, once it is here."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +67,17 @@ class ReadVariables(Mapping[str, str]):
         return len(os.environ)
 
 
-def read_plan(request: Request, fetch: Fetch | None = None, environment: Mapping[str, str] | None = None) -> tuple[Recipe, Plan]:
+def read_plan(
+    request: Request, fetching: FetchModels | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[Recipe, Plan]:
     """The recipe and its plan; writes nothing.
 
-    A remote model that is needed and not here goes through `fetch`; without it, its steps are planned with its files unknown. The recipe
-    reads its variables in `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetch` raises.
+    A remote model that is needed and not here goes through `fetching`; without it, its steps are planned with its files unknown. The recipe
+    reads its variables in `environment` (None: this process's). Raises RecipeError, PlanError, and what `fetching` raises.
     """
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         recipe = read_recipe(request, environment)
-        return recipe, plan_of(request, recipe, fetch, workspace)
+        return recipe, plan_of(request, recipe, fetching, workspace)
 
 
 def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Recipe:
@@ -82,14 +89,14 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
         raise RecipeError(*error.problems, *problems_of_the_rest(error.rest)) from error
 
 
-def plan_of(request: Request, recipe: Recipe, fetch: Fetch | None, workspace: Workspace, *, fits: bool = False) -> Plan:
+def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, workspace: Workspace, *, fits: bool = False) -> Plan:
     """The plan of a recipe, or of a part of one that its lock is known to fit. Raises what `read_plan` does."""
     remote = RemoteModels(workspace, BlobStore(cache_directory()))
     if request.locked:
         check_lock(recipe, fits=fits)  # before anything is fetched
-    if fetch is not None:
+    if fetching is not None:
         remote = replace(remote, wheels=locked_wheels(recipe))
-    plan = make_plan(recipe, request.selection, remote.known if fetch is None else lambda model: fetch(remote, model))
+    plan = make_plan(recipe, request.selection, remote.known if fetching is None else lambda model: fetching.fetch(remote, model))
     if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
         from epbuild.output.genai_files import check_pipelines  # few recipes have any
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
@@ -18,8 +18,25 @@ from epbuild.recipe.model import ModelSpec
 
 if TYPE_CHECKING:
     from epbuild.engine.events import Progress
+    from epbuild.fetch.download import FetchProgress
+    from epbuild.fetch.models import Pins, RemoteModel
 
-_TOLD_SECONDS = 0.2
+_REPORT_SECONDS = 0.2
+
+
+class ModelFetcher(Protocol):
+    """Brings models at addresses into the store, as `epbuild.fetch.models` does."""
+
+    def fetch_model(
+        self,
+        text: str,
+        pins: Pins,
+        store: BlobStore,
+        *,
+        progress: FetchProgress,
+        cancelled: threading.Event,
+    ) -> RemoteModel:
+        """The model at the address `text`."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,9 @@ class RemoteModels:
     only_checked: bool = False
     """Whether what was fetched before is no answer for a release in `wheels`, unless it was one of these then."""
 
+    fetcher: ModelFetcher | None = None
+    """None: that of epbuild."""
+
     def known(self, model: ModelSpec) -> Path | None:
         """Where a model was put when it was last fetched, if it is still there; asks nothing of the network."""
         remembered = self.workspace.fact(_fact(model))
@@ -44,25 +64,16 @@ class RemoteModels:
         known = self.known(model)
         if known is not None and not self.only_checked:
             return known
-        from epbuild.commands.events import Fetched, Fetching
-        from epbuild.fetch.models import fetch_model
+        from epbuild.commands.events import Fetched
+        from epbuild.fetch import models
 
-        last = [0.0]
-
-        def arrived(address: str, done: int, total: int | None) -> None:
-            if time.monotonic() - last[0] >= _TOLD_SECONDS:
-                last[0] = time.monotonic()
-                progress.report(Fetching(model.name, address, done, total))
-
+        fetcher: ModelFetcher = self.fetcher or models
         try:
-            remote = fetch_model(
+            remote = fetcher.fetch_model(
                 model.path,
-                model.sha256,
+                models.Pins(model.sha256, model.data_sha256, self.wheels, self.only_checked),
                 self.store,
-                pins=model.data_sha256,
-                wheels=self.wheels,
-                only_checked=self.only_checked,
-                progress=arrived,
+                progress=_Arrivals(model.name, progress),
                 cancelled=cancelled,
             )
         except (PlanError, StoreError) as error:
@@ -71,6 +82,22 @@ class RemoteModels:
             self.workspace.record_fact(_fact(model), str(remote.graph))
             progress.report(Fetched(model.name))
         return remote.graph
+
+
+@dataclass
+class _Arrivals:
+    """Emits how far the files of a model are, now and then."""
+
+    model: str
+    progress: Progress
+    _reported: float = 0.0
+
+    def arrived(self, address: str, done: int, total: int | None) -> None:
+        from epbuild.commands.events import Fetching
+
+        if time.monotonic() - self._reported >= _REPORT_SECONDS:
+            self._reported = time.monotonic()
+            self.progress.report(Fetching(self.model, address, done, total))
 
 
 def wheels_of(address: PackageAddress, model: ModelSpec) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
@@ -21,7 +21,7 @@ from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStar
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.plan import plan_again, with_orphans
 from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
-from epbuild.commands.remote import RemoteModels
+from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
 from epbuild.core.entries import HiddenFolders
 from epbuild.core.errors import EnvironmentFailure, Problem, StoreError
@@ -47,8 +47,29 @@ _SETTLED = frozenset({"built", "emitted", "restored", "current"})
 """How the last step of an action has ended that need not be looked at before something changes."""
 
 
-def run(request: Request, progress: Progress, cancelled: threading.Event | None = None) -> int:
-    """Build what is out of date, reporting every event to `progress`; returns the exit code.
+@dataclass(frozen=True)
+class _NeededModels:
+    """Fetches what a build needs and is not here."""
+
+    request: Request
+    progress: Progress
+    cancelled: threading.Event
+    fetcher: ModelFetcher | None
+
+    def fetch(self, remote: RemoteModels, model: ModelSpec) -> Path:
+        known = remote.known(model)
+        if known is not None:
+            return known
+        # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
+        with lasting_workspace(self.request.recipe) as workspace:
+            lasting = replace(remote, workspace=workspace, fetcher=self.fetcher)
+            return lasting.fetched(model, self.progress, self.cancelled)
+
+
+def run(
+    request: Request, progress: Progress, cancelled: threading.Event | None = None, fetcher: ModelFetcher | None = None
+) -> int:
+    """Build what is out of date, reporting every event to `progress`; returns the exit code. `fetcher`: that of remote models.
 
     Raises EpbuildError when nothing could be started, KeyboardInterrupt when the user stopped it. Failed steps are events.
     """
@@ -56,16 +77,8 @@ def run(request: Request, progress: Progress, cancelled: threading.Event | None 
     progress = Serialised(progress)
     stop = cancelled or threading.Event()
 
-    def fetch(remote: RemoteModels, model: ModelSpec) -> Path:
-        known = remote.known(model)
-        if known is not None:
-            return known
-        # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
-        with lasting_workspace(request.recipe) as workspace:
-            return replace(remote, workspace=workspace).fetched(model, progress, stop)
-
     began, variables = clock(str(request.recipe)), ReadVariables()
-    planned = plan_again(request, variables, fetch)
+    planned = plan_again(request, variables, _NeededModels(request, progress, stop, fetcher))
     recipe, plan, scope = planned.recipe, planned.plan, planned.scope
     lock = hold_lock(recipe, plan, strict=request.locked, fits=scope is not None)
     for warning in (*plan.warnings, *lock.warnings):

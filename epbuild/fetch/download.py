@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled, lease
@@ -23,9 +23,6 @@ from epbuild.fetch.transfer import MissingPackage, Source
 from epbuild.fetch.web import WebSource
 from epbuild.recipe.address import Address, HubAddress, ObjectAddress, PackageAddress, WebAddress, is_immutable
 
-Progress = Callable[[int, int | None], None]
-"""Takes how many bytes of the file are here, and how many it has in all, if that is known."""
-
 PAUSES_SECONDS = (0.5, 2.0, 5.0)
 """How long to wait before each new attempt; an attempt that brought something counts as the first again."""
 
@@ -33,12 +30,19 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PROGRESS_SECONDS = 0.1
 
 
+class FetchProgress(Protocol):
+    """Follows files on their way."""
+
+    def arrived(self, address: str, done: int, total: int | None) -> None:
+        """How many bytes of the file at an address are here, and how many it has in all, if that is known."""
+
+
 def fetch(
     address: Address,
     sha256: str | None,
     store: BlobStore,
     *,
-    progress: Progress,
+    progress: FetchProgress,
     cancelled: threading.Event,
     client: HttpClient | None = None,
 ) -> Blob:
@@ -58,7 +62,7 @@ def fetch(
 
 
 def download(
-    address: Address, source: Source, pin: str | None, store: BlobStore, *, progress: Progress, cancelled: threading.Event
+    address: Address, source: Source, pin: str | None, store: BlobStore, *, progress: FetchProgress, cancelled: threading.Event
 ) -> Blob:
     """What `fetch` does, from any source."""
     name = digest_of(address.text)
@@ -99,7 +103,7 @@ class _Attempts:
     _source: Source
     _partial: Partial
     _pin: str | None
-    _progress: Progress
+    _progress: FetchProgress
     _cancelled: threading.Event
 
     def run(self) -> str | None:
@@ -135,7 +139,7 @@ class _Attempts:
                 raise _wrong_content(self._address, self._pin, str(reply.sha256))
             if reply.start == 0:
                 partial.restart(reply.validator)
-            self._progress(partial.size, reply.total)
+            self._progress.arrived(str(self._address), partial.size, reply.total)
             shown = time.monotonic()
             for chunk in reply.chunks:
                 partial.append(chunk)
@@ -143,8 +147,8 @@ class _Attempts:
                     raise Cancelled(str(self._address))
                 if time.monotonic() - shown >= _PROGRESS_SECONDS:
                     shown = time.monotonic()
-                    self._progress(partial.size, reply.total)
-            self._progress(partial.size, reply.total)
+                    self._progress.arrived(str(self._address), partial.size, reply.total)
+            self._progress.arrived(str(self._address), partial.size, reply.total)
             return reply.sha256
 
 

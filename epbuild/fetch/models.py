@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from epbuild.cache.blobs import BlobStore
@@ -17,7 +17,7 @@ from epbuild.core.digest import Blob, document_digest
 from epbuild.core.errors import PlanError, Problem
 from epbuild.core.http import HttpClient
 from epbuild.core.safepath import BadReference, check_reference
-from epbuild.fetch.download import fetch
+from epbuild.fetch.download import FetchProgress, fetch
 from epbuild.fetch.failures import writing
 from epbuild.fetch.wheels import model_in_wheel
 from epbuild.onnxfile.headers import read_header
@@ -25,9 +25,6 @@ from epbuild.onnxfile.wire import MalformedModel
 from epbuild.recipe.address import Address, PackageAddress, beside, is_immutable, parse_address
 
 _NO_FILE_NAME = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
-
-ModelProgress = Callable[[str, int, int | None], None]
-"""Takes the address of the file that is arriving, how many bytes of it are here, and how many it has, if that is known."""
 
 
 @dataclass(frozen=True)
@@ -41,33 +38,42 @@ class RemoteModel:
     digests: Mapping[Path, str]
 
 
+@dataclass(frozen=True)
+class Pins:
+    """The digests that a model has to have, SHA-256 all of them; none of what is not pinned."""
+
+    graph: str | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Of each external data file, by the location that the graph names."""
+    wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Those that the wheel of a release may have, by its requirement; of a release that is not in it, any."""
+    only_checked: bool = False
+    """Whether a wheel that came unchecked will not do."""
+
+
 def fetch_model(
     text: str,
-    sha256: str | None,
+    pins: Pins,
     store: BlobStore,
     *,
-    pins: Mapping[str, str] | None = None,
-    wheels: Mapping[str, Sequence[str]] | None = None,
-    only_checked: bool = False,
-    progress: ModelProgress,
+    progress: FetchProgress,
     cancelled: threading.Event,
     client: HttpClient | None = None,
 ) -> RemoteModel:
     """The model at the address `text`, in a folder of the store.
 
-    `pins` holds the SHA-256 of each external data file, by the location that the graph names; `wheels` those that the wheel of a release
-    may have, by its requirement: of a release that is not in it, any. A wheel that came unchecked will do, unless it is `only_checked`
-    ones. Where graph and data are there, nothing is asked of the network. A graph that is not a model is left for the planner to refuse,
+    Where graph and data are there, nothing is asked of the network. A graph that is not a model is left for the planner to refuse,
     and so is one of a wheel that has other digests.
 
     Raises PlanError for data that nothing pins or that does not lie beside the graph; else as `fetch` and `model_in_wheel` do.
     """
     address = parse_address(text)
     if isinstance(address, PackageAddress):
-        progress(str(address), 0, None)
-        digests = (wheels or {}).get(address.requirement, ())
-        return RemoteModel(model_in_wheel(address, store.root, digests, only_checked=only_checked, cancelled=cancelled), {})
-    return _Fetching(address, sha256, dict(pins or {}), store, progress, cancelled, client).model()
+        progress.arrived(str(address), 0, None)
+        digests = pins.wheels.get(address.requirement, ())
+        found = model_in_wheel(address, store.root, digests, only_checked=pins.only_checked, cancelled=cancelled)
+        return RemoteModel(found, {})
+    return _Fetching(address, pins.graph, dict(pins.data), store, progress, cancelled, client).model()
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class _Fetching:
     sha256: str | None
     pins: Mapping[str, str]
     store: BlobStore
-    progress: ModelProgress
+    progress: FetchProgress
     cancelled: threading.Event
     client: HttpClient | None
 
@@ -116,10 +122,7 @@ class _Fetching:
         return locations
 
     def _fetch(self, address: Address, sha256: str | None) -> Blob:
-        def progress(done: int, total: int | None) -> None:
-            self.progress(str(address), done, total)
-
-        return fetch(address, sha256, self.store, progress=progress, cancelled=self.cancelled, client=self.client)
+        return fetch(address, sha256, self.store, progress=self.progress, cancelled=self.cancelled, client=self.client)
 
     def _lay_out(self, address: Address, sha256: str | None, blob: Blob, folder: Path, place: Path) -> None:
         """Make `place`, which is below `folder`, a read-only file with the blob's content, unless it is there already."""

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from fetching import Arrivals
 from small_wheels import write_wheel
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.garbage import Garbage
 from epbuild.core.errors import EpbuildError, PlanError
 from epbuild.fetch.failures import FetchError
-from epbuild.fetch.models import fetch_model
+from epbuild.fetch.models import Pins, fetch_model
 from epbuild.fetch.wheels import wheel_digests
 from epbuild.recipe.address import PackageAddress
 
@@ -37,7 +38,7 @@ class Index:
         return write_wheel(self.wheels, "my-models", version, "numpy", files=files, tag=tag)
 
     def fetch(self, address: str, wheels: Mapping[str, Sequence[str]] | None = None) -> Path:
-        return fetch_model(address, None, self.store, wheels=wheels, progress=lambda *_: None, cancelled=threading.Event()).graph
+        return fetch_model(address, Pins(wheels=wheels or {}), self.store, progress=Arrivals(), cancelled=threading.Event()).graph
 
     def refusal(
         self, address: str, kind: type[EpbuildError], code: str, wheels: Mapping[str, Sequence[str]] | None = None
@@ -228,7 +229,7 @@ def test_a_wheel_that_came_unchecked_is_not_fetched_again_but_to_be_locked(index
     unchecked = index.fetch(ADDRESS.text)
     assert index.fetch(ADDRESS.text, locked) == unchecked
     checked = fetch_model(
-        ADDRESS.text, None, index.store, wheels=locked, only_checked=True, progress=lambda *_: None, cancelled=threading.Event()
+        ADDRESS.text, Pins(wheels=locked, only_checked=True), index.store, progress=Arrivals(), cancelled=threading.Event()
     ).graph
     assert checked != unchecked
     assert checked.read_bytes() == MODEL

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fetching import FakeFetcher
 from small_builds import EMIT_DECODER, Workshop, source_model
 
 import epbuild.fetch.models
 import epbuild.toolchain.platforms
-from epbuild.cache.blobs import BlobStore
 from epbuild.commands import plan as planning
 from epbuild.commands import run as session
 from epbuild.commands.lock_fit import catalog_facts
@@ -24,7 +23,6 @@ from epbuild.commands.planning import Request
 from epbuild.commands.run import run
 from epbuild.core.errors import EpbuildError, PlanError, Problem, ToolchainError
 from epbuild.engine.events import EventList, NoProgress, Warned
-from epbuild.fetch.models import RemoteModel
 from epbuild.recipe.load import load
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
@@ -46,12 +44,9 @@ class LockedWorkshop(Workshop):
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, cache, monkeypatch)
-        self.fetched = 0
-        self.served = CONTENT
+        self.fetcher = self.network = FakeFetcher(folder.parent, {"fetched.onnx": CONTENT})
         self.made_with: list[LockedEnvironment | None] = []
-        self.wheels: dict[str, Sequence[str]] = {}
         monkeypatch.setattr(epbuild.toolchain.platforms, "platform_here", lambda: HERE)
-        monkeypatch.setattr(epbuild.fetch.models, "fetch_model", self._fetch_model)
         for module in (planning, session):
             monkeypatch.setattr(module, "prepare", self._remember)
         self.write_recipe(REMOTE)
@@ -72,7 +67,7 @@ class LockedWorkshop(Workshop):
         self.compiled.clear()
         request = replace(self.request, selection=selection, locked=True)
         with pytest.raises(EpbuildError) as caught:
-            run(request, NoProgress())
+            run(request, NoProgress(), fetcher=self.fetcher)
         with pytest.raises(EpbuildError) as seen:
             survey(request)
         assert seen.value.problems == caught.value.problems
@@ -91,24 +86,6 @@ class LockedWorkshop(Workshop):
     ) -> Environment:
         self.made_with.append(locked)
         return self._prepare(toolchain)
-
-    def _fetch_model(
-        self,
-        text: str,
-        sha256: str | None,
-        store: BlobStore,
-        *,
-        pins: Mapping[str, str],
-        wheels: Mapping[str, Sequence[str]],
-        only_checked: bool,
-        progress: Callable[[str, int, int | None], None],
-        cancelled: threading.Event,
-    ) -> RemoteModel:
-        self.fetched += 1
-        self.wheels = dict(wheels)
-        graph = self.folder.parent / "fetched.onnx"
-        graph.write_bytes(self.served)
-        return RemoteModel(graph, {})
 
 
 @pytest.fixture
@@ -132,7 +109,7 @@ def test_the_lock_lies_beside_its_recipe_and_has_its_name(tmp_path: Path) -> Non
 def test_a_build_is_made_with_what_the_lock_says_whether_or_not_it_is_asked_to(workshop: LockedWorkshop) -> None:
     assert workshop.build().exit_code == 0
     assert workshop.warnings == []
-    run(replace(workshop.request, locked=True), workshop.events)
+    run(replace(workshop.request, locked=True), workshop.events, fetcher=workshop.fetcher)
     assert workshop.made_with == [ENVIRONMENT, ENVIRONMENT]
     assert workshop.warnings == []
 
@@ -201,7 +178,7 @@ def test_a_toolchain_that_was_not_locked_so_is_refused_and_otherwise_made_withou
     error = workshop.refusal()
     assert [(problem.code, problem.message) for problem in error.problems] == [("EPB244", message)]
     assert (error.exit_code, error.problems[0].hint) == (2, "Write the lock anew: `epbuild lock`.")
-    assert workshop.fetched == 0, "a model was fetched for a build that is refused"
+    assert workshop.network.asked == [], "a model was fetched for a build that is refused"
     assert workshop.build().exit_code == 0
     [warning] = workshop.warnings
     assert (warning.code, warning.message) == ("EPB244", message)
@@ -254,7 +231,7 @@ def test_whatever_else_was_not_locked_so_is_refused_and_otherwise_told(
     workshop.write_lock(change(workshop.fitting))
     error = workshop.refusal()
     assert [(problem.code, problem.message) for problem in error.problems] == [(code, message)]
-    assert workshop.fetched == 0
+    assert workshop.network.asked == []
     assert workshop.build().exit_code == 0
     assert [(problem.code, problem.message) for problem in workshop.warnings] == [(code, message)]
     assert workshop.made_with == [ENVIRONMENT], "the toolchains are as they are locked"
@@ -263,7 +240,7 @@ def test_whatever_else_was_not_locked_so_is_refused_and_otherwise_told(
 def test_a_pin_that_is_not_the_locked_one_is_told_before_anything_is_fetched(workshop: LockedWorkshop) -> None:
     workshop.write_recipe((REMOTE[0], REMOTE[1].replace(PIN, A)))
     (problem,) = workshop.refusal().problems
-    assert (problem.code, workshop.fetched) == ("EPB247", 0)
+    assert (problem.code, workshop.network.asked) == ("EPB247", [])
     assert problem.message == "the recipe pins another content of the model 'decode' than epbuild.lock has"
 
 
@@ -306,7 +283,7 @@ def test_a_toolchain_that_no_selected_step_needs_may_be_locked_for_other_platfor
     elsewhere = LockedToolchain((), {"windows-x86_64": LockedEnvironment("cpython-3.10", (Package("onnxruntime-vitisai", "1"),))})
     workshop.write_lock(replace(workshop.fitting, toolchains={**workshop.fitting.toolchains, "vendor": elsewhere}, catalog=facts))
     events = EventList()
-    assert run(replace(workshop.request, locked=True), events) == 0
+    assert run(replace(workshop.request, locked=True), events, fetcher=workshop.fetcher) == 0
     assert not [event for event in events if isinstance(event, Warned)]
 
 
@@ -315,7 +292,7 @@ def test_a_damaged_lock_stops_every_build(workshop: LockedWorkshop) -> None:
     place.write_text(f"<<<<<<< ours\n{place.read_text(encoding='utf-8')}", encoding="utf-8")
     for locked in (False, True):
         with pytest.raises(PlanError) as caught:
-            run(replace(workshop.request, locked=locked), NoProgress())
+            run(replace(workshop.request, locked=locked), NoProgress(), fetcher=workshop.fetcher)
         (problem,) = caught.value.problems
         assert (problem.code, problem.message, str(problem.where)) == ("EPB242", "the lock has a merge conflict", f"{place}:1:1")
     assert workshop.compiled == []
@@ -341,8 +318,8 @@ def test_a_wheel_has_to_be_one_of_those_that_are_locked(workshop: LockedWorkshop
     workshop.write_recipe(IN_WHEEL)
     workshop.write_lock(replace(workshop.fitting, wheels=(Package("my-models", "1.1", (A, B)),)))
     for locked in (False, True):
-        assert run(replace(workshop.request, locked=locked), NoProgress()) == 0
-    assert workshop.wheels == {"my-models==1.1": (A, B)}
+        assert run(replace(workshop.request, locked=locked), NoProgress(), fetcher=workshop.fetcher) == 0
+    assert workshop.network.asked[-1][1].wheels == {"my-models==1.1": (A, B)}
 
 
 @pytest.mark.parametrize(("wheels", "message"), OTHER_WHEELS)
@@ -352,7 +329,7 @@ def test_a_lock_without_the_wheel_is_refused_and_otherwise_told(
     workshop.write_recipe(IN_WHEEL)
     workshop.write_lock(replace(workshop.fitting, wheels=tuple(wheels)))
     assert [(problem.code, problem.message) for problem in workshop.refusal().problems] == [("EPB297", message)]
-    assert workshop.fetched == 0
+    assert workshop.network.asked == []
     assert workshop.build().exit_code == 0
     assert [(problem.code, problem.message) for problem in workshop.warnings] == [("EPB297", message)]
 
@@ -361,7 +338,7 @@ def test_a_lock_of_another_recipe_says_nothing_of_wheels(workshop: LockedWorksho
     workshop.write_recipe(IN_WHEEL)
     workshop.write_lock(replace(workshop.fitting, recipe="large", wheels=(Package("my-models", "1.1", (A,)),)))
     assert workshop.build().exit_code == 0
-    assert workshop.wheels == {}
+    assert workshop.network.asked[-1][1].wheels == {}
 
 
 # -- What comes to light later -----------------------------------------------------------------------------------------
@@ -370,9 +347,9 @@ def test_a_lock_of_another_recipe_says_nothing_of_wheels(workshop: LockedWorksho
 def test_a_model_that_arrives_with_other_bytes_is_refused_and_otherwise_told(workshop: LockedWorkshop) -> None:
     commit = "c" * 40
     workshop.write_recipe((REMOTE[0], f"decode: 'hf://acme/tiny/decode.onnx@{commit}'"))
-    workshop.served = source_model(7.0)
+    workshop.network.files["fetched.onnx"] = source_model(7.0)
     with pytest.raises(PlanError) as caught:
-        run(replace(workshop.request, locked=True), NoProgress())
+        run(replace(workshop.request, locked=True), NoProgress(), fetcher=workshop.fetcher)
     (problem,) = caught.value.problems
     assert (problem.code, problem.message) == ("EPB247", "the remote model 'decode' differs from epbuild.lock in its graph")
     assert workshop.compiled == []
@@ -396,7 +373,7 @@ def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop
     packages = tuple(replace(package, files=()) for package in ENVIRONMENT.packages)
     lock = replace(workshop.fitting, toolchains={"qnn": LockedToolchain((), {HERE: replace(ENVIRONMENT, packages=packages)})})
     workshop.write_lock(lock)
-    assert run(replace(workshop.request, locked=True), NoProgress()) == 0
+    assert run(replace(workshop.request, locked=True), NoProgress(), fetcher=workshop.fetcher) == 0
     workshop.packages["onnxruntime"] = "1.32.0"
     (problem,) = workshop.refusal().problems
     assert problem.message == "the toolchain 'qnn' does not match epbuild.lock: its onnxruntime is 1.32.0 instead of 1.31.1"
@@ -405,7 +382,7 @@ def test_an_environment_that_somebody_else_made_is_held_to_its_versions(workshop
 
 def test_part_of_a_recipe_is_held_to_the_lock_as_well(workshop: LockedWorkshop) -> None:
     request = Request(workshop.request.recipe, (EMIT_DECODER,), jobs=1, locked=True)
-    assert run(request, NoProgress()) == 0
+    assert run(request, NoProgress(), fetcher=workshop.fetcher) == 0
     workshop.write_lock(replace(workshop.fitting, recipe="large"))
     with pytest.raises(PlanError, match="EPB243"):
-        run(request, NoProgress())
+        run(request, NoProgress(), fetcher=workshop.fetcher)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 import pytest
+from fetching import FakeFetcher
 from onnx import TensorProto, helper
 from small_builds import RECIPE
 
-import epbuild.fetch.models
-from epbuild.cache.blobs import BlobStore
 from epbuild.commands import lock as locking
 from epbuild.commands.events import Fetched, ToolchainLocked, ToolchainStarted
 from epbuild.commands.lock import Upgrade, make_lock, write_lock
 from epbuild.commands.planning import Request
 from epbuild.core.errors import PlanError, ToolchainError
 from epbuild.engine.events import EventList
-from epbuild.fetch.models import RemoteModel
 from epbuild.recipe.model import ToolchainSpec
 from epbuild.toolchain.lock_facts import Lock, LockedEnvironment, LockedModel, LockedToolchain, Package
 from epbuild.toolchain.lock_file import read_lock, render
@@ -39,16 +36,14 @@ class Index:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.recipe = folder / "epbuild.yaml"
         self.pythons: list[str] = []
-        self.fetched: list[str] = []
+        self.fetcher = FakeFetcher(folder / "fetched", model_with_data())
         self.events = EventList()
         self.newest = dict(NEWEST)
-        self.served: bytes | None = None
         self.write_recipe()
         monkeypatch.setenv("EPBUILD_CACHE_DIR", str(folder / "cache"))
         monkeypatch.setattr(locking, "platform_here", lambda: HERE)
         monkeypatch.setattr(locking, "resolve_packages", self._resolve)
         monkeypatch.setattr(locking, "find_python", lambda toolchain: Python(toolchain.python or "cpython-3.11", ()))
-        monkeypatch.setattr(epbuild.fetch.models, "fetch_model", self._fetch)
 
     def write_recipe(self, *changes: tuple[str, str]) -> None:
         text = RECIPE
@@ -59,7 +54,7 @@ class Index:
 
     def lock(self, upgrade: Upgrade | None = None) -> Lock:
         """The lock that is then beside the recipe."""
-        found = make_lock(Request(self.recipe), self.events, upgrade)
+        found = make_lock(Request(self.recipe), self.events, upgrade, fetcher=self.fetcher)
         write_lock(found)
         place = self.recipe.with_suffix(".lock")
         assert read_lock(place.read_text(encoding="utf-8"), str(place)) == found.lock
@@ -79,32 +74,17 @@ class Index:
         name = python.name.replace("@", "-")
         return LockedEnvironment(name, tuple(Package(name, versions[name], (digests[name],)) for name in sorted(versions)))
 
-    def _fetch(
-        self,
-        text: str,
-        sha256: str | None,
-        store: BlobStore,
-        *,
-        pins: Mapping[str, str],
-        wheels: Mapping[str, Sequence[str]],
-        only_checked: bool,
-        progress: Callable[[str, int, int | None], None],
-        cancelled: threading.Event,
-    ) -> RemoteModel:
-        self.fetched.append(text)
-        folder = self.recipe.parent / "fetched"
-        folder.mkdir(exist_ok=True)
-        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
-        weight = helper.make_tensor("w", TensorProto.FLOAT, [4], b"\0" * 16, raw=True)
-        model = helper.make_model(
-            helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight])
-        )
-        onnx.external_data_helper.convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
-        onnx.save(model, folder / "decode.onnx")
-        if self.served is not None:
-            (folder / "decode.onnx").write_bytes(self.served)
-        (folder / "weights.bin").write_bytes(b"\0" * 16)
-        return RemoteModel(folder / "decode.onnx", {})
+
+def model_with_data() -> dict[str, bytes]:
+    """The files of a model that keeps its weights beside it."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", "y")]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4], b"\0" * 16, raw=True)
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight])
+    model = helper.make_model(graph)
+    onnx.external_data_helper.convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], "weights.bin", 0, 16)
+    model.graph.initializer[0].ClearField("raw_data")
+    return {"decode.onnx": model.SerializeToString(), "weights.bin": b"\0" * 16}
 
 
 @pytest.fixture
@@ -187,12 +167,12 @@ def test_a_model_that_only_its_commit_names_is_fetched_and_locked_with_its_data(
     assert lock.models == {"decode": LockedModel(digests["decode.onnx"], {"weights.bin": digests["weights.bin"]})}
     assert Fetched("decode") in index.events
     index.lock()
-    assert index.fetched == [ADDRESS]
+    assert [address for address, _ in index.fetcher.asked] == [ADDRESS]
 
 
 def test_a_file_that_is_no_model_is_not_locked(index: Index) -> None:
     index.write_recipe(REMOTE)
-    index.served = b"<html>not found</html>"
+    index.fetcher.files["decode.onnx"] = b"<html>not found</html>"
     with pytest.raises(PlanError, match="the model 'decode' is not a whole ONNX file"):
         index.lock()
 
@@ -200,13 +180,13 @@ def test_a_file_that_is_no_model_is_not_locked(index: Index) -> None:
 def test_a_model_that_the_recipe_pins_is_not_fetched(index: Index) -> None:
     index.write_recipe((REMOTE[0], f"decode: {{path: 'https://models.example/decode.onnx', sha256: {'A' * 64}}}"))
     assert index.lock().models == {"decode": LockedModel("a" * 64)}
-    assert index.fetched == []
+    assert index.fetcher.asked == []
 
 
 def test_a_model_that_no_group_uses_is_neither_fetched_nor_locked(index: Index) -> None:
     index.write_recipe(("decode: decode.onnx", f"decode: decode.onnx, spare: '{ADDRESS}'"))
     assert index.lock().models == {}
-    assert index.fetched == []
+    assert index.fetcher.asked == []
 
 
 def test_models_that_are_paths_need_not_be_there(index: Index) -> None:

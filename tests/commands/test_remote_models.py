@@ -4,79 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fetching import SIZE, FakeFetcher
 from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, HERE, SHARE, STEPS, Workshop, source_model
 
-import epbuild.fetch.models
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.workspace import Workspace
 from epbuild.commands import remote
 from epbuild.commands.events import Fetched, Fetching
 from epbuild.commands.plan import survey
 from epbuild.commands.remote import RemoteModels
-from epbuild.core.errors import Problem, StoreError
+from epbuild.core.errors import StoreError
 from epbuild.engine.events import Event, EventList, RunStarted
-from epbuild.fetch.models import RemoteModel
+from epbuild.fetch.models import Pins
 from epbuild.recipe.model import ModelSpec
 
 ADDRESS = "https://models.example/decode.onnx"
 PIN = "a" * 64
 MODEL = ModelSpec("decode", HERE, ADDRESS, HERE, sha256=PIN)
 NEVER = threading.Event()
-SIZE = 1000
-
-
-@dataclass
-class Network:
-    """What lies elsewhere: every address has one model, in two pieces of `SIZE` bytes together; may be out of reach."""
-
-    folder: Path
-    asked: list[tuple[str, str | None, dict[str, str]]] = field(default_factory=list)
-    out_of_reach: bool = False
-    between: Callable[[], None] = lambda: None
-
-    @property
-    def graph(self) -> Path:
-        return self.folder / "remote.onnx"
-
-    def fetch_model(
-        self,
-        text: str,
-        sha256: str | None,
-        store: BlobStore,
-        *,
-        pins: Mapping[str, str],
-        wheels: Mapping[str, Sequence[str]],
-        only_checked: bool,
-        progress: Callable[[str, int, int | None], None],
-        cancelled: threading.Event,
-    ) -> RemoteModel:
-        self.asked.append((text, sha256, dict(pins)))
-        if self.out_of_reach:
-            raise StoreError(Problem("EPB531", f"{text} cannot be reached"))
-        progress(text, 0, SIZE)
-        progress(text, SIZE // 2, SIZE)
-        self.between()
-        progress(text, SIZE, SIZE)
-        self.graph.write_bytes(source_model(2.0))
-        return RemoteModel(self.graph, {})
 
 
 @pytest.fixture
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Network:
-    found = Network(tmp_path)
-    monkeypatch.setattr(epbuild.fetch.models, "fetch_model", found.fetch_model)
-    return found
+def network(tmp_path: Path) -> FakeFetcher:
+    return FakeFetcher(tmp_path, {"remote.onnx": source_model(2.0)})
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> RemoteModels:
-    return RemoteModels(Workspace.open(tmp_path / ".epbuild"), BlobStore(tmp_path / "cache"))
+def models(tmp_path: Path, network: FakeFetcher) -> RemoteModels:
+    return RemoteModels(Workspace.open(tmp_path / ".epbuild"), BlobStore(tmp_path / "cache"), fetcher=network)
 
 
 def fetched(models: RemoteModels, model: ModelSpec = MODEL) -> tuple[Path, list[Event]]:
@@ -84,27 +44,29 @@ def fetched(models: RemoteModels, model: ModelSpec = MODEL) -> tuple[Path, list[
     return models.fetched(model, told, NEVER), told
 
 
-def test_nothing_is_known_of_a_model_that_was_never_fetched_and_nobody_is_asked(models: RemoteModels, network: Network) -> None:
+def test_nothing_is_known_of_a_model_that_was_never_fetched_and_nobody_is_asked(
+    models: RemoteModels, network: FakeFetcher
+) -> None:
     assert models.known(MODEL) is None
     assert network.asked == []
 
 
-def test_a_model_is_asked_for_with_everything_that_pins_it(models: RemoteModels, network: Network) -> None:
+def test_a_model_is_asked_for_with_everything_that_pins_it(models: RemoteModels, network: FakeFetcher) -> None:
     model = replace(MODEL, data_sha256={"decode.bin": "b" * 64})
     graph, told = fetched(models, model)
     assert graph == network.graph
-    assert network.asked == [(ADDRESS, PIN, {"decode.bin": "b" * 64})]
+    assert network.asked == [(ADDRESS, Pins(PIN, {"decode.bin": "b" * 64}))]
     assert told[-1] == Fetched("decode")
 
 
-def test_a_model_that_is_here_is_not_fetched_again_and_not_told_of(models: RemoteModels, network: Network) -> None:
+def test_a_model_that_is_here_is_not_fetched_again_and_not_told_of(models: RemoteModels, network: FakeFetcher) -> None:
     first, _ = fetched(models)
     assert fetched(models) == (first, [])
     assert models.known(MODEL) == first
     assert len(network.asked) == 1
 
 
-def test_a_model_whose_file_is_gone_is_fetched_again(models: RemoteModels, network: Network) -> None:
+def test_a_model_whose_file_is_gone_is_fetched_again(models: RemoteModels, network: FakeFetcher) -> None:
     fetched(models)
     network.graph.unlink()
     assert models.known(MODEL) is None
@@ -123,7 +85,7 @@ def test_a_model_whose_file_is_gone_is_fetched_again(models: RemoteModels, netwo
     ids=["address", "digest", "no digest", "data"],
 )
 def test_another_address_or_pin_is_another_model_and_never_answered_with_the_old_one(
-    models: RemoteModels, network: Network, other: ModelSpec
+    models: RemoteModels, network: FakeFetcher, other: ModelSpec
 ) -> None:
     fetched(models)
     assert models.known(other) is None
@@ -131,12 +93,12 @@ def test_another_address_or_pin_is_another_model_and_never_answered_with_the_old
     assert len(network.asked) == 2
 
 
-def test_a_model_under_another_name_in_the_recipe_is_the_same_model(models: RemoteModels, network: Network) -> None:
+def test_a_model_under_another_name_in_the_recipe_is_the_same_model(models: RemoteModels, network: FakeFetcher) -> None:
     graph, _ = fetched(models)
     assert models.known(replace(MODEL, name="renamed")) == graph
 
 
-def test_a_fetch_that_fails_leaves_nothing_that_looks_like_a_model(models: RemoteModels, network: Network) -> None:
+def test_a_fetch_that_fails_leaves_nothing_that_looks_like_a_model(models: RemoteModels, network: FakeFetcher) -> None:
     network.out_of_reach = True
     told = EventList()
     with pytest.raises(StoreError):
@@ -146,7 +108,7 @@ def test_a_fetch_that_fails_leaves_nothing_that_looks_like_a_model(models: Remot
 
 
 def test_a_large_model_is_told_of_now_and_then_and_not_for_every_piece(
-    models: RemoteModels, network: Network, monkeypatch: pytest.MonkeyPatch
+    models: RemoteModels, network: FakeFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -160,14 +122,15 @@ DECODER = [*COMPILES, SHARE]
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+def workshop(tmp_path: Path, network: FakeFetcher, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     made = Workshop(tmp_path / "checkout", tmp_path / "cache", monkeypatch)
+    made.fetcher = network
     content = source_model(2.0)
     made.write_recipe((REMOTE[0], REMOTE[1].replace(PIN, hashlib.sha256(content).hexdigest())))
     return made
 
 
-def test_a_look_at_a_build_fetches_nothing_and_says_what_is_not_here(workshop: Workshop, network: Network) -> None:
+def test_a_look_at_a_build_fetches_nothing_and_says_what_is_not_here(workshop: Workshop, network: FakeFetcher) -> None:
     assert workshop.states() == dict.fromkeys(STEPS, "new")
     for step in DECODER:
         assert "the model 'decode' is not fetched yet" in workshop.reasons(step)
@@ -177,7 +140,7 @@ def test_a_look_at_a_build_fetches_nothing_and_says_what_is_not_here(workshop: W
 
 
 def test_a_build_fetches_what_it_needs_before_it_starts_and_the_next_one_asks_nobody(
-    workshop: Workshop, network: Network
+    workshop: Workshop, network: FakeFetcher
 ) -> None:
     assert workshop.build().exit_code == 0
     kinds = [type(event) for event in workshop.events]
@@ -190,7 +153,9 @@ def test_a_build_fetches_what_it_needs_before_it_starts_and_the_next_one_asks_no
     assert len(network.asked) == 1
 
 
-def test_a_part_of_a_recipe_that_needs_no_remote_model_is_built_without_the_network(workshop: Workshop, network: Network) -> None:
+def test_a_part_of_a_recipe_that_needs_no_remote_model_is_built_without_the_network(
+    workshop: Workshop, network: FakeFetcher
+) -> None:
     network.out_of_reach = True
     assert workshop.build("*:classifier/*").exit_code == 0
     assert workshop.compiled == ["classifier"]
@@ -198,7 +163,7 @@ def test_a_part_of_a_recipe_that_needs_no_remote_model_is_built_without_the_netw
     assert (states[CLASSIFIER], states[EMIT_CLASSIFIER], states[SHARE]) == ("current", "current", "new")
 
 
-def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(workshop: Workshop, network: Network) -> None:
+def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(workshop: Workshop, network: FakeFetcher) -> None:
     workshop.build()
     network.graph.unlink()
     states = workshop.states()
@@ -212,7 +177,7 @@ def test_an_output_whose_remote_model_is_gone_is_no_longer_known_to_be_right(wor
 
 @pytest.mark.parametrize("output", ["provenance: true", "bom: true", "provenance: true, bom: true"])
 def test_whoever_fetches_with_another_secret_gets_the_same_output_and_no_secret_is_told(
-    workshop: Workshop, network: Network, monkeypatch: pytest.MonkeyPatch, output: str
+    workshop: Workshop, network: FakeFetcher, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     recipe = (workshop.folder / "epbuild.yaml").read_text(encoding="utf-8")
     text = recipe.replace(ADDRESS, f"{ADDRESS}?token=${{env.TOKEN}}").replace(

@@ -8,9 +8,11 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fetching import Arrivals
 from file_server import File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
@@ -18,7 +20,7 @@ from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob
 from epbuild.core.errors import EpbuildError, StoreError
 from epbuild.fetch import download
-from epbuild.fetch.download import fetch
+from epbuild.fetch.download import FetchProgress, fetch
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.transfer import Reply
 from epbuild.recipe.address import Address, WebAddress, parse_address
@@ -48,10 +50,17 @@ def fetched(
     address: Address,
     store: BlobStore,
     sha256: str | None = DIGEST,
-    progress: Callable[[int, int | None], None] = lambda done, total: None,
+    progress: FetchProgress | None = None,
     cancelled: threading.Event | None = None,
 ) -> Blob:
-    return fetch(address, sha256, store, progress=progress, cancelled=cancelled or threading.Event(), client=client_without_tls())
+    return fetch(
+        address,
+        sha256,
+        store,
+        progress=progress if progress is not None else Arrivals(),
+        cancelled=cancelled or threading.Event(),
+        client=client_without_tls(),
+    )
 
 
 def partials(store: BlobStore) -> list[Path]:
@@ -104,11 +113,11 @@ def test_a_later_run_goes_on_where_this_one_gave_up(server: FileServer, store: B
     message = refused("EPB510", FetchError, lambda: fetched(address, store))
     assert "The 1024 bytes that have arrived are kept" in message
     file.cut_after.clear()
-    heard: list[tuple[int, int | None]] = []
-    fetched(address, store, progress=lambda done, total: heard.append((done, total)))
+    arrivals = Arrivals()
+    fetched(address, store, progress=arrivals)
     assert server.requests[-1].range == "bytes=1024-"
-    assert heard[0] == (KIB, len(BODY))
-    assert heard[-1] == (len(BODY), len(BODY))
+    assert arrivals[0][1:] == (KIB, len(BODY))
+    assert arrivals[-1][1:] == (len(BODY), len(BODY))
     assert store.read_bytes(DIGEST) == BODY
 
 
@@ -250,11 +259,19 @@ def test_a_secret_in_the_address_is_in_no_message(server: FileServer, store: Blo
     assert "s3cret" not in message
 
 
+@dataclass
+class CancelledOnArrival:
+    cancelled: threading.Event
+
+    def arrived(self, address: str, done: int, total: int | None) -> None:
+        self.cancelled.set()
+
+
 def test_a_cancelled_download_stops_and_goes_on_next_time(server: FileServer, store: BlobStore) -> None:
     cancelled = threading.Event()
     address = server.serve("/m.onnx", File(BODY, cut_after=[800 * KIB]))
     with pytest.raises(Cancelled):
-        fetched(address, store, progress=lambda done, total: cancelled.set(), cancelled=cancelled)
+        fetched(address, store, progress=CancelledOnArrival(cancelled), cancelled=cancelled)
     assert any(path.stat().st_size for path in partials(store))
     fetched(address, store)
     assert server.requests[-1].range is not None
@@ -337,7 +354,7 @@ def test_a_model_of_any_size_fits_in_little_memory(store: BlobStore) -> None:
     address = WebAddress("https://example.com/large.onnx")
     tracemalloc.start()
     try:
-        blob = download.download(address, _Large(), None, store, progress=lambda done, total: None, cancelled=threading.Event())
+        blob = download.download(address, _Large(), None, store, progress=Arrivals(), cancelled=threading.Event())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

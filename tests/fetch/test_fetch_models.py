@@ -10,13 +10,14 @@ from pathlib import Path
 
 import onnx
 import pytest
+from fetching import Arrivals
 from file_server import File, FileServer, client_without_tls, serving
 from onnx import TensorProto, helper
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.core.errors import EpbuildError
 from epbuild.fetch import download
-from epbuild.fetch.models import RemoteModel, fetch_model, file_name
+from epbuild.fetch.models import Pins, RemoteModel, fetch_model, file_name
 from epbuild.onnxfile.headers import read_header
 from epbuild.recipe.address import parse_address
 
@@ -57,13 +58,11 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fetched(
-    text: str, store: BlobStore, pin: str | None, pins: Mapping[str, str] | None = None, heard: list[str] | None = None
+    text: str, store: BlobStore, pin: str | None, pins: Mapping[str, str] | None = None, arrivals: Arrivals | None = None
 ) -> RemoteModel:
-    def progress(address: str, done: int, total: int | None) -> None:
-        if heard is not None and done == total:
-            heard.append(address)
-
-    return fetch_model(text, pin, store, pins=pins, progress=progress, cancelled=threading.Event(), client=client_without_tls())
+    progress = arrivals if arrivals is not None else Arrivals()
+    found = Pins(pin, pins or {})
+    return fetch_model(text, found, store, progress=progress, cancelled=threading.Event(), client=client_without_tls())
 
 
 def refusal(text: str, store: BlobStore, pin: str | None, pins: Mapping[str, str] | None = None) -> tuple[str, int, str]:
@@ -92,15 +91,15 @@ def test_a_remote_model_is_a_file_under_its_own_name(server: FileServer, store: 
 
 def test_external_data_lies_beside_its_graph_where_onnx_finds_it(server: FileServer, store: BlobStore) -> None:
     text, pin = served(server, "w.bin", "data/w2.bin")
-    heard: list[str] = []
-    model = fetched(text, store, pin, {"w.bin": sha256(WEIGHTS), "data/w2.bin": sha256(WEIGHTS)}, heard)
+    arrivals = Arrivals()
+    model = fetched(text, store, pin, {"w.bin": sha256(WEIGHTS), "data/w2.bin": sha256(WEIGHTS)}, arrivals)
     assert (model.graph.parent / "w.bin").read_bytes() == WEIGHTS
     assert (model.graph.parent / "data" / "w2.bin").read_bytes() == WEIGHTS
     assert set(model.digests.values()) == {pin, sha256(WEIGHTS)}
     assert read_header(model.graph).external_locations == ("w.bin", "data/w2.bin")
     onnx.load(str(model.graph), load_external_data=True)
     # The second file has the content of the first: it need not be fetched.
-    assert heard == [text, text.replace("m.onnx", "w.bin")]
+    assert [address for address, done, total in arrivals if done == total] == [text, text.replace("m.onnx", "w.bin")]
 
 
 def test_a_model_that_is_there_needs_no_network(server: FileServer, store: BlobStore) -> None:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fetching import Arrivals
 from file_server import File, FileServer, client_without_tls, serving
 
 from epbuild.cache.blobs import BlobStore
@@ -48,9 +49,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fetched(text: str, store: BlobStore, sha256: str | None = DIGEST) -> Blob:
     address = parse_address(text)
-    return fetch(
-        address, sha256, store, progress=lambda done, total: None, cancelled=threading.Event(), client=client_without_tls()
-    )
+    return fetch(address, sha256, store, progress=Arrivals(), cancelled=threading.Event(), client=client_without_tls())
 
 
 def refusal(text: str, store: BlobStore, sha256: str | None = DIGEST, code: str = "EPB510") -> str:

@@ -26,6 +26,7 @@ from epbuild.commands import plan as planning
 from epbuild.commands import run as session
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import Request
+from epbuild.commands.remote import ModelFetcher
 from epbuild.commands.run import run
 from epbuild.core.errors import Position, Problem
 from epbuild.engine.events import EventList, RunFinished, StepFailed
@@ -138,6 +139,7 @@ class Workshop:
         self.folder = folder
         self.cache = cache
         self.compiled: list[str] = []
+        self.fetcher: ModelFetcher | None = None
         self.toolchain_is_there = True
         self.packages = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}
         folder.mkdir()
@@ -186,7 +188,7 @@ class Workshop:
         self.compiled.clear()
         self.events = EventList()
         request = replace(self.request, selection=selection, settings=settings)
-        run(replace(request, recipe=recipe or request.recipe), self.events)
+        run(replace(request, recipe=recipe or request.recipe), self.events, fetcher=self.fetcher)
         [finished] = [event for event in self.events if isinstance(event, RunFinished)]
         return finished
 
