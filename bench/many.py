@@ -57,10 +57,7 @@ class Many:
         """Make and build `count` steps. Raises Unable when epbuild's plan has not three files for each step."""
         self.folder = workshop.folder / "many"
         self.recipe = self.folder / "epbuild.yaml"
-        self.folder.mkdir()
-        groups = count // _STEPS_OF_A_GROUP
-        workshop.seconds([sys.executable, SCRIPTS / "make_many.py", self.folder / "models", str(groups), str(MEMBERS)])
-        self.recipe.write_text(_recipe(groups, make_toolchain(workshop.folder / "standin")), encoding="utf-8")
+        write_project(workshop, self.folder, count // _STEPS_OF_A_GROUP, make_toolchain(workshop.folder / "standin"))
         workshop.seconds(workshop.epbuild("run", self.recipe))
         self.steps = _file_steps(read_plan(Request(self.recipe))[1], self.folder)
         files = {path for step in self.steps for path in (*step.inputs, *step.outputs)}
@@ -83,6 +80,13 @@ class Many:
             moment.update(dict.fromkeys(step.outputs, after + 10**9))
         for path, time_ns in moment.items():
             os.utime(self.folder / path, ns=(time_ns, time_ns))
+
+
+def write_project(workshop: Workshop, folder: Path, groups: int, interpreter: Path) -> None:
+    """Make the folder of a project, with the models of so many groups and their recipe."""
+    folder.mkdir()
+    workshop.seconds([sys.executable, SCRIPTS / "make_many.py", folder / "models", str(groups), str(MEMBERS)])
+    (folder / "epbuild.yaml").write_text(_recipe(groups, interpreter), encoding="utf-8")
 
 
 def _recipe(groups: int, interpreter: Path) -> str:

@@ -18,6 +18,7 @@ The benchmarks:
     hashing              4 GiB in one file and in four, against sha256sum and DVC
     large-model          planning with a model of 1.9 GB, against hashing it; and the peak memory of that
     large-recipe         checking and planning 10,000 targets, and a recipe of 1 MB
+    many-models          every command that takes many models, at 248, 1,000 and 4,000 of them: none may grow faster than they do
     memory               the peak memory of the epbuild process itself, with 64 MB of weights against 1 MB (not on Windows)
     nothing-to-do        `epbuild run` when everything is in place
     nothing-to-do-1000   the same for 1,000 steps and 3,000 files, against ninja, make, doit, SCons and DVC

@@ -45,8 +45,17 @@ class Workshop:
         program = Path(sys.executable).with_name("epbuild.exe" if os.name == "nt" else "epbuild")
         return [*([str(program)] if program.exists() else [sys.executable, "-m", "epbuild"]), *map(str, arguments)]
 
-    def seconds(self, command: Sequence[str | Path], folder: Path | None = None, said: Said = lambda text: True) -> float:
-        """The wall time of a command, from its start to its end. Raises Unable when it fails, or `said` objects to its words."""
+    def seconds(
+        self,
+        command: Sequence[str | Path],
+        folder: Path | None = None,
+        said: Said = lambda text: True,
+        codes: Sequence[int] = (0,),
+    ) -> float:
+        """The wall time of a command, from its start to its end.
+
+        Raises Unable when it ends with another exit code than these, or `said` objects to its words.
+        """
         begin = time.perf_counter()
         done = subprocess.run(
             [str(part) for part in command],
@@ -59,7 +68,7 @@ class Workshop:
         )
         taken = time.perf_counter() - begin
         text = done.stdout.decode("utf-8", "replace").strip()
-        if done.returncode != 0 or not said(text):
+        if done.returncode not in codes or not said(text):
             last = text.splitlines()[-_QUOTED_LINES:]
             raise Unable("\n".join([f"{subprocess.list2cmdline(done.args)} exited with {done.returncode}, and said:", *last]))
         return taken

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 
 from epbuild.cache.blobs import BlobStore
@@ -19,7 +20,8 @@ _CHUNK = 1 << 16
 
 def logged_steps(plan: Plan, workspace: Workspace, recipe: Path) -> list[str]:
     """The steps of a plan whose last compile has a log, in order."""
-    return [step.id for step in plan.steps if step.kind != "emit" and _has_log(workspace, recipe, step.action)]
+    has_log = cache(partial(_has_log, workspace, recipe))  # the steps of an action have one log
+    return [step.id for step in plan.steps if step.kind != "emit" and has_log(step.action)]
 
 
 def read_log(plan: Plan, step: str, workspace: Workspace, recipe: Path) -> Iterator[str]:

@@ -1,0 +1,129 @@
+"""How the cost of every command grows with the number of models: in proportion, or worse."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from many import MEMBERS, write_project
+from results import Result, Series
+from rounds import Contender, interleave
+from standin import make_toolchain
+from workshop import SCRIPTS, Workshop
+
+COUNTS = (248, 1_000, 4_000)
+"""All of them can be divided by the size of a group."""
+GROWTH = 4.8
+"""How many times as long 4,000 models may take as 1,000, beside the start of the program: 4, and a fifth for what the machine does."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A command in a folder; `codes` are the exit codes that it may have, `before` puts back what it changes."""
+
+    what: str
+    arguments: Sequence[str]
+    folder: Path
+    codes: Sequence[int] = (0,)
+    before: Callable[[], object] = lambda: None
+
+
+def measure(workshop: Workshop, rounds: int) -> Result:
+    interpreter = make_toolchain(workshop.folder / "standin")
+    contenders = [Contender("epbuild --version", lambda: workshop.seconds(workshop.epbuild("--version")))]
+    for count in COUNTS:
+        own = Workshop(workshop.folder / str(count))  # with a store of its own
+        own.folder.mkdir()
+        for make in (_of_folders, _of_project, _of_outputs):
+            contenders += [_contender(own, item, count) for item in make(own, count, interpreter)]
+    begin, *found = interleave(contenders, rounds)
+    by_name = {series.what: series for series in found}
+    return Result(
+        "How does what each command takes grow with the number of models?",
+        (begin, *(_limited(series, by_name, begin) for series in found)),
+        f"At {COUNTS[-1]} models a command may take {GROWTH} x what it takes at {COUNTS[-2]}, and the start. The folders have no names in "
+        f"common and no manifests. The project has groups of {MEMBERS} models that share weights, built by a stand-in for ONNX Runtime. "
+        "Outputs are as many of one group, all in one folder.",
+    )
+
+
+def _limited(series: Series, found: dict[str, Series], start: Series) -> Series:
+    """A series with its limit, where it is one of the most models."""
+    what, _, count = series.what.rpartition(", ")
+    if int(count) != COUNTS[-1]:
+        return series
+    return replace(series, limit=GROWTH * found[f"{what}, {COUNTS[-2]}"].median + start.median)
+
+
+def _contender(workshop: Workshop, item: Measured, count: int) -> Contender:
+    def sample() -> float:
+        item.before()
+        return workshop.seconds(workshop.epbuild(*item.arguments), item.folder, codes=item.codes)
+
+    return Contender(f"{item.what}, {count}", sample)
+
+
+def _of_folders(workshop: Workshop, count: int, _: Path) -> list[Measured]:
+    """The commands that take folders of models."""
+    folder = workshop.folder / f"models-{count}"
+    workshop.seconds([sys.executable, SCRIPTS / "make_context_models.py", folder, str(count)])
+
+    def removed(name: str) -> Callable[[], object]:
+        return partial(shutil.rmtree, folder / name, ignore_errors=True)
+
+    models = [f"a/a{number}.onnx" for number in range(count)]
+    return [
+        Measured("diff of folders", ("diff", "a", "b"), folder, codes=(1,)),
+        Measured("relink --embed", ("relink", "--embed", "-o", "embedded", "a"), folder, before=removed("embedded")),
+        Measured("relink, refused", ("relink", "--binary", "all.bin", "-o", "refused", "a"), folder, codes=(2,)),
+        Measured("merge", ("merge", "-o", "merged/all.onnx", *models), folder, before=removed("merged")),
+        Measured("verify of a folder", ("verify", "a"), folder),
+        Measured("inspect of a folder", ("inspect", "a"), folder),
+    ]
+
+
+def _of_project(workshop: Workshop, count: int, interpreter: Path) -> list[Measured]:
+    """The commands that take a recipe, or what was built from it."""
+    folder = workshop.folder / f"project-{count}"
+    write_project(workshop, folder, count // MEMBERS, interpreter)
+    workshop.seconds(workshop.epbuild("run"), folder)
+    first = folder / "first.yaml"
+    return [
+        Measured("validate", ("validate",), folder),
+        Measured("plan", ("plan",), folder),
+        Measured("explain '*'", ("explain", "epbuild.yaml", "*"), folder),
+        Measured("log", ("log",), folder),
+        Measured("coverage", ("coverage",), folder),
+        Measured("verify", ("verify", "dist"), folder, codes=(0, 1)),  # a stand-in's contexts name no target
+        Measured("inspect", ("inspect", "dist"), folder),
+        Measured("diff", ("diff", "dist", "dist"), folder),
+        Measured("init", _init(folder, first), folder, before=partial(first.unlink, missing_ok=True)),
+        Measured("schema", ("schema",), folder),
+        Measured("cache", ("cache",), folder),
+        Measured("cache verify", ("cache", "verify"), folder),
+        Measured("gc -n", ("gc", "-n"), folder),
+    ]
+
+
+def _init(folder: Path, recipe: Path) -> Sequence[str]:
+    groups = sorted(str(path.relative_to(folder)) for path in (folder / "models").iterdir())
+    return "init", *groups, "--ep", "qnn", "--soc", "SM8750", "-o", recipe.name
+
+
+def _of_outputs(workshop: Workshop, count: int, interpreter: Path) -> list[Measured]:
+    """The commands that make and remove outputs: as many of one model, all in one folder."""
+    folder = workshop.folder / f"outputs-{count}"
+    write_project(workshop, folder, 1, interpreter)
+    recipe = folder / "epbuild.yaml"
+    shared, _, _ = recipe.read_text(encoding="utf-8").partition("outputs:\n")
+    outputs = "".join(f'  - {{layout: directory, path: "dist/{number}"}}\n' for number in range(count))
+    recipe.write_text(f"{shared}outputs:\n{outputs}", encoding="utf-8")
+    run, clean = (partial(workshop.seconds, workshop.epbuild(command), folder) for command in ("run", "clean"))
+    return [
+        Measured("clean of outputs", ("clean",), folder, before=run),
+        Measured("run of outputs", ("run",), folder, before=clean),
+    ]

@@ -1,0 +1,35 @@
+"""`python make_context_models.py FOLDER COUNT`: write compiled models, each with a context binary of its own, in the folders a and b.
+
+No two models have anything in common but their kind: neither names nor contexts.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto, helper
+
+
+def make(name: str) -> ModelProto:
+    attributes = {"main_context": 1, "embed_mode": 0, "ep_cache_context": f"{name}.bin", "source": "QNNExecutionProvider"}
+    ends = [helper.make_tensor_value_info(f"{end}_{name}", TensorProto.FLOAT, [1, 4]) for end in "xy"]
+    names = [end.name for end in ends]
+    node = helper.make_node("EPContext", names[:1], names[1:], name, domain="com.microsoft", partition_name=name, **attributes)
+    graph = helper.make_graph([node], name, ends[:1], ends[1:])
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def main(folder: Path, count: int) -> None:
+    for side in "ab":
+        place = folder / side
+        place.mkdir(parents=True)
+        for number in range(count):
+            name = f"{side}{number}"
+            (place / f"{name}.onnx").write_bytes(make(name).SerializeToString())
+            (place / f"{name}.bin").write_bytes(f"context {name}".encode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
