@@ -60,7 +60,7 @@ class Workshop:
         done = subprocess.run(
             [str(part) for part in command],
             cwd=folder or self.folder,
-            env=self._environment(),
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -73,7 +73,8 @@ class Workshop:
             raise Unable("\n".join([f"{subprocess.list2cmdline(done.args)} exited with {done.returncode}, and said:", *last]))
         return taken
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """The environment in which epbuild finds the workshop's store."""
         # As users run it: with the bytecode that Python keeps, even where a developer's settings forbid that.
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         own = {

@@ -9,6 +9,7 @@ from results import Result
 from workshop import Workshop
 
 from benchmarks import (
+    changes,
     cold_build,
     command_line,
     emitting,
@@ -25,6 +26,9 @@ from benchmarks import (
 )
 
 BENCHMARKS: dict[str, Callable[[Workshop, int], Result]] = {
+    "changes-1000": partial(changes.measure, steps=1_000),
+    "changes-10000": partial(changes.measure, steps=10_000),
+    "changes-100000": partial(changes.measure, steps=100_000),
     "cold-64mb": partial(cold_build.measure, megabytes=64),
     "cold-512mb": partial(cold_build.measure, megabytes=512),
     "cold-parallel": cold_build.measure_parallel,

@@ -1,0 +1,136 @@
+"""What a build costs beside its compiles when little has changed, and what it costs to ask: with thousands of steps, beside ninja."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from graphs import contenders
+from many import Many
+from peers import Peers
+from results import Result, Series
+from rounds import Contender, interleave
+from workshop import SETTLED_SECONDS, Unable, Workshop
+
+_AT = 10_000
+"""The limits are for so many steps."""
+LIMITS = {
+    "nothing to do": None,
+    "the run right after a build": 0.25,
+    "one model changed, all but its compile": 0.45,
+    "one model touched": 0.45,
+    "one option of one group changed: plan": 2.0,
+    "plan": 0.35,
+    "run --json": 0.35,
+    "run --check --json": 0.35,
+    "fresh checkout, warm store": 5.0,
+}
+"""Seconds; to have nothing to do is to take no longer than ninja."""
+
+
+class _Edits:
+    """The project, and what is done to it before each sample."""
+
+    def __init__(self, workshop: Workshop, many: Many) -> None:
+        self.workshop, self.many = workshop, many
+        self.data = many.folder / "models" / "g0" / "g0-m0.0.data"
+        self.number = 0
+
+    def run(self, *arguments: str) -> float:
+        return self.workshop.seconds(self.workshop.epbuild(*arguments, self.many.recipe))
+
+    def change(self) -> None:
+        self.number += 1
+        self.data.write_bytes(f"{self.number:016}".encode())
+
+    def after_a_build(self) -> float:
+        self.change()
+        self.run("run")
+        return self.run("run")
+
+    def changed(self) -> float:
+        """The time of the run less that of its compiles, which follow each other here: a group is one process."""
+        self.run("run")
+        time.sleep(SETTLED_SECONDS)
+        self.change()
+        begin = time.perf_counter()
+        done = subprocess.run(
+            self.workshop.epbuild("run", "--json", self.many.recipe),
+            env=self.workshop.environment(),
+            capture_output=True,
+            check=False,
+        )
+        taken = time.perf_counter() - begin
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        built = [event for event in events if event["event"] == "step_finished" and event["outcome"] == "built"]
+        if done.returncode or not built:
+            raise Unable(done.stderr.decode())
+        return taken - float(sum(event["seconds"] for event in built))
+
+    def touched(self) -> float:
+        os.utime(self.data)
+        return self.run("run")
+
+    def option(self) -> float:
+        """`plan` after another order of a group's models; the build puts it back."""
+        text = self.many.recipe.read_text(encoding="utf-8")
+        self.many.recipe.write_text(text.replace("[g1-m0, g1-m1", "[g1-m1, g1-m0"), encoding="utf-8")
+        taken = self.run("plan")
+        self.many.recipe.write_text(text, encoding="utf-8")
+        self.run("run")
+        return taken
+
+    def fresh(self) -> float:
+        """A checkout of the same files, in another folder, with the store of this one."""
+        place = self.workshop.folder / "fresh"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        shutil.copytree(self.many.folder / "models", place / "models")
+        recipe = place / self.many.recipe.name
+        shutil.copyfile(self.many.recipe, recipe)
+        time.sleep(SETTLED_SECONDS)
+        return self.workshop.seconds(self.workshop.epbuild("run", recipe))
+
+
+def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
+    peers, many = Peers(workshop, "ninja"), Many(workshop, steps)
+    edits = _Edits(workshop, many)
+    samples: dict[str, Callable[[], float]] = {
+        "nothing to do": partial(edits.run, "run"),
+        "the run right after a build": edits.after_a_build,
+        "one model changed, all but its compile": edits.changed,
+        "one model touched": edits.touched,
+        "one option of one group changed: plan": edits.option,
+        "plan": partial(edits.run, "plan"),
+        "run --json": partial(edits.run, "run", "--json"),
+        "run --check --json": partial(edits.run, "run", "--check", "--json"),
+        "fresh checkout, warm store": edits.fresh,
+    }
+    ninja = contenders(["ninja"], workshop, peers, many.folder, many.steps)
+    own = interleave([*(Contender(what, sample) for what, sample in samples.items())], rounds)
+    idle, *other = interleave([Contender("nothing to do", samples["nothing to do"]), *ninja], rounds)
+    return Result(
+        f"What does a build cost beside its compiles when little has changed, with {steps} steps and {3 * steps} files?",
+        (*_limited([idle, *own[1:]], other, steps), *other),
+        "The project is that of nothing-to-do-10000. ninja looks at the same files and has nothing to do. Limits are in proportion to the "
+        f"steps, but for 0.2 s of starting up. {peers.notes()}",
+    )
+
+
+def _limited(own: Sequence[Series], ninja: Sequence[Series], steps: int) -> list[Series]:
+    """The series with the limits for so many steps."""
+    share = max(steps / _AT, 0.5)
+    found = []
+    for series in own:
+        limit = LIMITS[series.what]
+        if limit is None:
+            found.append(replace(series, limit=ninja[0].median if ninja and steps >= _AT else None))
+        else:
+            found.append(replace(series, limit=limit * share))
+    return found
