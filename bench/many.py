@@ -65,13 +65,13 @@ class Many:
             raise Unable(
                 f"the plan has {len(self.steps)} steps and {len(files)} files, not {count} and {_FILES_OF_A_STEP * count}"
             )
-        self._put_in_order()
+        self.put_in_order()
         time.sleep(SETTLED_SECONDS)
         # What was only touched is read again, and then remembered; after that there is nothing left to do.
         workshop.seconds(workshop.epbuild("run", self.recipe))
         workshop.seconds(workshop.epbuild("run", self.recipe, "--check"))
 
-    def _put_in_order(self) -> None:
+    def put_in_order(self) -> None:
         """Give every file a time after those of what it is made from: most tools go by times."""
         moment: dict[str, int] = {}
         past = time.time_ns() - 3600 * 10**9

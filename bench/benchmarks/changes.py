@@ -112,8 +112,10 @@ def measure(workshop: Workshop, rounds: int, *, steps: int) -> Result:
         "run --check --json": partial(edits.run, "run", "--check", "--json"),
         "fresh checkout, warm store": edits.fresh,
     }
-    ninja = contenders(["ninja"], workshop, peers, many.folder, many.steps)
     own = interleave([*(Contender(what, sample) for what, sample in samples.items())], rounds)
+    many.put_in_order()
+    workshop.seconds(workshop.epbuild("run", many.recipe))
+    ninja = contenders(["ninja"], workshop, peers, many.folder, many.steps)
     idle, *other = interleave([Contender("nothing to do", samples["nothing to do"]), *ninja], rounds)
     return Result(
         f"What does a build cost beside its compiles when little has changed, with {steps} steps and {3 * steps} files?",

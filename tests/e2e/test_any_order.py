@@ -18,9 +18,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -82,6 +83,9 @@ class Text:
         )
 
 
+CHOICE = st.integers(0, 1 << 24)
+"""What is drawn where the number of things to choose from is no matter of the draws: how many files a store has, for instance."""
+
 Owner = tuple[str, str]
 """A recipe, and the value of `vars.where` that it is built with, or an empty string for its own."""
 
@@ -95,6 +99,14 @@ class Owned:
 
     owners: set[Owner]
     tree: Tree | None
+
+
+T = TypeVar("T")
+
+
+def chosen(things: Sequence[T], choice: int) -> T:
+    """One of them."""
+    return things[choice % len(things)]
 
 
 class Projects(RuleBasedStateMachine):
@@ -166,8 +178,9 @@ class Projects(RuleBasedStateMachine):
     @precondition(lambda self: self.owned)
     @rule(data=st.data(), how=st.sampled_from(("change", "remove", "remove all")))
     def tamper(self, data: st.DataObject, how: str) -> None:
-        place = data.draw(st.sampled_from(sorted(self.owned)))
-        name = data.draw(st.sampled_from(sorted(self.owned[place].tree or {"": b""})))
+        first, second = data.draw(CHOICE), data.draw(CHOICE)
+        place = chosen(sorted(self.owned), first)
+        name = chosen(sorted(self.owned[place].tree or {"": b""}), second)
         path = self.project.folder / place / name if name else self.project.folder / place
         if how == "remove all" or (how == "remove" and path.is_dir()):
             path = self.project.folder / place
@@ -184,7 +197,7 @@ class Projects(RuleBasedStateMachine):
     @precondition(lambda self: any(not Path(place).suffix for place in self.owned))
     @rule(data=st.data())
     def put_notes(self, data: st.DataObject) -> None:
-        place = data.draw(st.sampled_from(sorted(place for place in self.owned if not Path(place).suffix)))
+        place = chosen(sorted(place for place in self.owned if not Path(place).suffix), data.draw(CHOICE))
         note = self.project.folder / place / "notes.txt"
         if note.parent.is_dir():
             note.write_text(f"mine {len(self.notes)}", encoding="utf-8")
@@ -193,6 +206,7 @@ class Projects(RuleBasedStateMachine):
     @rule(what=st.sampled_from(("blob", "record", "state", "cache", "memory")), data=st.data())
     def damage(self, what: str, data: st.DataObject) -> None:
         cache, memory = self.project.cache, self.project.folder / ".epbuild"
+        which, where, bit = data.draw(CHOICE), data.draw(CHOICE), data.draw(st.integers(0, 7))
         if what in ("cache", "memory"):
             shutil.rmtree(cache if what == "cache" else memory, ignore_errors=True)
             if what == "memory":
@@ -201,10 +215,10 @@ class Projects(RuleBasedStateMachine):
         pattern = {"blob": "cas/sha256/*/*", "record": "actions/*/*", "state": "state.sqlite"}[what]
         files = sorted(path for path in (memory if what == "state" else cache).glob(pattern) if path.is_file())
         if files:
-            path = data.draw(st.sampled_from(files))
+            path = chosen(files, which)
             damaged = bytearray(path.read_bytes())
             if damaged:
-                damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+                damaged[where % len(damaged)] ^= 1 << bit
                 path.chmod(0o644)
                 path.write_bytes(damaged)
             if what == "state":
