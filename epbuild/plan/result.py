@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,11 @@ class CompileResult(ActionResult):
         return (name for model in self.models for name in model.files)
 
     def model(self, member: str) -> ModelResult:
-        return next(model for model in self.models if model.member == member)
+        return self._by_member[member]
+
+    @cached_property
+    def _by_member(self) -> dict[str, ModelResult]:
+        return {model.member: model for model in self.models}
 
     def size(self, names: Iterable[str]) -> int:
         """The bytes of some of its artifacts, each once."""

@@ -35,9 +35,8 @@ def select_steps(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[
         waiting += found
     kept: set[str] = set()
     while waiting:
-        step = by_id[waiting.pop()]
-        for sibling in by_action[step.action]:
-            if sibling.id not in kept:
-                kept.add(sibling.id)
-                waiting += sibling.needs
-    return [step for step in ordered if step.id in kept], unmatched
+        action = by_id[waiting.pop()].action
+        if action not in kept:
+            kept.add(action)
+            waiting += (need for sibling in by_action[action] for need in sibling.needs)
+    return [step for step in ordered if step.action in kept], unmatched

@@ -135,7 +135,11 @@ class SessionGroup(InTarget):
 
     def member(self, name: str) -> Member:
         """That of a name. Raises KeyError."""
-        return {member.name: member for member in self.members}[name]
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Member]:
+        return {member.name: member for member in self.members}
 
     def most_left(self, member: Member) -> int | None:
         """How many nodes of a member may be left outside the EPs that compile; None: any number."""

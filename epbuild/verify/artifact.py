@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -54,7 +55,7 @@ class ArtifactFolder:
     def document(self) -> Mapping[str, Any] | None:
         return self.manifest.document if self.manifest is not None else None
 
-    @property
+    @cached_property
     def listed(self) -> Mapping[str, ListedModel]:
         return {model.file: model for model in self.manifest.models} if self.manifest is not None else {}
 

@@ -94,8 +94,9 @@ def read_manifest(path: Path) -> Manifest | None:
     files = _listed_files(document["files"])
     models = tuple(_model(item) for item in document["models"])
     _check_places((*(item.path for item in files), *(model.file for model in models)))
+    of_models = {item.path for item in files if item.role == "model"}
     for model in models:
-        if not any((item.path, item.role) == (model.file, "model") for item in files):
+        if model.file not in of_models:
             raise BadManifest(f"it has the model '{_short(model.name)}', whose file is not among its files")
     target = document["target"]
     return Manifest(
