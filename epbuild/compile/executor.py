@@ -49,13 +49,13 @@ _INPUT = "in"
 _OUTPUT = "out"
 
 # Compilers of EPs take and give back hundreds of megabytes at a time, and half of a compile went by in the kernel's clearing their pages.
-# Large pages, and memory that is kept for the next time, save a quarter of it (docs/performance.md). Another C library reads none of this:
-# https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html, `hugetlb` since glibc 2.35. What only loads models
-# has none of it: it shows what an application will meet.
+# Memory that is kept for the next time saves a quarter of it; large pages on top of that cost more than they save (docs/performance.md).
+# Another C library reads none of this: https://sourceware.org/glibc/manual/latest/html_node/Memory-Allocation-Tunables.html. What only
+# loads models has none of it: it shows what an application will meet.
 ALLOCATION = {
     "GLIBC_TUNABLES": ":".join(
         f"glibc.malloc.{name}={value}"
-        for name, value in {"hugetlb": 1, "mmap_threshold": 1 << 30, "trim_threshold": 2 << 30, "top_pad": 64 << 20}.items()
+        for name, value in {"mmap_threshold": 1 << 30, "trim_threshold": 2 << 30, "top_pad": 64 << 20}.items()
     )
 }
 """Environment variables of a compile, for its speed alone; a target's own come before them."""

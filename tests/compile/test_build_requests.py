@@ -144,7 +144,7 @@ def test_the_environment_of_a_target_reaches_its_worker_and_no_other(workshop: W
 def test_how_a_compile_gets_its_memory_is_for_the_target_to_say_where_it_does(workshop: Workshop, heard: Heard) -> None:
     workshop.write_recipe((PLAIN, PLAIN.replace("}", ", environment: {GLIBC_TUNABLES: ''}}")))
     workshop.build()
-    assert "glibc.malloc.hugetlb=1" in heard.environments["prefill"]["GLIBC_TUNABLES"].split(":")
+    assert "glibc.malloc.top_pad=67108864" in heard.environments["prefill"]["GLIBC_TUNABLES"].split(":")
     assert heard.environments["classifier"] == {"GLIBC_TUNABLES": ""}
 
 
