@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from epbuild.core.safepath import real_path
 from epbuild.onnxfile import numbers
 from epbuild.onnxfile.headers import read_tensor
 from epbuild.onnxfile.tensors import digest, extent, tensors
@@ -52,7 +51,7 @@ def read_weights(model: Path, data: Mapping[str, Path]) -> tuple[Weight, ...]:
     Raises MalformedModel where a file is not whole, OSError where one cannot be read.
     """
     with model.open("rb") as file:
-        return tuple(weight for weight in _read_weights(file, real_path(model), data) if weight.size)
+        return tuple(weight for weight in _read_weights(file, model, data) if weight.size)
 
 
 def _read_weights(file: BinaryIO, model: Path, data: Mapping[str, Path]) -> Iterator[Weight]:
@@ -70,7 +69,7 @@ def _read_weights(file: BinaryIO, model: Path, data: Mapping[str, Path]) -> Iter
         place = data[found.external.location]
         with place.open("rb") as opened:
             start, size = extent(found, found.external, opened, path[-1])
-        yield Weight(real_path(place), start, size, plain=True)
+        yield Weight(place, start, size, plain=True)
 
 
 def count_weights(models: Sequence[Iterable[Weight]]) -> WeightBytes:

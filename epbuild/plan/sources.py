@@ -109,7 +109,7 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
         hint = f"Put it into {folder}" + (", or name the folder that it is in with 'external_data'." if named is None else ".")
         return Problem("EPB203", message, where, hint)
     # ONNX Runtime resolves links and refuses what then lies outside: check what it checks, before a process is started.
-    inside = is_inside(data, folder) or (named is None and _beside_link(graph, location))
+    inside = _is_plainly_in(folder, location) or is_inside(data, folder) or (named is None and _beside_link(graph, location))
     if outside or not inside:
         own = "its own folder" if named is None else f"the folder {named.name}"
         message = f"the model '{model.name}' keeps external data outside {own}: {location}"
@@ -120,6 +120,11 @@ def _location_problem(model: ModelSpec, graph: Path, folder: Path, location: str
             hint = f"{hint} Or let it name the data by a path inside another folder, and name that folder with 'external_data'."
         return Problem("EPB204", message, where, hint)
     return None
+
+
+def _is_plainly_in(folder: Path, location: str) -> bool:
+    """Whether a location is a file right in a folder, and no link: for which no link on the way has to be followed, as is usual."""
+    return Path(location).name == location and not os.path.islink(folder / location)  # noqa: PTH114
 
 
 def _beside_link(graph: Path, location: str) -> bool:
