@@ -183,16 +183,20 @@ class Projects(RuleBasedStateMachine):
         name = chosen(sorted(self.owned[place].tree or {"": b""}), second)
         path = self.project.folder / place / name if name else self.project.folder / place
         if how == "remove all" or (how == "remove" and path.is_dir()):
-            path = self.project.folder / place
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-            self.notes = {note: text for note, text in self.notes.items() if not note.is_relative_to(path)}
-            self.tampered.pop(place, None)
+            self.remove(place)
         elif how == "remove":
             path.unlink(missing_ok=True)
         elif path.is_file():
             path.write_bytes(path.read_bytes() + b"changed")
             self.tampered.setdefault(place, []).append(path.read_bytes())
         self.owned[place].tree = None
+
+    def remove(self, place: str) -> None:
+        """Remove an output, and what the user has in it."""
+        path = self.project.folder / place
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        self.notes = {note: text for note, text in self.notes.items() if not note.is_relative_to(path)}
+        self.tampered.pop(place, None)
 
     @precondition(lambda self: any(not Path(place).suffix for place in self.owned))
     @rule(data=st.data())
@@ -225,7 +229,13 @@ class Projects(RuleBasedStateMachine):
                 self.forget_owners()
 
     def forget_owners(self) -> None:
-        """Outputs whose writer nobody remembers stay, until another is written in their place."""
+        """Outputs whose writer nobody remembers stay, until another is written in their place.
+
+        Of a file that was changed nobody knows any more that epbuild once made it: a build refuses to write there, so it is moved away.
+        """
+        for place in [place for place in self.tampered if place in self.owned]:
+            self.remove(place)
+            del self.owned[place]
         for output in self.owned.values():
             output.owners = set()
 
