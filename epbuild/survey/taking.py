@@ -68,8 +68,8 @@ def take(looked: Looked, settings: Sequence[str], selection: Sequence[str]) -> N
     recipe, scope = str(looked.recipe.file), looked.scope
     # With a scope it is that of the whole recipe, of which this is a part.
     place, identity = place_of(recipe, settings, selection if scope is None else ()), identity_of(recipe)
-    if place is None or identity is None:
-        return
+    if place is None or identity is None or (scope is not None and identity != scope.look.facts.identity):
+        return  # a memory that was found damaged and set aside in the meantime knows nothing of the rest
     if scope is not None and not looked.plan.actions and not looked.shared:
         if scope.look.stats:
             scope.look.refresh(place)

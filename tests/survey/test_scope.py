@@ -259,3 +259,20 @@ def test_provenance_names_the_text_of_the_recipe_as_it_is_now(built: Workshop) -
     rewrite(built, "models: {", "# a comment\nmodels: {")
     assert execute(["run", "-j1"]) == 0
     assert (built.output() / "provenance.intoto.json").read_bytes() != before
+
+
+def test_where_the_memory_is_made_anew_meanwhile_all_is_looked_at_the_next_time(
+    built: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (built.folder / "decode.onnx").write_bytes(source_model(2.5))
+    ended, state = building._ended, built.folder / ".epbuild" / "state.sqlite"
+
+    def after_damage(*arguments: Any) -> Any:
+        found = list(ended(*arguments))
+        shutil.copy(state, state.with_name("other"))
+        state.with_name("other").replace(state)
+        return found
+
+    monkeypatch.setattr(building, "_ended", after_damage)
+    assert execute(["run", "-j1"]) == 0
+    assert LastLook.at(Path("epbuild.yaml"), ()) is None
