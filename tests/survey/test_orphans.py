@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_builds import Workshop
@@ -138,10 +139,10 @@ def test_builds_that_run_at_once_remove_an_orphan_once(built: Workshop, monkeypa
         looked.wait(20)  # both have seen it
         return found
 
-    def slowly(self: Emitted, top: Path) -> Cleaned:
+    def slowly(self: Emitted, *arguments: Any) -> Cleaned:
         removals.append(folder)
         time.sleep(0.2)
-        return remove(self, top)
+        return remove(self, *arguments)
 
     monkeypatch.setattr(Outputs, "orphans", orphans)
     monkeypatch.setattr(Emitted, "remove", slowly)
