@@ -227,6 +227,8 @@ class Projects(RuleBasedStateMachine):
                 path.write_bytes(damaged)
             if what == "state":
                 self.forget_owners()
+                for output in self.owned.values():
+                    output.tree = None  # what was hit may be of no use: then all is remembered, and what nobody asks for goes
 
     def forget_owners(self) -> None:
         """Outputs whose writer nobody remembers stay, until another is written in their place.
