@@ -112,7 +112,7 @@ def test_nothing_is_written_to_nowhere() -> None:
     assert refused(None, {"EPBUILD_SIGNING_KEY": OURS.text}, "write").code == "EPB275"
 
 
-@pytest.mark.parametrize("text", ["nonsense", OURS.public])
+@pytest.mark.parametrize("text", ["nonsense", OURS.public], ids=["nonsense", "public"])
 def test_a_wrong_key_is_not_shown(text: str) -> None:
     problem = refused(choice(HTTPS, OURS.public), {"EPBUILD_SIGNING_KEY": text}, "write")
     assert problem.code == "EPB277"
