@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epbuild.cli import arguments
+from epbuild.cli import arguments, remote_options
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import Request
 from epbuild.report.documents import plan_document, print_json
@@ -18,6 +18,9 @@ def plan(
     *,
     recipe: arguments.RecipeOption = None,
     locked: arguments.Locked = False,
+    remote_cache: remote_options.RemoteCacheReading = "read",
+    offline: remote_options.Offline = False,
+    insecure: remote_options.Insecure = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -26,7 +29,8 @@ def plan(
     Builds nothing and provisions nothing.
     """
     file, steps = arguments.named(names, recipe)
-    found = survey(Request(file, steps, settings=tuple(settings), locked=locked))
+    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
+    found = survey(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote))
     if json:
         print_json(plan_document(str(file), found))
     else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated
 
-from epbuild.cli import arguments
+from epbuild.cli import arguments, remote_options
 from epbuild.cli.usage import UsageError
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import Request
@@ -53,6 +54,9 @@ def run(
     ] = False,
     retry: arguments.Retry = False,
     locked: arguments.Locked = False,
+    remote_cache: remote_options.RemoteCacheMode = "read",
+    offline: remote_options.Offline = False,
+    insecure: remote_options.Insecure = False,
     settings: arguments.Settings,
     json: arguments.Json = False,
 ) -> int:
@@ -66,6 +70,7 @@ def run(
     request = Request(
         file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
     )
+    request = replace(request, remote=remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure))
     if not dry_run and not check:
         with reporter(json=json) as progress:
             return build(request, progress)

@@ -16,11 +16,12 @@ from epbuild.commands.coverage import covered_models
 from epbuild.commands.execution import KeyedAction, WatchedExecution, last_written
 from epbuild.commands.makers import maker_of
 from epbuild.commands.publishing import Publishing, step_record
+from epbuild.commands.shared_results import SharedResults
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
 from epbuild.core.typed_json import to_json
 from epbuild.engine.action import Cost
-from epbuild.engine.events import Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
+from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
 from epbuild.engine.ledger import Ledger
 from epbuild.engine.loop import Idle
@@ -32,7 +33,7 @@ from epbuild.plan.verification import verification_id
 from epbuild.publish.events import SharingSaved
 from epbuild.publish.sizes import savings
 from epbuild.survey.kinds import kind_of
-from epbuild.survey.status import Survey, Surveyor
+from epbuild.survey.status import Survey, Surveyor, read_result
 from epbuild.toolchain.environment import Environment
 from epbuild.toolchain.execution import Execution
 
@@ -51,6 +52,7 @@ class Actions:
         cancelled: threading.Event,
         *,
         retry: bool = False,
+        shared: SharedResults | None = None,
     ) -> None:
         self.cancelled = cancelled
         self.idle = Idle()
@@ -66,6 +68,7 @@ class Actions:
         self._store = surveyor.store
         self._progress = progress
         self._retry = retry
+        self._shared = shared
         self._known_failures = surveyor.failures
         self._remembered: set[str] = set()
         """The actions that failed before, and were not tried again."""
@@ -116,6 +119,8 @@ class Actions:
         """How long an action will take: as long as last time, else by the bytes that it works on; publishing comes cheap."""
         action = self._plan.actions[ident]
         if isinstance(action, Emission):
+            return Cost(0.0, measured=True)
+        if self._found.actions[ident].remote:
             return Cost(0.0, measured=True)
         measured = self._workspace.measurement(self._subject(ident))
         if measured is not None:
@@ -194,8 +199,10 @@ class Actions:
         """Make what the store keeps of an action, or find that it is there; `again`: although it was made, since the store has lost it."""
         kind, status = kind_of(asked), self._found.actions[asked.id]
         action, document, needed = self._keyed(asked)
+        origin = self._bring(action, document)
         if needed and self._surveyor.result(action, action_key(document)) is None and self._restore(needed):
             action, document, needed = self._keyed(asked)
+            origin = self._bring(action, document)
         key, subject, maker = action_key(document), KeyedAction(action, needed, document), maker_of(action)
         self._progress.report(StepStarted(action.steps[0], kind.doing))
         outcome: Outcome = "restored"
@@ -230,12 +237,37 @@ class Actions:
         seconds = time.monotonic() - begin
         self._memory.record_steps([step_record(action.id, key, document, to_json(result))])
         if outcome == "built":
+            if self._shared is not None:
+                self._shared.add(key, _record(document, result))
             measured = Measurement(seconds, result.measured.peak_memory)
             self._workspace.record_measurement(self._subject(action.id), measured)
         self._made[action.id] = Made(action, key, document, result, needed)
         for end in kind.ends(action, result):
             took = end.seconds if outcome == "built" else None if end.step == action.id else 0.0
-            self._ledger.end(StepFinished(end.step, outcome, seconds if took is None else took, end.note, end.size))
+            self._ledger.end(
+                StepFinished(
+                    end.step,
+                    outcome,
+                    seconds if took is None else took,
+                    end.note,
+                    end.size,
+                    from_=origin if outcome == "restored" else None,
+                )
+            )
+
+    def _bring(self, action: Action, document: Mapping[str, Any]) -> Origin | None:
+        """Have the result of an action in the store, where the remote cache has it and the store has not; returns where it came from."""
+        remote, key = self._surveyor.remote, action_key(document)
+        if remote is None or self._surveyor.result(action, key) is not None:
+            return None
+        if self._found.actions[action.id].remote:
+            self._progress.report(StepStarted(action.steps[0], "fetching"))
+        found = remote.bring(key, action.id)
+        result = read_result(action, found) if found is not None else None
+        if result is None:
+            return None
+        self._put(key, document, result)
+        return "remote"
 
     def remake(self, ident: str) -> None:
         """Make an action again whose result the store has lost. Raises what `execute` does."""
@@ -268,7 +300,7 @@ class Actions:
             raise failure.again()
 
     def _put(self, key: str, document: Mapping[str, Any], result: ActionResult) -> None:
-        self._surveyor.records.put(key, {"document": document, "result": to_json(result)})
+        self._surveyor.records.put(key, _record(document, result))
 
     def _check(self, action: Action, result: ActionResult) -> None:
         unmet = kind_of(action).unmet(action, result)
@@ -308,6 +340,11 @@ class Actions:
             message = f"the toolchain '{name}' changed before it was {kind.done}: {'; '.join(changes)}"
             raise BuildError(Problem("EPB415", message, StepId(action.id), "Nothing was kept; run the build again."))
         return environment
+
+
+def _record(document: Mapping[str, Any], result: ActionResult) -> dict[str, Any]:
+    """The action record of a result."""
+    return {"document": document, "result": to_json(result)}
 
 
 @dataclass(frozen=True)

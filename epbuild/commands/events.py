@@ -64,6 +64,30 @@ class Fetched(Event):
 
 
 @dataclass(frozen=True)
+class ResultsShared(Event):
+    """The build is done, and waits for results to be written to the `remote` cache: `done` of `total` are."""
+
+    remote: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class RemoteCacheUsed(Event):
+    """What a build had of its `remote` cache, in results and bytes; `seconds` are those in which at least one request was under way."""
+
+    remote: str
+    asked: int
+    """The results that it answered for."""
+    found: int
+    unusable: int
+    received_bytes: int
+    published: int
+    sent_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class OutputRemoved(Event):
     """An output that the recipe no longer asks for is gone, so many `files` of it; what is not as epbuild wrote it was kept."""
 

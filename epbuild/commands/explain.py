@@ -19,7 +19,8 @@ from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records
 from epbuild.plan.selection import matching
 from epbuild.plan.steps import Action, Step
-from epbuild.survey.status import ActionStatus, StepState, Survey
+from epbuild.survey.action_status import ActionStatus, StepState
+from epbuild.survey.status import Survey
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from epbuild.cache.memory import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import hold_lock
 from epbuild.commands.planning import FetchModels, ReadVariables, Request, plan_of, read_plan, read_recipe, workspace_of
+from epbuild.commands.shared_results import readable, remote_cache
 from epbuild.core.errors import Problem
 from epbuild.core.shown import shown_path
 from epbuild.plan.result import action_records
@@ -86,11 +87,20 @@ def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
         for name, (toolchain, entries, packages) in plan.toolchains().items()
         if ready(toolchain, recipe.directory, home, lock.environments.get(name))
     }
-    with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
+    refused: list[Problem] = []
+    with (
+        remote_cache(request, recipe, refused.append) as remote,
+        Workspace.open(workspace_of(request.recipe), create=False) as workspace,
+    ):
+        store = BlobStore(cache)
+        results = readable(request, remote, store, refused.append)
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
-        surveyor = Surveyor(workspace, BlobStore(cache), action_records(cache), recipe, configuration)
+        surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results)
         doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))
         found = surveyor.survey(replace(plan, warnings=(*plan.warnings, *doubts)), environments, scope)
+        if results is not None:
+            results.warn_of_the_rest()
+        found = replace(found, plan=replace(found.plan, warnings=(*found.plan.warnings, *refused)))
         return with_orphans(found, surveyor.outputs, request)
 
 

@@ -19,6 +19,7 @@ from epbuild.plan.planner import make_plan, problems_of_the_rest
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
+from epbuild.remote.settings import Mode, RemoteSettings, remote_settings
 
 
 class FetchModels(Protocol):
@@ -26,6 +27,16 @@ class FetchModels(Protocol):
 
     def fetch(self, remote: RemoteModels, model: ModelSpec) -> Path:
         """Where a model is, once it is here."""
+
+
+@dataclass(frozen=True)
+class RemoteChoice:
+    """What a user wants of the remote cache, if one is named: `offline`, nothing is asked of any machine."""
+
+    mode: Mode = "read"
+    offline: bool = False
+    insecure: bool = False
+    """Whether a server may be spoken to without TLS."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class Request:
     """Whether to report of every model how far it is compiled, and not only of those that were to do."""
     retry: bool = False
     """Whether to try again what failed before, although nothing that it depends on has changed."""
+    remote: RemoteChoice | None = None
+    """What to do with a remote cache; None: nothing."""
 
 
 class ReadVariables(Mapping[str, str]):
@@ -92,6 +105,7 @@ def read_recipe(request: Request, environment: Mapping[str, str] | None) -> Reci
 def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, workspace: Workspace, *, fits: bool = False) -> Plan:
     """The plan of a recipe, or of a part of one that its lock is known to fit. Raises what `read_plan` does."""
     remote = RemoteModels(workspace, BlobStore(cache_directory()))
+    remote_of(request, recipe)  # what is wrong with it is found before anything is fetched
     if request.locked:
         check_lock(recipe, fits=fits)  # before anything is fetched
     if fetching is not None:
@@ -102,6 +116,15 @@ def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, work
 
         check_pipelines(plan)
     return plan
+
+
+def remote_of(request: Request, recipe: Recipe) -> RemoteSettings | None:
+    """The remote cache that a request has for a recipe; None where there is none. Raises RecipeError for one that must not be used."""
+    chosen = request.remote
+    if chosen is None:
+        return None
+    mode = "off" if chosen.offline else chosen.mode
+    return remote_settings(recipe.cache, recipe.directory, os.environ, mode, insecure=chosen.insecure)
 
 
 def workspace_of(recipe: Path) -> Path:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,8 +23,9 @@ from epbuild.commands.plan import plan_again, with_orphans
 from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
 from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
+from epbuild.commands.shared_results import SharedResults
 from epbuild.core.entries import HiddenFolders
-from epbuild.core.errors import EnvironmentFailure, Problem, StoreError
+from epbuild.core.errors import EnvironmentFailure, PlanError, Problem, StoreError, ToolchainError
 from epbuild.core.shown import shown_path
 from epbuild.engine.action import Runnable
 from epbuild.engine.capacity import memory_here
@@ -36,6 +37,7 @@ from epbuild.plan.preparing import Preparation
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Emission, Plan
 from epbuild.recipe.model import ModelSpec, Recipe
+from epbuild.survey.kinds import is_stored
 from epbuild.survey.snapshot import clock, own_files
 from epbuild.survey.snapshot_file import forget
 from epbuild.survey.status import Survey, Surveyor
@@ -43,6 +45,7 @@ from epbuild.survey.taking import Ended, Looked, Moment, take
 from epbuild.toolchain.environment import Environment, prepare, ready
 
 _PUBLISHING = frozenset({"emit", "merge"})
+_ONLINE = "Do it once without --offline."
 _SETTLED = frozenset({"built", "emitted", "restored", "current"})
 """How the last step of an action has ended that need not be looked at before something changes."""
 
@@ -60,6 +63,8 @@ class _NeededModels:
         known = remote.known(model)
         if known is not None:
             return known
+        if _is_offline(self.request):
+            raise PlanError(Problem("EPB525", f"the model '{model.name}' is not here yet", model.path_where, _ONLINE))
         # The plan is read without making a workspace: a model that is fetched has to be remembered in one that lasts.
         with lasting_workspace(self.request.recipe) as workspace:
             lasting = replace(remote, workspace=workspace, fetcher=self.fetcher)
@@ -87,24 +92,30 @@ def run(
     if impossible and not request.keep_going:
         raise EnvironmentFailure(*impossible)  # before anything is installed
     cache = cache_directory()
-    environments = _environments(recipe, plan, lock, progress)
-    with lasting_workspace(request.recipe) as workspace:
+    store = BlobStore(cache)
+    shared = SharedResults(store, progress, stop)
+    with shared.opened(request, recipe), ExitStack() as open_workspace:
+        environments = _environments(request, recipe, plan, lock, progress)
+        workspace = open_workspace.enter_context(lasting_workspace(request.recipe))
         workspace.sweep()
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
-        surveyor = Surveyor(workspace, BlobStore(cache), action_records(cache), recipe, configuration)
+        surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, shared.results)
         doubts = lock.deviations(plan, environments, surveyor.digests)
         for warning in doubts:
             progress.report(Warned(warning))
         lock = replace(lock, warnings=(*lock.warnings, *doubts))
         plan = replace(plan, warnings=(*plan.warnings, *lock.warnings))
-        found = with_orphans(surveyor.survey(plan, environments, scope), surveyor.outputs, request)
+        try:
+            found = with_orphans(surveyor.survey(plan, environments, scope), surveyor.outputs, request)
+        except Cancelled as error:
+            raise KeyboardInterrupt from error
         todo = set(found.todo)
         if todo:
             forget(str(request.recipe))  # should this build be killed, the next one has to clean up
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        actions = Actions(found, environments, surveyor, progress, stop, retry=request.retry)
+        actions = Actions(found, environments, surveyor, progress, stop, retry=request.retry, shared=shared)
         steps = sum(step.action in todo for step in plan.steps)
         total = len(plan.steps) + len(found.rest)
         progress.report(RunStarted(recipe.name, total, steps, actions.expect(request.jobs), request.keep_going))
@@ -112,6 +123,7 @@ def run(
         # Held as long as there is work, so that nobody removes the workspace meanwhile.
         with workspace.staging("run") if todo else nullcontext():
             _drive(actions, found, request)
+        shared.finish(sum(map(is_stored, plan.actions.values())) if scope is None else 0)
         ended = actions.finished(time.monotonic() - begin, every_model=request.every_model)
         if todo and scope is None:
             surveyor.memory.forget_superseded()
@@ -248,13 +260,19 @@ def _remove_orphans(found: Survey, surveyor: Surveyor, progress: Progress, cance
             )
 
 
-def _environments(recipe: Recipe, plan: Plan, lock: HeldLock, progress: Progress) -> dict[str, Environment]:
+def _is_offline(request: Request) -> bool:
+    return request.remote is not None and request.remote.offline
+
+
+def _environments(request: Request, recipe: Recipe, plan: Plan, lock: HeldLock, progress: Progress) -> dict[str, Environment]:
     home = toolchain_directory()
     environments = {}
     for name, (toolchain, entries, packages) in plan.toolchains().items():
         begin = time.monotonic()
         locked = lock.environments.get(name)
         there = ready(toolchain, recipe.directory, home, locked)
+        if not there and _is_offline(request):
+            raise ToolchainError(Problem("EPB525", f"the toolchain '{name}' is not here yet", toolchain.where, _ONLINE))
         if not there:
             tag_cache(cache_directory())
             progress.report(ToolchainStarted(name, f"making an environment with {', '.join(toolchain.packages)}"))

@@ -10,6 +10,9 @@ from epbuild.core.errors import Problem
 
 Outcome = Literal["built", "restored", "current", "emitted", "failed", "skipped", "allowed"]
 
+Origin = Literal["remote"]
+"""Where a result comes from that was neither made nor here: the remote cache."""
+
 
 @dataclass(frozen=True)
 class Event:
@@ -75,6 +78,8 @@ class StepFinished(Event):
     size: int | None = None
     progress: Completion | None = None
     """How far the build is with it; None for a step that was not to do."""
+    from_: Origin | None = None
+    """Where a result that was restored has come from; None: from the store."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,10 @@ class NotFetched(Exception):
     """A blob of a record cannot be had; the text is why, as a clause. What it was for has to be made."""
 
 
+class LostBlob(NotFetched):
+    """The remote cache has no such blob, or another content in its place."""
+
+
 class RemoteCache:
     """A remote cache behind a `transport`, for one build. Any number of threads may use it.
 
@@ -76,6 +80,7 @@ class RemoteCache:
         warn: Warn,
         cancelled: threading.Event | None = None,
     ) -> None:
+        self.name = name
         self._transport = transport
         self._trust = trust
         self._signer = signer
@@ -92,6 +97,11 @@ class RemoteCache:
     def statistics(self) -> RemoteStatistics:
         """What was asked and found so far."""
         return self._tally.read()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it is still asked: not once it was found not to answer, of which a warning was given."""
+        return not self._reading.breaker.is_open
 
     @property
     def writes(self) -> bool:
@@ -139,7 +149,7 @@ class RemoteCache:
             raise NotFetched(str(error) or "the remote cache cannot be read any more") from error
         if found != blob:
             self._bad.add(blob.digest)
-            raise NotFetched(_GONE if found is None else _DAMAGED)
+            raise LostBlob(_GONE if found is None else _DAMAGED)
 
     def publish(self, kind: RecordKind, key: str, record: Mapping[str, Any], store: BlobStore, *, replace: bool = False) -> bool:
         """Publish a result whose blobs are in the store: those that are missing there first, its record last.
@@ -207,12 +217,12 @@ class RemoteCache:
             download = self._transport.get("cas", blob.digest)
             if download is None:
                 self._bad.add(blob.digest)
-                raise NotFetched(_GONE)
+                raise LostBlob(_GONE)
             with closing(download):
                 source = _PacedDownload(download, _BLOB_PACE, self._received)
                 if download.size not in (None, blob.size) or not store.receive(blob, source):
                     self._bad.add(blob.digest)
-                    raise NotFetched(_DAMAGED)
+                    raise LostBlob(_DAMAGED)
         self._tally.fetched()
 
     def _hash(self, blob: Blob) -> Blob | None:

@@ -34,6 +34,7 @@ def plan_document(recipe: str, found: Survey) -> dict[str, Any]:
                 "id": status.step.id,
                 "kind": status.step.kind,
                 "state": status.state,
+                "remote": status.remote,
                 "reasons": list(status.reasons),
                 "key": status.key,
                 "needs": list(status.step.needs),
@@ -100,5 +101,5 @@ def _plain(value: Any) -> Any:
     kind: Any = type(value)
     names = _fields(kind)
     if names is not None:
-        return {name: _plain(getattr(value, name)) for name in names}
+        return {name.rstrip("_"): _plain(getattr(value, name)) for name in names}  # `from_`: a word of Python's
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

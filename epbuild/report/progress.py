@@ -16,6 +16,8 @@ from epbuild.commands.events import (
     Fetched,
     Fetching,
     OutputRemoved,
+    RemoteCacheUsed,
+    ResultsShared,
     StepCompared,
     ToolchainLocked,
     ToolchainReady,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from epbuild.report.live import Rows
 
 HEARTBEAT_SECONDS = 30
+FROM_REMOTE = "from the remote cache"
 _LONGEST_WORDS = 100
 _GREEN, _CYAN, _YELLOW, _RED = "32", "36", "33", "31"
 _COLOURS = {
@@ -87,6 +90,11 @@ class _BuildLines(Listener):
                 self._show(name, text)
             case Fetching(name, _, done, total):
                 self._show(name, f"fetching {amount(done)}" + (f" of {amount(total)}" if total else ""))
+            case ResultsShared(_, done, total):
+                self._show("remote cache", f"writing results: {done} of {total} done")
+            case RemoteCacheUsed():
+                self._drop("remote cache")
+                self._print(remote_line(event))
             case ToolchainReady(name) | ToolchainLocked(name) | Fetched(name) | OutputRemoved(name):
                 self._end(name, event)
             case StepFinished(name) | StepFailed(name) | StepCompared(name):
@@ -247,6 +255,14 @@ def summary(event: RunFinished) -> str:
     return f"{text} ({event.seconds:.2f} s)"
 
 
+def remote_line(event: RemoteCacheUsed) -> str:
+    """What a build had of its remote cache: `remote cache: 46 of 50 found, 1.2 GB in 14 s`."""
+    found = [f"{event.found} of {event.asked} found"] if event.asked else []
+    written = [f"{event.published} written"] if event.published or not event.asked else []
+    size = amount(event.received_bytes + event.sent_bytes)
+    return f"remote cache: {', '.join([*found, *written, size])} in {event.seconds:.{0 if event.seconds >= 10 else 1}f} s"
+
+
 def end_lines(event: Event) -> Iterator[str]:
     """What is worth a line of something that ended: nothing, for a step that was up to date."""
     match event:
@@ -268,11 +284,12 @@ def end_lines(event: Event) -> Iterator[str]:
             yield _numbered(progress) + _line("failed", None, step, *notes)
         case StepCompared():
             yield from _comparison_lines(event)
-        case StepFinished(step, outcome, seconds, note, size, progress) if outcome != "current":
+        case StepFinished(step, outcome, seconds, note, size, progress, origin) if outcome != "current":
             if outcome == "emitted":
                 # Where it is, rather than what the step is called.
                 step, note = note, ""
             parts = [step, *([] if size is None else [amount(size)]), *([note] if note else [])]
+            parts += [FROM_REMOTE] if origin else []
             yield _numbered(progress) + _line(outcome, seconds or None, *parts)
 
 

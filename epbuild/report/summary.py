@@ -20,7 +20,7 @@ from epbuild.report.coverage import CoverageList, coverage_table
 from epbuild.report.failures import FailureList
 from epbuild.report.listener import Listener
 from epbuild.report.problems import print_problems
-from epbuild.report.progress import summary
+from epbuild.report.progress import FROM_REMOTE, summary
 from epbuild.report.table import Table, code, written
 
 _MOST_BYTES = 1 << 20
@@ -59,8 +59,8 @@ class WithStepSummary(Listener):
         match event:
             case RunStarted(recipe=recipe):
                 self._recipe = recipe
-            case StepFinished(step, outcome, seconds, note, size) if outcome != "current":
-                self._row(step, outcome, seconds, size, note)
+            case StepFinished(step, outcome, seconds, note, size, from_=origin) if outcome != "current":
+                self._row(step, outcome, seconds, size, ", ".join(filter(None, (note, FROM_REMOTE if origin else ""))))
             case StepFailed(step, allowed=allowed, remembered=remembered):
                 ended = "failed, as allowed" if allowed else "failed"
                 self._row(step, ended, 0.0, None, "not tried again" if remembered else "")

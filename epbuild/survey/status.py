@@ -1,65 +1,59 @@
-"""Status of every step: against the store, the last build here, and the disk.
-
-current       done, and its outputs are in place
-restorable    its result is known; outputs can be put in place without a compile
-out of date   something that it depends on has changed
-new           it was never done here, and nobody's result for it is in the store
-failed        it failed the last time, and nothing has changed since: it is not tried again, unless that is asked for
-"""
+"""Status of every step: against the store, the last build here, and the disk."""
 
 from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
 from epbuild.cache.errors import DamagedBlob, MissingBlob
-from epbuild.cache.memory import UNKNOWN, Configuration
+from epbuild.cache.memory import UNKNOWN, Configuration, StepRecord
 from epbuild.cache.records import ActionRecords
 from epbuild.cache.workspace import Workspace
-from epbuild.core.errors import BuildError, PlanError, Problem
+from epbuild.core.errors import BuildError
 from epbuild.core.typed_json import MalformedJson
 from epbuild.output.existing import Written
 from epbuild.output.output import Output
 from epbuild.output.parts import Inputs
 from epbuild.plan.key import action_key, differences
 from epbuild.plan.made import Made
-from epbuild.plan.member import ModelFiles
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step
-from epbuild.recipe.model import ModelSpec, Recipe
+from epbuild.recipe.model import Recipe
+from epbuild.survey.action_status import ActionStatus, StepState, must_run, wanted_actions, waves
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
+from epbuild.survey.pins import check_pins
 from epbuild.survey.remembered import Failures
+from epbuild.survey.remote_results import RemoteResults
 from epbuild.survey.scope import Scope
 from epbuild.toolchain.environment import Environment
-
-StepState = Literal["current", "restorable", "out of date", "new", "failed"]
 
 _LOST = "its result is no longer in the store"
 
 
 @dataclass(frozen=True)
-class ActionStatus:
-    """Where one action stands.
+class _Keyed:
+    """An action whose key is known, and what is known here of its result."""
 
-    `key` is None while a toolchain that it depends on is not there, or something that it needs is not made; `made` while there is no
-    result.
-    """
-
-    state: StepState
-    reasons: tuple[str, ...]
-    key: str | None = None
-    document: Mapping[str, Any] = field(default_factory=dict)
-    made: Made | None = None
+    action: Action
+    key: str
+    document: Mapping[str, Any]
+    needed: tuple[Made, ...]
+    before: StepRecord | None
+    """The last build of the action here, of whatever key."""
+    here: Mapping[str, Any] | None
+    """The result that was built here, as JSON."""
+    result: ActionResult | None
+    """The result that is in the store."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +65,8 @@ class StepStatus:
     reasons: tuple[str, ...]
     key: str | None
     outputs: tuple[str, ...]
+    remote: bool = False
+    """Whether its result is in the remote cache, and not here."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +115,20 @@ class Survey:
         outputs: tuple[str, ...] = ()
         if step.action in self.plan.emissions:
             outputs = tuple(path.as_posix() for path in _outputs(self.plan.emissions[step.action]))
-        return StepStatus(step, status.state, status.reasons, status.key, outputs)
+        return StepStatus(step, status.state, status.reasons, status.key, outputs, status.remote)
 
 
 class Surveyor:
     """Compares a plan with what is known; reads, and writes nothing but the memory of what files contain."""
 
     def __init__(
-        self, workspace: Workspace, store: BlobStore, records: ActionRecords, recipe: Recipe, configuration: Configuration
+        self,
+        workspace: Workspace,
+        store: BlobStore,
+        records: ActionRecords,
+        recipe: Recipe,
+        configuration: Configuration,
+        remote: RemoteResults | None = None,
     ) -> None:
         self.workspace = workspace
         self.memory = workspace.memory(configuration)
@@ -134,6 +136,8 @@ class Surveyor:
         self.failures = Failures(workspace, configuration.recipe)
         self.store = store
         self.records = records
+        self.remote = remote
+        """What a remote cache has, where one is read."""
         self._recipe = recipe
         self.digests = Digests(workspace.files)
 
@@ -143,16 +147,24 @@ class Surveyor:
         Raises PlanError when a model is not the one that the recipe pins, StoreError when a file cannot be read.
         """
         digests = self.digests.of_many(path for action in plan.actions.values() if is_stored(action) for path in action.files)
-        _check_pins(plan, digests)
+        check_pins(plan, digests)
         found: dict[str, ActionStatus] = {}
-        for ident, action in plan.actions.items():
-            match action:
-                case Emission():
-                    found[ident] = self._with_kept(action, self._emission(action, found))
-                case _:
-                    found[ident] = self._stored(action, found, environments, digests)
-        wanted = _wanted(plan, found)
-        todo = tuple(ident for ident, status in found.items() if ident in wanted and _must_run(plan.actions[ident], status))
+        for wave in waves(plan.actions):
+            keyed: list[_Keyed] = []
+            for action in wave:
+                if isinstance(action, Emission):
+                    found[action.id] = self._with_kept(action, self._emission(action, found))
+                    continue
+                known = self._keyed(action, found, environments, digests)
+                if isinstance(known, _Keyed):
+                    keyed.append(known)
+                else:
+                    found[action.id] = known
+            remote = self._remote(keyed)
+            found |= {known.action.id: self._decided(known, remote.get(known.key)) for known in keyed}
+        found = {ident: found[ident] for ident in plan.actions}
+        wanted = wanted_actions(plan, found)
+        todo = tuple(ident for ident, status in found.items() if ident in wanted and must_run(plan.actions[ident], status))
         # What the store has lost is still current when all that is made of it is in place.
         settled = {
             ident: replace(status, state="current", reasons=())
@@ -165,14 +177,14 @@ class Surveyor:
     def result(self, action: Action, key: str) -> ActionResult | None:
         """The result of an action in the store, if it is all there."""
         record = self.records.get(key)
-        result = _read(action, record["result"]) if record is not None else None
+        result = read_result(action, record["result"]) if record is not None else None
         whole = result is not None and all(self.store.has(blob.digest, blob.size) for blob in result.artifacts.values())
         return result if whole else None
 
     def result_here(self, action: Action, key: str) -> ActionResult | None:
         """The result of an action that was built here, even where the store has lost it."""
         here = self.memory.result(key)
-        return _read(action, here) if here is not None else None
+        return read_result(action, here) if here is not None else None
 
     def keyed(
         self, action: Action, needed: Sequence[Made], environment: Environment, digests: Mapping[Path, str] = MappingProxyType({})
@@ -200,13 +212,14 @@ class Surveyor:
                 return False
         return True
 
-    def _stored(
+    def _keyed(
         self,
         action: Action,
         found: Mapping[str, ActionStatus],
         environments: Mapping[str, Environment],
         digests: Mapping[Path, str],
-    ) -> ActionStatus:
+    ) -> _Keyed | ActionStatus:
+        """What is known of an action, or, as long as its key is not, where it stands."""
         before = self.memory.previous(action.id)
 
         def pending(*reasons: str) -> ActionStatus:
@@ -223,25 +236,35 @@ class Surveyor:
             return pending(f"the toolchain '{name}' is not provisioned yet")
         action, document = self.keyed(action, needed, environments[name], digests)
         key = action_key(document)
-        result = self.result(action, key)
         # What was built here stands even when the store has lost it, as long as its outputs are in place.
         here = before.result if before is not None and before.action_key == key else self.memory.result(key)
-        known = result or (_read(action, here) if here is not None else None)
+        return _Keyed(action, key, document, tuple(needed), before, here, self.result(action, key))
+
+    def _remote(self, keyed: Sequence[_Keyed]) -> Mapping[str, Mapping[str, Any]]:
+        """What the remote cache has of results that neither the store nor the workspace has, by key."""
+        if self.remote is None:
+            return {}
+        return self.remote.find({known.key: known.action.id for known in keyed if known.result is None and known.here is None})
+
+    def _decided(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
+        """Where an action stands whose result the remote cache has as `remote`, if it does."""
+        action, key, document, result, here = keyed.action, keyed.key, keyed.document, keyed.result, keyed.here
+        elsewhere = here if here is not None else remote
+        known = result or (read_result(action, elsewhere) if elsewhere is not None else None)
         if known is None and here is not None:
             return ActionStatus("out of date", (_LOST,), key, document)
         if known is not None and (lacks := _lacks(action, known)):
-            return ActionStatus("out of date", lacks if result else (*lacks, _LOST), key, document)
-        if known is not None and here is not None:
-            made = Made(action, key, document, known, tuple(needed))
-            if result is None:
-                return ActionStatus("out of date", (_LOST,), key, document, made)
-            return ActionStatus("current", (), key, document, made)
-        reasons = tuple(differences(before.key_document, document)) if before else ()
-        if result is None and (failure := self.failures.of(action.id, key)) is not None:
+            lost = (_LOST,) if result is None and here is not None else ()
+            return ActionStatus("out of date", (*lacks, *lost), key, document)
+        made = Made(action, key, document, known, keyed.needed) if known is not None else None
+        if here is not None:
+            return ActionStatus("current" if result else "out of date", () if result else (_LOST,), key, document, made)
+        reasons = tuple(differences(keyed.before.key_document, document)) if keyed.before else ()
+        if made is not None:
+            return ActionStatus("restorable", reasons, key, document, made, remote=result is None)
+        if (failure := self.failures.of(action.id, key)) is not None:
             return ActionStatus("failed", tuple(problem.message for problem in failure.problems), key, document)
-        if result is not None:
-            return ActionStatus("restorable", reasons, key, document, Made(action, key, document, result, tuple(needed)))
-        return ActionStatus("out of date" if before else "new", reasons, key, document)
+        return ActionStatus("out of date" if keyed.before else "new", reasons, key, document)
 
     def _emission(self, emission: Emission, found: Mapping[str, ActionStatus]) -> ActionStatus:
         before = self.memory.previous(emission.id)
@@ -310,7 +333,7 @@ class Surveyor:
         return sentences + [f"{name} was changed" for name, path in there.items() if digests[path] != files[name]["digest"]]
 
 
-def _read(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
+def read_result(action: Action, document: Mapping[str, Any]) -> ActionResult | None:
     """An action's result of its JSON; None where that is not of this epbuild's shape."""
     try:
         result: ActionResult = kind_of(action).read(document)
@@ -323,23 +346,6 @@ def _lacks(action: Action, result: ActionResult) -> tuple[str, ...]:
     """What stands between what is asked of an action and a result, as reasons for work: what is not met, else what is not finished."""
     kind = kind_of(action)
     return tuple(problem.message for problem in kind.unmet(action, result)) or tuple(kind.unfinished(action, result))
-
-
-def _must_run(action: Action, status: ActionStatus) -> bool:
-    """Whether there is work for an action whose result is needed; an output has to be put in place, a result only has to be there."""
-    return status.state != "current" if isinstance(action, Emission) else status.state in ("out of date", "new", "failed")
-
-
-def _wanted(plan: Plan, found: Mapping[str, ActionStatus]) -> set[str]:
-    """The actions whose results are needed: for one that has to run, or because nothing is made of them."""
-    needed = {need for action in plan.actions.values() for need in action.needs}
-    wanted: set[str] = set()
-    for ident, action in reversed(list(plan.actions.items())):
-        if ident not in needed:
-            wanted.add(ident)
-        if ident in wanted and _must_run(action, found[ident]):
-            wanted.update(action.needs)
-    return wanted
 
 
 def _size(path: Path) -> int | None:
@@ -360,24 +366,3 @@ def _outputs(emission: Emission) -> Iterator[Path]:
         binaries = (name for names in part.binaries.values() for name in names.values())
         for name in dict.fromkeys((*part.models.values(), *binaries)):
             yield emission.path / part.folder / name
-
-
-def _check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
-    problems = [
-        Problem("EPB207", message, model.path_where, "Put the pinned file back, or change the pin.")
-        for model, files in plan.sources()
-        for message in _broken_pins(model, files, digests)
-    ]
-    if problems:
-        raise PlanError(*problems)
-
-
-def _broken_pins(model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> Iterator[str]:
-    pins = {f"external data {location}": (files.external.get(location), pin) for location, pin in model.data_sha256.items()}
-    if model.sha256:
-        pins["graph"] = (files.graph, model.sha256)
-    for what, (path, pin) in pins.items():
-        if path is None:
-            yield f"the model '{model.name}' has no {what}, which the recipe pins"
-        elif digests[path] != pin.lower():
-            yield f"the {what} of the model '{model.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"

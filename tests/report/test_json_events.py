@@ -17,8 +17,9 @@ from epbuild.engine.events import Event, StepFailed
 from epbuild.plan.steps import Emission, Part, Plan, Step
 from epbuild.report.documents import plan_document, print_json, problem_document
 from epbuild.report.reporter import reporter
+from epbuild.survey.action_status import ActionStatus
 from epbuild.survey.orphans import Orphan
-from epbuild.survey.status import ActionStatus, Survey
+from epbuild.survey.status import Survey
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ from epbuild.core.errors import Argument, Location, Position, Problem, StepId
 from epbuild.plan.steps import Plan, Step
 from epbuild.report.problems import print_problems
 from epbuild.report.text import print_plan
-from epbuild.survey.status import ActionStatus, StepState, Survey
+from epbuild.survey.action_status import ActionStatus, StepState
+from epbuild.survey.status import Survey
 
 HERE = Position("recipes/epbuild.yaml", 12, 5)
 PROBLEM = Problem("EPB110", "there is no target 'npuu'", HERE, "Did you mean 'npu'?")

@@ -25,7 +25,7 @@ from epbuild.catalog.catalog import entry
 from epbuild.commands import plan as planning
 from epbuild.commands import run as session
 from epbuild.commands.plan import survey
-from epbuild.commands.planning import Request
+from epbuild.commands.planning import RemoteChoice, Request
 from epbuild.commands.remote import ModelFetcher
 from epbuild.commands.run import run
 from epbuild.core.errors import Position, Problem
@@ -141,6 +141,7 @@ class Workshop:
         self.compiled: list[str] = []
         self.fetcher: ModelFetcher | None = None
         self.toolchain_is_there = True
+        self.remote: RemoteChoice | None = None
         self.packages = {"onnxruntime": "1.31.1", "onnxruntime-qnn": "2.7.0"}
         folder.mkdir()
         self.write_recipe()
@@ -161,7 +162,7 @@ class Workshop:
 
     @property
     def request(self) -> Request:
-        return Request(self.folder / "epbuild.yaml", jobs=1)
+        return Request(self.folder / "epbuild.yaml", jobs=1, remote=self.remote)
 
     def survey(self) -> Survey:
         return survey(self.request)

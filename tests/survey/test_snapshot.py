@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from snapshots import take_snapshot
 from typer.main import get_command
 
 from epbuild.cli.app import execute
-from epbuild.commands.planning import Request
+from epbuild.commands.planning import RemoteChoice, Request
 from epbuild.core.errors import Argument, EpbuildError, Location, Position, Problem, StepId
 from epbuild.survey import asked as plain_run
 from epbuild.survey import snapshot
@@ -396,7 +397,8 @@ def check_equal(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, check, locked, (selection, variables) = read
     _, request, builds = asked(words, monkeypatch)
     assert request is not None, words
-    assert request == Request(Path(recipe), selection, request.jobs, request.keep_going, variables, None, locked)
+    expected = Request(Path(recipe), selection, request.jobs, request.keep_going, variables, None, locked)
+    assert request == replace(expected, remote=RemoteChoice())
     assert builds is not check
 
 

@@ -1,0 +1,124 @@
+"""Shared results: the remote cache of one build, read, written and reported."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.cache.leases import Cancelled
+from epbuild.commands.events import RemoteCacheUsed, ResultsShared
+from epbuild.commands.planning import Request, remote_of
+from epbuild.core.errors import Problem, StoreError
+from epbuild.core.units import counted
+from epbuild.engine.events import Progress, Warned
+from epbuild.plan.remote_record import COMPILE
+from epbuild.recipe.model import Recipe
+from epbuild.remote.attempts import Warn
+from epbuild.remote.cache import RemoteCache
+from epbuild.remote.settings import open_remote
+from epbuild.survey.remote_results import RemoteResults
+
+_UPLOADS = 4
+"""How many results are written at once."""
+_NOTHING_FOUND = (
+    "Nobody has shared results of this epbuild for these files and toolchains, or on a CPU of this model, which some EPs write into what "
+    "they make."
+)
+
+
+@contextmanager
+def remote_cache(
+    request: Request, recipe: Recipe, warn: Warn, cancelled: threading.Event | None = None
+) -> Iterator[RemoteCache | None]:
+    """The remote cache that a request has for a recipe, of which nothing is asked yet; None where there is none.
+
+    Raises RecipeError for one that must not be used, StoreError for one that cannot be.
+    """
+    settings = remote_of(request, recipe)
+    cache = open_remote(settings, warn, cancelled) if settings is not None else None
+    try:
+        yield cache
+    finally:
+        if cache is not None:
+            cache.close()
+
+
+def readable(request: Request, cache: RemoteCache | None, store: BlobStore, warn: Warn) -> RemoteResults | None:
+    """The results of a remote cache that a request may use: what is to be compared with itself is made here."""
+    return RemoteResults(cache, store, warn) if cache is not None and not request.rebuild_and_compare else None
+
+
+class SharedResults:
+    """What a build has of its remote cache and writes to it, if there is one. For any thread."""
+
+    def __init__(self, store: BlobStore, progress: Progress, cancelled: threading.Event) -> None:
+        self._store = store
+        self._progress = progress
+        self._cancelled = cancelled
+        self._cache: RemoteCache | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+        self._writing: list[Future[bool]] = []
+        self._warned = False
+        self.results: RemoteResults | None = None
+        """What there is to read."""
+
+    @contextmanager
+    def opened(self, request: Request, recipe: Recipe) -> Iterator[None]:
+        """Use the remote cache that a request has for a recipe. Raises what `remote_cache` does."""
+        with remote_cache(request, recipe, self._warn, self._cancelled) as self._cache:
+            self.results = readable(request, self._cache, self._store, self._warn)
+            if self._cache is not None and self._cache.writes:
+                self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
+            try:
+                yield
+            finally:
+                if self._pool is not None:
+                    if not all(future.done() for future in self._writing):
+                        self._cancelled.set()  # the build ends before its time
+                    self._pool.shutdown(cancel_futures=True)
+
+    def add(self, key: str, record: Mapping[str, Any]) -> None:
+        """Write a result to the remote cache, if this build does, while it goes on."""
+        if self._pool is not None and self._cache is not None:
+            with self._lock:
+                self._writing.append(self._pool.submit(self._publish, self._cache, key, record))
+
+    def finish(self, actions: int) -> None:
+        """Wait for what is being written, and report what came of it all; `actions` is how many results the plan has."""
+        if self._cache is None:
+            return
+        lost = 0
+        for number, future in enumerate(self._writing):
+            if not future.done():
+                self._progress.report(ResultsShared(self._cache.name, number, len(self._writing)))
+            lost += not future.result()
+        if lost and not self._warned:
+            message = (
+                f"{lost} of {counted(len(self._writing), 'result')} could not be written to the remote cache {self._cache.name}"
+            )
+            self._warn(Problem("EPB524", message, None, "Others make them themselves; here they are kept."))
+        if self.results is not None:
+            self.results.warn_of_the_rest()
+        found = self._cache.statistics
+        if found.asked >= actions > 0 == found.found + found.unusable and not self._cache.writes:
+            message = f"the remote cache {self._cache.name} has none of the {counted(found.asked, 'result')} of this recipe"
+            self._warn(Problem("EPB523", message, None, _NOTHING_FOUND))
+        if found.asked or self._writing:
+            counts = (found.asked, found.found, found.unusable, found.received_bytes, found.published, found.sent_bytes)
+            self._progress.report(RemoteCacheUsed(self._cache.name, *counts, found.seconds))
+
+    def _publish(self, cache: RemoteCache, key: str, record: Mapping[str, Any]) -> bool:
+        try:
+            replace = self.results is not None and key in self.results.broken
+            return cache.publish(COMPILE, key, record, self._store, replace=replace)
+        except (StoreError, Cancelled):
+            return False
+
+    def _warn(self, problem: Problem) -> None:
+        self._warned = self._warned or problem.code == "EPB521"
+        self._progress.report(Warned(problem))

@@ -1,0 +1,33 @@
+"""Pins: the SHA-256 that a recipe states of its models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from epbuild.core.errors import PlanError, Problem
+from epbuild.plan.member import ModelFiles
+from epbuild.plan.steps import Plan
+from epbuild.recipe.model import ModelSpec
+
+
+def check_pins(plan: Plan, digests: Mapping[Path, str]) -> None:
+    """Raises PlanError when a model is not the one that the recipe pins; `digests` are those of all files."""
+    problems = [
+        Problem("EPB207", message, model.path_where, "Put the pinned file back, or change the pin.")
+        for model, files in plan.sources()
+        for message in _broken_pins(model, files, digests)
+    ]
+    if problems:
+        raise PlanError(*problems)
+
+
+def _broken_pins(model: ModelSpec, files: ModelFiles, digests: Mapping[Path, str]) -> Iterator[str]:
+    pins = {f"external data {location}": (files.external.get(location), pin) for location, pin in model.data_sha256.items()}
+    if model.sha256:
+        pins["graph"] = (files.graph, model.sha256)
+    for what, (path, pin) in pins.items():
+        if path is None:
+            yield f"the model '{model.name}' has no {what}, which the recipe pins"
+        elif digests[path] != pin.lower():
+            yield f"the {what} of the model '{model.name}' is not what the recipe pins: its SHA-256 is {digests[path]}"

@@ -1,0 +1,84 @@
+"""Results of a remote cache, for one build: asked for by key, and brought into the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from epbuild.cache.blobs import BlobStore
+from epbuild.core.errors import Problem, StepId
+from epbuild.core.units import counted
+from epbuild.plan.remote_record import COMPILE
+from epbuild.remote.attempts import Warn
+from epbuild.remote.cache import LookUp, LostBlob, Miss, NotFetched, RemoteCache
+from epbuild.remote.envelope import RemoteRecord, Unusable
+
+_MOST_WARNINGS = 3
+_MADE_HERE = "It is made here."
+
+
+class RemoteResults:
+    """What a remote cache has of the actions of one build. Each key is asked for once. For any thread.
+
+    `warn` is given a problem for each step whose result is there and cannot be used, the first few.
+    """
+
+    def __init__(self, cache: RemoteCache, store: BlobStore, warn: Warn) -> None:
+        self._cache = cache
+        self._store = store
+        self._warn = warn
+        self._found: dict[str, LookUp] = {}
+        self._unusable = 0
+        self._unanswered = 0
+        self.broken: set[str] = set()
+        """The keys whose records are sound, and blobs of which are lost: both have to be written again."""
+        self._lock = threading.Lock()
+
+    def find(self, steps: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+        """The results, as JSON, that are there for some keys, each with the step that it is for. Raises Cancelled."""
+        new = {key: step for key, step in steps.items() if key not in self._found}
+        for key, found in self._cache.look_up_all(COMPILE, new).items():
+            self._found[key] = found
+            self._unanswered += found == Miss(answered=False)
+            if isinstance(found, Unusable):
+                self._refuse(new[key], str(found))
+        records = ((key, self._found[key]) for key in steps)
+        return {key: found.record["result"] for key, found in records if isinstance(found, RemoteRecord)}
+
+    def bring(self, key: str, step: str) -> Mapping[str, Any] | None:
+        """The result, as JSON, of a key for a step, all of whose artifacts are in the store then; None where it has to be made.
+
+        Raises StoreError where the store cannot be written, and Cancelled.
+        """
+        result = self.find({key: step}).get(key)
+        found = self._found[key]
+        if result is None or not isinstance(found, RemoteRecord):
+            return None
+        try:
+            for blob in found.blobs:
+                self._cache.fetch(blob, self._store)
+        except NotFetched as error:
+            self._found[key] = Miss()
+            if isinstance(error, LostBlob):
+                self.broken.add(key)
+            self._refuse(step, str(error))
+            return None
+        return result
+
+    def warn_of_the_rest(self) -> None:
+        """Warn of how many more results could not be used than those that were named, and of how many nothing is known."""
+        if self._unanswered and self._cache.is_readable:  # else a warning was given
+            message = f"the remote cache {self._cache.name} did not answer for {counted(self._unanswered, 'result')}"
+            self._warn(Problem("EPB521", message, None, "They are made here."))
+        more = self._unusable - _MOST_WARNINGS
+        if more > 0:
+            message = f"{counted(more, 'more result')} in the remote cache cannot be used"
+            self._warn(Problem("EPB522", message, None, "They are made here."))
+
+    def _refuse(self, step: str, why: str) -> None:
+        with self._lock:
+            self._unusable += 1
+            is_named = self._unusable <= _MOST_WARNINGS
+        if is_named:
+            self._warn(Problem("EPB522", f"its result in the remote cache cannot be used: {why}", StepId(step), _MADE_HERE))

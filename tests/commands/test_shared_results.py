@@ -1,0 +1,287 @@
+"""Builds that share results through a remote cache: nothing wrong is used, and nothing fails for it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cache_server import CacheServer, Fault, serving_cache
+from remote_places import DirectoryPlace, Place, ServerPlace
+from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
+
+from epbuild.commands.events import RemoteCacheUsed
+from epbuild.commands.plan import survey
+from epbuild.commands.planning import RemoteChoice
+from epbuild.commands.run import run
+from epbuild.core.errors import RecipeError
+from epbuild.engine.events import EventList, StepFinished, Warned
+from epbuild.plan.remote_record import COMPILE
+from epbuild.remote.envelope import seal, unseal
+from epbuild.remote.keys import SigningKey
+from epbuild.report.documents import plan_document
+from epbuild.report.progress import remote_line
+
+OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
+ALL_COMPILES = ["prefill+decode", "classifier"]
+
+Machines = Callable[[str], Workshop]
+
+
+@pytest.fixture
+def server() -> Iterator[CacheServer]:
+    with serving_cache() as server:
+        yield server
+
+
+@pytest.fixture(params=["directory", "server"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    if request.param == "directory":
+        monkeypatch.setenv("EPBUILD_REMOTE_CACHE", str(tmp_path / "remote"))
+        return DirectoryPlace(tmp_path / "remote")
+    server: CacheServer = request.getfixturevalue("server")
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
+    return ServerPlace(server)
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    """Makes a checkout with a cache of its own, on a machine that reads the remote cache."""
+    monkeypatch.setenv("EPBUILD_SIGNING_KEY", OURS.text)
+
+    def machine(name: str) -> Workshop:
+        workshop = Workshop(tmp_path / name, tmp_path / f"cache-{name}", monkeypatch)
+        workshop.write_recipe(("outputs:\n", f"cache: {{trust: ['{OURS.public}']}}\noutputs:\n"))
+        workshop.remote = RemoteChoice()
+        return workshop
+
+    return machine
+
+
+def shared_by(machines: Machines) -> dict[str, dict[str, bytes]]:
+    """Build on a first machine that writes to the remote cache; returns its outputs."""
+    writer = machines("writer")
+    writer.remote = RemoteChoice("write")
+    assert writer.build().exit_code == 0
+    assert writer.compiled == ALL_COMPILES
+    assert warnings(writer) == []
+    return outputs(writer)
+
+
+def outputs(workshop: Workshop) -> dict[str, dict[str, bytes]]:
+    return {group: workshop.contents(group) for group in ("decoder", "classifier")}
+
+
+def warnings(workshop: Workshop) -> list[str]:
+    return [event.problem.code for event in workshop.events if isinstance(event, Warned)]
+
+
+def origins(workshop: Workshop) -> dict[str, tuple[str, str | None]]:
+    return {event.step: (event.outcome, event.from_) for event in workshop.events if isinstance(event, StepFinished)}
+
+
+def used(workshop: Workshop) -> RemoteCacheUsed:
+    [event] = [event for event in workshop.events if isinstance(event, RemoteCacheUsed)]
+    return event
+
+
+def test_what_one_machine_has_compiled_another_need_not(place: Place, machines: Machines) -> None:
+    made = shared_by(machines)
+    reader = machines("reader")
+    found = reader.survey()
+    assert {status.step.id: (status.state, status.remote) for status in found.steps()} == {
+        **dict.fromkeys([*COMPILES, SHARE, CLASSIFIER], ("restorable", True)),
+        **dict.fromkeys([EMIT_DECODER, EMIT_CLASSIFIER], ("new", False)),
+    }
+    assert [step["remote"] for step in plan_document("epbuild.yaml", found)["steps"]].count(True) == 4
+    assert not reader.cache.exists()
+    assert reader.build().exit_code == 0
+    assert (reader.compiled, outputs(reader), warnings(reader)) == ([], made, [])
+    assert origins(reader) == {
+        **dict.fromkeys([*COMPILES, SHARE, CLASSIFIER], ("restored", "remote")),
+        **dict.fromkeys([EMIT_DECODER, EMIT_CLASSIFIER], ("emitted", None)),
+    }
+    event = used(reader)
+    assert (event.asked, event.found, event.unusable, event.published, event.sent_bytes) == (2, 2, 0, 0, 0)
+    assert remote_line(replace(event, received_bytes=1_200_000_000, seconds=14.2)) == "remote cache: 2 of 2 found, 1.2 GB in 14 s"
+    reader.build()
+    assert {outcome for outcome, _ in origins(reader).values()} == {"current"}
+    assert not [event for event in reader.events if isinstance(event, RemoteCacheUsed)]
+    assert reader.states() == dict.fromkeys(STEPS, "current")
+
+
+def test_what_was_restored_lies_in_the_store_from_then_on(place: Place, machines: Machines) -> None:
+    made = shared_by(machines)
+    reader = machines("reader")
+    reader.build()
+    reader.remote = None
+    for group in made:
+        for path in reader.output(group).iterdir():
+            path.unlink()
+    reader.build()
+    assert (reader.compiled, outputs(reader)) == ([], made)
+
+
+@pytest.mark.parametrize("choice", [None, RemoteChoice("off"), RemoteChoice(offline=True)])
+def test_without_it_nothing_is_asked(
+    choice: RemoteChoice | None, server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
+    reader = machines("reader")
+    reader.remote = choice
+    assert reader.build().exit_code == 0
+    assert (reader.compiled, server.requests) == (ALL_COMPILES, [])
+
+
+def test_a_comparison_is_of_what_was_made_here(place: Place, machines: Machines) -> None:
+    shared_by(machines)
+    reader = machines("reader")
+    reader.events = EventList()
+    run(replace(reader.request, rebuild_and_compare=True), reader.events)
+    assert sorted(reader.compiled) == sorted(ALL_COMPILES * 2)
+    assert "remote" not in {origin for _, origin in origins(reader).values()}
+
+
+def damaged(place: Place) -> None:
+    for name in place.names("cas"):
+        data = place.read("cas", name)
+        assert data is not None
+        place.write("cas", name, bytes([data[0] ^ 1]) + data[1:])
+
+
+def truncated(place: Place) -> None:
+    for name in place.names("cas"):
+        place.write("cas", name, (place.read("cas", name) or b"")[:-1])
+
+
+def evicted(place: Place) -> None:
+    for name in place.names("cas"):
+        place.write("cas", name, None)
+
+
+def cut(place: Place) -> None:
+    for name in place.names("ac"):
+        place.write("ac", name, (place.read("ac", name) or b"")[:-9])
+
+
+def signed_by_another(place: Place) -> None:
+    for name in place.names("ac"):
+        found = unseal(place.read("ac", name) or b"", COMPILE, name, None)
+        place.write("ac", name, seal(COMPILE, name, found.record, THEIRS))  # type: ignore[union-attr]
+
+
+def poisoned(place: Place) -> None:
+    """The right document with another's artifacts, under the first one's signature."""
+    first, second = place.names("ac")
+    place.write("ac", first, place.read("ac", second))
+
+
+@pytest.mark.parametrize("harm", [damaged, truncated, evicted, cut, signed_by_another, poisoned])
+def test_what_cannot_be_used_is_compiled_and_put_right_by_the_next_who_writes(
+    harm: Callable[[Place], None], place: Place, machines: Machines
+) -> None:
+    made = shared_by(machines)
+    harm(place)
+    reader = machines("reader")
+    assert reader.build().exit_code == 0
+    assert outputs(reader) == made
+    lost = 1 if harm is poisoned else 2
+    assert len(reader.compiled) == lost
+    gone = harm is evicted and isinstance(place, ServerPlace)  # such a server gives no record whose files it has not
+    assert [code for code in warnings(reader) if code != "EPB523"] == ["EPB522"] * (0 if gone or _strict(harm, place) else lost)
+    mender = machines("mender")
+    mender.remote = RemoteChoice("write")
+    assert mender.build().exit_code == 0
+    assert len(mender.compiled) == lost
+    last = machines("last")
+    assert last.build().exit_code == 0
+    assert (last.compiled, outputs(last), warnings(last)) == ([], made, [])
+
+
+def _strict(harm: Callable[[Place], None], place: Place) -> bool:
+    """Whether the server finds out itself, and answers that there is no record."""
+    return isinstance(place, ServerPlace) and harm is truncated
+
+
+def test_a_result_whose_file_goes_between_plan_and_use_is_compiled(
+    server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
+    made = shared_by(machines)
+    server.faults.append(Fault("status", "GET", "cas", status=404))
+    reader = machines("reader")
+    assert reader.build().exit_code == 0
+    assert (reader.compiled, outputs(reader), warnings(reader)) == (ALL_COMPILES, made, ["EPB522"] * 2)
+
+
+@pytest.mark.parametrize("kind", ["hang", "reset", "nonsense", "status"])
+def test_a_server_that_does_not_work_costs_one_warning(
+    kind: str, server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
+    server.faults.append(Fault(kind))  # type: ignore[arg-type]
+    reader = machines("reader")
+    begin = time.monotonic()
+    assert reader.build().exit_code == 0
+    assert time.monotonic() - begin < 60  # of which the remote cache takes no 10: what is measured is in bench/
+    assert (reader.compiled, warnings(reader)) == (ALL_COMPILES, ["EPB521"])
+
+
+def test_a_server_that_is_not_there_costs_one_warning(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("EPBUILD_REMOTE_CACHE", f"http://127.0.0.1:{free.getsockname()[1]}")
+    reader = machines("reader")
+    reader.remote = RemoteChoice("write")
+    assert reader.build().exit_code == 0
+    assert (reader.compiled, warnings(reader)) == (ALL_COMPILES, ["EPB521"])
+
+
+def test_who_may_not_write_reads_all_the_same(server: CacheServer, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
+    shared_by(machines)
+    other = machines("other")
+    other.remote = RemoteChoice("write")
+    server.faults.append(Fault("status", "PUT", status=403))
+    tamper(other.folder / "classifier.onnx", (other.folder / "prefill.onnx").read_bytes())
+    assert other.build().exit_code == 0
+    assert (other.compiled, warnings(other)) == (["classifier"], ["EPB521"])
+    assert origins(other)[SHARE] == ("restored", "remote")
+
+
+def test_a_remote_cache_that_has_nothing_of_a_recipe_is_a_warning(place: Place, machines: Machines) -> None:
+    place.write("cas", "0" * 64, b"of another recipe")
+    reader = machines("reader")
+    assert reader.build().exit_code == 0
+    assert warnings(reader) == ["EPB523"]
+    tamper(reader.folder / "classifier.onnx", (reader.folder / "prefill.onnx").read_bytes())
+    assert reader.build().exit_code == 0
+    assert (reader.compiled, warnings(reader)) == (["classifier"], [])
+
+
+@pytest.mark.parametrize(
+    ("remote", "key", "choice"),
+    [
+        ("ftp://cache.example", OURS.text, RemoteChoice()),
+        ("http://cache.example/x", OURS.text, RemoteChoice()),
+        ("off", OURS.text, RemoteChoice("write")),
+        ("directory", "", RemoteChoice("write")),
+        ("directory", THEIRS.text, RemoteChoice("write")),
+    ],
+)
+def test_what_must_not_be_done_is_refused_before_anything_is(
+    remote: str, key: str, choice: RemoteChoice, machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = machines("reader")
+    reader.remote = choice
+    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", "" if remote == "off" else remote)
+    monkeypatch.setenv("EPBUILD_SIGNING_KEY", key)
+    before = sorted(reader.folder.rglob("*"))
+    for act in (reader.build, lambda: survey(reader.request)):
+        with pytest.raises(RecipeError) as failure:
+            act()
+        assert failure.value.exit_code == 2
+    assert (sorted(reader.folder.rglob("*")), reader.cache.exists()) == (before, False)

@@ -1,0 +1,48 @@
+"""What one machine compiled, another restores: the quickstart with the real compiler, through a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cache_server import serving_cache
+from projects import Project, compiled, copy_of_quickstart
+
+from epbuild.remote.keys import SigningKey
+
+
+def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path: Path) -> None:
+    ours = SigningKey.generate()
+    with serving_cache() as server:
+
+        def machine(name: str, **variables: str) -> Project:
+            project = copy_of_quickstart(tmp_path / name / "quickstart", tmp_path / name / "cache")
+            project.edit("epbuild: 1\n", f"epbuild: 1\ncache: {{remote: '{server.address}', trust: ['{ours.public}']}}\n")
+            project.environment |= variables
+            return project
+
+        first = machine("first", EPBUILD_SIGNING_KEY=ours.text)
+        assert len(compiled(first.build("--remote-cache", "write"))) > 0
+        second = machine("second")
+        server.requests.clear()
+        steps = json.loads(second.epbuild("plan", "--json").stdout)["steps"]
+        restorable = {step["id"] for step in steps if (step["state"], step["remote"]) == ("restorable", True)}
+        assert restorable == {step["id"] for step in steps if step["kind"] != "emit"}
+        assert server.count("GET", "cas") == 0
+        text = second.epbuild("plan").stdout
+        assert f"{len(restorable)} restorable (remote)" in text
+        server.requests.clear()
+        done = second.epbuild("run")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "from the remote cache" in done.stdout
+        assert "remote cache: " in done.stdout
+        assert len(server.requests) <= 40
+        assert second.files() == first.files() != {}
+        third = machine("third")
+        events = third.build()
+        assert compiled(events) == set()
+        assert {event["from"] for event in events if event["event"] == "step_finished" and event["outcome"] == "restored"} == {
+            "remote"
+        }
+        assert third.files() == first.files()
+        assert "Nothing to do" in third.epbuild("run").stdout
