@@ -11,14 +11,24 @@ from epbuild.cache.location import cache_directory, toolchain_directory
 from epbuild.cache.memory import Configuration
 from epbuild.cache.workspace import Workspace
 from epbuild.commands.locked import hold_lock
-from epbuild.commands.planning import FetchModels, ReadVariables, Request, plan_of, read_plan, read_recipe, workspace_of
-from epbuild.commands.shared_results import readable, remote_cache
+from epbuild.commands.planning import (
+    FetchModels,
+    ReadVariables,
+    Request,
+    plan_of,
+    read_plan,
+    read_recipe,
+    remote_of,
+    workspace_of,
+)
+from epbuild.commands.shared_results import remote_cache
 from epbuild.core.errors import Problem
 from epbuild.core.shown import shown_path
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
 from epbuild.survey.orphans import Outputs
+from epbuild.survey.remote_results import RemoteResults
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot import variables_of
 from epbuild.survey.status import Survey, Surveyor
@@ -89,11 +99,11 @@ def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
     }
     refused: list[Problem] = []
     with (
-        remote_cache(request, recipe, refused.append) as remote,
+        remote_cache(remote_of(request, recipe), refused.append) as remote,
         Workspace.open(workspace_of(request.recipe), create=False) as workspace,
     ):
         store = BlobStore(cache)
-        results = readable(request, remote, store, refused.append)
+        results = RemoteResults(remote, store, refused.append) if remote is not None else None
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results)
         doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))

@@ -20,7 +20,7 @@ from epbuild.commands.actions import Actions
 from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.plan import plan_again, with_orphans
-from epbuild.commands.planning import ReadVariables, Request, read_plan, workspace_of
+from epbuild.commands.planning import ReadVariables, Request, read_plan, remote_of, workspace_of
 from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
 from epbuild.commands.shared_results import SharedResults
@@ -94,7 +94,7 @@ def run(
     cache = cache_directory()
     store = BlobStore(cache)
     shared = SharedResults(store, progress, stop)
-    with shared.opened(request, recipe), ExitStack() as open_workspace:
+    with shared.opened(remote_of(request, recipe), reads=not request.rebuild_and_compare), ExitStack() as open_workspace:
         environments = _environments(request, recipe, plan, lock, progress)
         workspace = open_workspace.enter_context(lasting_workspace(request.recipe))
         workspace.sweep()

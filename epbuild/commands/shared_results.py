@@ -11,15 +11,13 @@ from typing import Any
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.commands.events import RemoteCacheUsed, ResultsShared
-from epbuild.commands.planning import Request, remote_of
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.units import counted
 from epbuild.engine.events import Progress, Warned
 from epbuild.plan.remote_record import COMPILE
-from epbuild.recipe.model import Recipe
 from epbuild.remote.attempts import Warn
 from epbuild.remote.cache import RemoteCache
-from epbuild.remote.settings import open_remote
+from epbuild.remote.settings import RemoteSettings, open_remote
 from epbuild.survey.remote_results import RemoteResults
 
 _UPLOADS = 4
@@ -32,24 +30,15 @@ _NOTHING_FOUND = (
 
 @contextmanager
 def remote_cache(
-    request: Request, recipe: Recipe, warn: Warn, cancelled: threading.Event | None = None
+    settings: RemoteSettings | None, warn: Warn, cancelled: threading.Event | None = None
 ) -> Iterator[RemoteCache | None]:
-    """The remote cache that a request has for a recipe, of which nothing is asked yet; None where there is none.
-
-    Raises RecipeError for one that must not be used, StoreError for one that cannot be.
-    """
-    settings = remote_of(request, recipe)
+    """The remote cache of these settings, of which nothing is asked yet; None where there are none. Raises StoreError."""
     cache = open_remote(settings, warn, cancelled) if settings is not None else None
     try:
         yield cache
     finally:
         if cache is not None:
             cache.close()
-
-
-def readable(request: Request, cache: RemoteCache | None, store: BlobStore, warn: Warn) -> RemoteResults | None:
-    """The results of a remote cache that a request may use: what is to be compared with itself is made here."""
-    return RemoteResults(cache, store, warn) if cache is not None and not request.rebuild_and_compare else None
 
 
 class SharedResults:
@@ -68,10 +57,11 @@ class SharedResults:
         """What there is to read."""
 
     @contextmanager
-    def opened(self, request: Request, recipe: Recipe) -> Iterator[None]:
-        """Use the remote cache that a request has for a recipe. Raises what `remote_cache` does."""
-        with remote_cache(request, recipe, self._warn, self._cancelled) as self._cache:
-            self.results = readable(request, self._cache, self._store, self._warn)
+    def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
+        """Use the remote cache of these settings, and use its results if it `reads`. Raises what `remote_cache` does."""
+        with remote_cache(settings, self._warn, self._cancelled) as self._cache:
+            if self._cache is not None and reads:
+                self.results = RemoteResults(self._cache, self._store, self._warn)
             if self._cache is not None and self._cache.writes:
                 self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
             try:

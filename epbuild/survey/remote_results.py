@@ -1,4 +1,4 @@
-"""Results of a remote cache, for one build: asked for by key, and brought into the store."""
+"""`RemoteResults`: a remote cache's results of the actions of one build."""
 
 from __future__ import annotations
 
