@@ -69,6 +69,8 @@ def test_every_event_is_one_line_of_json_with_its_name_its_time_and_the_format(l
         "step_compared",
         "comparison_finished",
         "toolchain_locked",
+        "results_shared",
+        "remote_cache_used",
         "run_finished",
     ]
     assert {document["format"] for document in documents} == {1}
@@ -94,6 +96,7 @@ def test_a_finished_step_has_its_outcome_its_time_and_its_size(lines: list[str])
         "note": "1 EPContext node",
         "size": 268_700_000,
         "progress": {"done": 1, "total": 3, "seconds_left": 80.0},
+        "from": None,
     }
 
 
@@ -226,6 +229,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
                 "id": "compile:g/t/m",
                 "kind": "compile",
                 "state": "out of date",
+                "remote": False,
                 "reasons": ["model m changed: 1 -> 2"],
                 "key": "ab" * 32,
                 "needs": [],
@@ -235,6 +239,7 @@ def test_the_plan_as_json_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) ->
                 "id": "emit:g/t/directory",
                 "kind": "emit",
                 "state": "new",
+                "remote": False,
                 "reasons": ["needs compile:g/t/m"],
                 "key": None,
                 "needs": ["compile:g/t/m"],

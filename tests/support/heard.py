@@ -11,6 +11,8 @@ from epbuild.commands.events import (
     Fetching,
     ModelCovered,
     OutputRemoved,
+    RemoteCacheUsed,
+    ResultsShared,
     StepCompared,
     ToolchainLocked,
     ToolchainReady,
@@ -85,6 +87,8 @@ EVENTS: tuple[Event, ...] = (
     ),
     ComparisonFinished(2.75, 1, 0, 1, 0, 0),
     ToolchainLocked("qnn", ("linux-x86_64", "windows-arm64"), 10, 2.5),
+    ResultsShared("https://cache.example/x", 1, 2),
+    RemoteCacheUsed("https://cache.example/x", 50, 46, 1, 1_200_000_000, 2, 300_000, 14.25),
     RunFinished(1, 20.0, 1, 0, 1, 1, 0),
 )
 
