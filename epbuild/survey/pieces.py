@@ -21,7 +21,7 @@ from epbuild.core.atomic import write_file
 from epbuild.core.errors import Position
 from epbuild.recipe import model
 from epbuild.recipe.model import GroupSpec, Recipe
-from epbuild.survey.snapshot_file import PIECES
+from epbuild.survey.snapshot_file import PIECES, read_own
 
 Place = tuple[str, str]
 """A group and a target: what the parts of a plan are about."""
@@ -53,7 +53,7 @@ class Pieces:
     def read(cls, place: str, written_for: tuple[Any, ...]) -> Pieces | None:
         """Those beside the snapshot at `place`; None where they are gone, or are those of another snapshot."""
         try:
-            known, *fields = marshal.loads(Path(f"{place}{PIECES}").read_bytes())  # noqa: S302 - as trusted as the program
+            known, *fields = marshal.loads(read_own(f"{place}{PIECES}"))  # noqa: S302 - as trusted as the program
             return cls(*fields) if known == written_for else None
         except _UNUSABLE:
             return None

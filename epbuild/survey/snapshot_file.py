@@ -140,13 +140,21 @@ def place_of(recipe: str, settings: Sequence[str], selection: Sequence[str]) -> 
 
 def read(place: str) -> Snapshot:
     """The snapshot in a file. Raises OSError, and ValueError, EOFError or TypeError for what is none."""
-    with open(place, "rb") as file:  # noqa: PTH123
-        data = memoryview(file.read())
+    data = memoryview(read_own(place))
     begin = _LENGTH + int.from_bytes(data[:_LENGTH], "big")
     facts, sizes = marshal.loads(data[_LENGTH:begin])  # noqa: S302
     if len(data) != begin + sum(sizes):
         raise ValueError
     return Snapshot(Facts(**facts), data[begin:], sizes)
+
+
+def read_own(place: str) -> bytes:
+    """The content of a file that this user alone may write. Raises OSError, and ValueError for any other: a cache may be shared."""
+    with open(place, "rb") as file:  # noqa: PTH123
+        seen = os.fstat(file.fileno())
+        if hasattr(os, "getuid") and (seen.st_uid != os.getuid() or seen.st_mode & 0o022):
+            raise ValueError(place)
+        return file.read()
 
 
 def write(place: str, facts: Facts, stats: list[Stat], digests: list[bytes], steps: Any) -> None:

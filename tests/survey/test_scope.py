@@ -276,3 +276,13 @@ def test_where_the_memory_is_made_anew_meanwhile_all_is_looked_at_the_next_time(
     monkeypatch.setattr(building, "_ended", after_damage)
     assert execute(["run", "-j1"]) == 0
     assert LastLook.at(Path("epbuild.yaml"), ()) is None
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX permissions")
+@pytest.mark.parametrize("name", ["", PIECES], ids=["snapshot", "recipe in pieces"])
+def test_what_others_may_have_written_is_not_read(built: Workshop, name: str) -> None:
+    """A cache may be shared, and what is read back may run anything."""
+    place = Path(f"{place_of('epbuild.yaml', (), ())}{name}")
+    assert LastLook.at(Path("epbuild.yaml"), ()) is not None
+    place.chmod(0o620)
+    assert LastLook.at(Path("epbuild.yaml"), ()) is None
