@@ -56,6 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Keys are drawn anew in each process, and names of tests have to be the same in all of them."""
+    return argname if isinstance(val, str) and val.startswith("ed25519") else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """`-m exhaustive` runs at length what is a sample otherwise; no other `-m` does."""
     settings.load_profile("exhaustive" if _exhaustive(config) else "sample")
