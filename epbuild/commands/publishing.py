@@ -18,7 +18,7 @@ from epbuild.cache.memory import StepRecord
 from epbuild.commands.removal import remove_output
 from epbuild.core.directory import mend, unfinished
 from epbuild.core.entries import HiddenFolders
-from epbuild.core.errors import StepId, StoreError
+from epbuild.core.errors import HttpCancelled, StepId, StoreError
 from epbuild.core.shown import shown_path
 from epbuild.engine.events import Progress, StepFinished, StepOutput, StepStarted, Warned
 from epbuild.engine.leases import Leases
@@ -171,7 +171,6 @@ class _Pusher:
     cancelled: threading.Event
 
     def push(self, image: Image, reference: ImageReference, copy: Copy) -> None:
-        from epbuild.core.http import HttpCancelled  # it speaks HTTP, which few builds do
         from epbuild.publish.registry.client import push
 
         log = _PushLog(self.step, reference.host, self.progress)

@@ -186,3 +186,7 @@ def printable(text: str) -> str:
             character if character.isprintable() else character.encode("unicode_escape").decode("ascii") for character in text
         )
     )
+
+
+class HttpCancelled(Exception):
+    """What an HTTP client raises when its `cancelled` event was set; nothing failed. It is here so that catching it imports no client."""

@@ -25,6 +25,7 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from epbuild import __version__
+from epbuild.core.errors import HttpCancelled
 
 TIMEOUT_SECONDS = 30.0
 """How long a server may send nothing."""
@@ -62,10 +63,6 @@ class Timeouts:
 
 Connect = Callable[[str, str, int], urllib3.HTTPConnectionPool]
 """Makes the connections to a scheme, a host and a port."""
-
-
-class HttpCancelled(Exception):
-    """The client's `cancelled` event was set; nothing failed."""
 
 
 class Unreachable(Exception):

@@ -13,8 +13,8 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled, lease
 from epbuild.cache.records import ActionRecords, address_records
 from epbuild.core.digest import Blob, digest_of
-from epbuild.core.errors import Problem
-from epbuild.core.http import HttpCancelled, HttpClient, Unreachable
+from epbuild.core.errors import HttpCancelled, Problem
+from epbuild.core.http import HttpClient, Unreachable
 from epbuild.fetch.failures import FetchError
 from epbuild.fetch.hub import HubSource
 from epbuild.fetch.objects import ObjectSource

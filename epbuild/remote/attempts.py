@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Literal, TypeVar
 
 from epbuild.cache.leases import Cancelled
-from epbuild.core.errors import Problem
-from epbuild.core.http import HttpCancelled
+from epbuild.core.errors import HttpCancelled, Problem
 from epbuild.remote.transport import RemoteError
 
 T = TypeVar("T")

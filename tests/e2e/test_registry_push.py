@@ -25,8 +25,7 @@ from projects import Project, emitted
 
 from epbuild.archive.artifact import Artifact, Role, Write
 from epbuild.archive.oci import Image, image
-from epbuild.core.errors import EnvironmentFailure, StepId
-from epbuild.core.http import HttpCancelled
+from epbuild.core.errors import EnvironmentFailure, HttpCancelled, StepId
 from epbuild.publish.registry.client import Pushed, push
 from epbuild.recipe.image_reference import parse_image_reference
 

@@ -14,7 +14,8 @@ from registry_pushes import BYTES, FILES, LARGE, LARGE_UPLOAD, Pusher, Start, as
 from stand_in_registry import Answer, Registry, Server, Trouble, digest, said, serving
 
 from epbuild.archive.artifact import Artifact, Write
-from epbuild.core.http import HttpCancelled, HttpClient
+from epbuild.core.errors import HttpCancelled
+from epbuild.core.http import HttpClient
 from epbuild.publish.registry import client as registry_module
 
 
