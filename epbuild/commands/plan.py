@@ -21,14 +21,13 @@ from epbuild.commands.planning import (
     remote_of,
     workspace_of,
 )
-from epbuild.commands.shared_results import remote_cache
+from epbuild.commands.shared_results import remote_cache, results_of
 from epbuild.core.errors import Problem
 from epbuild.core.shown import shown_path
 from epbuild.plan.result import action_records
 from epbuild.plan.steps import Plan
 from epbuild.recipe.model import Recipe
 from epbuild.survey.orphans import Outputs
-from epbuild.survey.remote_results import RemoteResults
 from epbuild.survey.scope import LastLook, Scope
 from epbuild.survey.snapshot import variables_of
 from epbuild.survey.status import Survey, Surveyor
@@ -103,7 +102,7 @@ def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
         Workspace.open(workspace_of(request.recipe), create=False) as workspace,
     ):
         store = BlobStore(cache)
-        results = RemoteResults(remote, store, refused.append) if remote is not None else None
+        results = results_of(remote, store, refused.append)
         configuration = Configuration.of(recipe.file, request.settings, variables.seen)
         surveyor = Surveyor(workspace, store, action_records(cache), recipe, configuration, results)
         doubts = (*_unreadable(workspace), *lock.warnings, *lock.deviations(plan, environments, surveyor.digests))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
@@ -14,11 +13,14 @@ from epbuild.commands.events import RemoteCacheUsed, ResultsShared
 from epbuild.core.errors import Problem, StoreError
 from epbuild.core.units import counted
 from epbuild.engine.events import Progress, Warned
-from epbuild.plan.remote_record import COMPILE
-from epbuild.remote.attempts import Warn
-from epbuild.remote.cache import RemoteCache
-from epbuild.remote.settings import RemoteSettings, open_remote
-from epbuild.survey.remote_results import RemoteResults
+from epbuild.remote.settings import RemoteSettings
+
+if TYPE_CHECKING:  # what speaks to a remote cache is loaded where one is used
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    from epbuild.remote.attempts import Warn
+    from epbuild.remote.cache import RemoteCache
+    from epbuild.survey.remote_results import RemoteResults
 
 _UPLOADS = 4
 """How many results are written at once."""
@@ -33,12 +35,25 @@ def remote_cache(
     settings: RemoteSettings | None, warn: Warn, cancelled: threading.Event | None = None
 ) -> Iterator[RemoteCache | None]:
     """The remote cache of these settings, of which nothing is asked yet; None where there are none. Raises StoreError."""
-    cache = open_remote(settings, warn, cancelled) if settings is not None else None
+    if settings is None:
+        yield None
+        return
+    from epbuild.remote.opening import open_remote
+
+    cache = open_remote(settings, warn, cancelled)
     try:
         yield cache
     finally:
-        if cache is not None:
-            cache.close()
+        cache.close()
+
+
+def results_of(cache: RemoteCache | None, store: BlobStore, warn: Warn) -> RemoteResults | None:
+    """The results in a remote cache, for one build; None where there is no cache."""
+    if cache is None:
+        return None
+    from epbuild.survey.remote_results import RemoteResults
+
+    return RemoteResults(cache, store, warn)
 
 
 class SharedResults:
@@ -60,9 +75,10 @@ class SharedResults:
     def opened(self, settings: RemoteSettings | None, *, reads: bool = True) -> Iterator[None]:
         """Use the remote cache of these settings, and use its results if it `reads`. Raises what `remote_cache` does."""
         with remote_cache(settings, self._warn, self._cancelled) as self._cache:
-            if self._cache is not None and reads:
-                self.results = RemoteResults(self._cache, self._store, self._warn)
+            self.results = results_of(self._cache, self._store, self._warn) if reads else None
             if self._cache is not None and self._cache.writes:
+                from concurrent.futures import ThreadPoolExecutor
+
                 self._pool = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="upload")
             try:
                 yield
@@ -103,6 +119,8 @@ class SharedResults:
             self._progress.report(RemoteCacheUsed(self._cache.name, *counts, found.seconds))
 
     def _publish(self, cache: RemoteCache, key: str, record: Mapping[str, Any]) -> bool:
+        from epbuild.plan.remote_record import COMPILE
+
         try:
             replace = self.results is not None and key in self.results.broken
             return cache.publish(COMPILE, key, record, self._store, replace=replace)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +10,7 @@ from typing import Literal
 from epbuild.core.errors import Location, Problem, RecipeError
 from epbuild.recipe.address import BadAddress
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress, parse_remote
-from epbuild.remote.attempts import Warn
-from epbuild.remote.cache import RemoteCache
-from epbuild.remote.directory import DirectoryTransport
-from epbuild.remote.keys import BadKey, SigningKey, require_signing
-from epbuild.remote.transport import Transport
+from epbuild.remote.keys import BadKey, SigningKey
 
 REMOTE = "EPBUILD_REMOTE_CACHE"
 SIGNING_KEY = "EPBUILD_SIGNING_KEY"
@@ -68,15 +63,6 @@ def remote_settings(
     return RemoteSettings(address, trust or None, signer, authorization or None)
 
 
-def open_remote(settings: RemoteSettings, warn: Warn, cancelled: threading.Event | None = None) -> RemoteCache:
-    """The remote cache, of which nothing is asked yet. Raises StoreError without its packages, or where a cloud's variables are wrong."""
-    require_signing()
-    transport = _TRANSPORTS[settings.address.scheme](settings, cancelled)
-    return RemoteCache(
-        transport, str(settings.address), trust=settings.trust, signer=settings.signer, warn=warn, cancelled=cancelled
-    )
-
-
 def _named(
     cache: CacheChoice | None, folder: Path, environment: Mapping[str, str]
 ) -> tuple[RemoteAddress, Location | None] | None:
@@ -112,29 +98,3 @@ def _signer(environment: Mapping[str, str], trust: frozenset[str], where: Locati
         message = f"nobody would use what {SIGNING_KEY} signs: its public key {signer.public} is not trusted"
         raise RecipeError(Problem("EPB277", message, where, "List it under `cache.trust` in the recipe."))
     return signer
-
-
-def _directory(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
-    return DirectoryTransport(Path(settings.address.text), writes=settings.signer is not None)
-
-
-def _web(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
-    from epbuild.remote.web import WebTransport  # urllib3 is not needed for the others
-
-    return WebTransport(settings.address.text, authorization=settings.authorization, cancelled=cancelled)
-
-
-def _objects(settings: RemoteSettings, cancelled: threading.Event | None) -> Transport:
-    from epbuild.remote.objects import ObjectTransport
-
-    return ObjectTransport(settings.address)
-
-
-_TRANSPORTS = {
-    "directory": _directory,
-    "http": _web,
-    "https": _web,
-    "s3": _objects,
-    "gs": _objects,
-    "az": _objects,
-}

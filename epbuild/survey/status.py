@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epbuild.cache.blobs import BlobStore
 from epbuild.cache.digests import Digests
@@ -33,9 +33,11 @@ from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
 from epbuild.survey.pins import check_pins
 from epbuild.survey.remembered import Failures
-from epbuild.survey.remote_results import RemoteResults
 from epbuild.survey.scope import Scope
 from epbuild.toolchain.environment import Environment
+
+if TYPE_CHECKING:  # few builds use a remote cache
+    from epbuild.survey.remote_results import RemoteResults
 
 _LOST = "its result is no longer in the store"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,13 @@ from epbuild.core.errors import Position, Problem, RecipeError
 from epbuild.recipe.remote_address import CacheChoice, RemoteAddress, parse_remote
 from epbuild.remote.cache import Miss
 from epbuild.remote.keys import SigningKey
-from epbuild.remote.settings import Mode, RemoteSettings, open_remote, remote_settings
+from epbuild.remote.opening import open_remote
+from epbuild.remote.settings import Mode, RemoteSettings, remote_settings
 
 OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
 WHERE = Position("epbuild.yaml", 3, 3)
 FOLDER = Path("/project")
+SPEAKING = {"epbuild.remote.attempts", "epbuild.remote.cache", "epbuild.survey.remote_results", "urllib3"}
 HTTPS = "https://cache.example/x"
 
 
@@ -175,3 +179,10 @@ def test_a_directory_that_is_to_be_written_need_not_be_there(tmp_path: Path) -> 
     from remote_places import COMPILE
 
     assert remote.look_up(COMPILE, "0" * 64) == Miss()
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "run"])
+def test_what_speaks_to_a_remote_cache_is_not_loaded_before_one_is_used(command: str) -> None:
+    code = f"import sys, epbuild.cli.{command}; print([name for name in sys.modules if name in {SPEAKING!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
