@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 from epbuild.cli import completion
 from epbuild.cli.usage import UsageError
 from epbuild.core.defaults import DEFAULT_RECIPE
+from epbuild.core.errors import Position
 from epbuild.core.units import bytes_of, seconds_of
 from epbuild.survey.asked import recipe_and_steps
 
@@ -102,7 +103,7 @@ def _names_argument(metavar: str, steps: str, **settings: Any) -> Any:
     )
 
 
-_GLOBS = "ids of steps, or globs over ids, such as 'emit:decoder/*'"
+_GLOBS = "ids of steps, or globs over ids, such as 'emit:decoder/*', or @FILE with one of these a line"
 Names = Annotated[list[str], _names_argument("[RECIPE] [STEP]...", f"{_GLOBS}: only these", default_factory=list)]
 NeededNames = Annotated[list[str], _names_argument("[RECIPE] STEP...", _GLOBS)]
 NamesOfOne = Annotated[list[str], _names_argument("[RECIPE] [STEP]", "the id of a step", default_factory=list)]
@@ -122,10 +123,22 @@ DryRun = Annotated[bool, option("--dry-run", "-n", help="Show what would be remo
 DEFAULT = Path(DEFAULT_RECIPE)
 
 
-def named(names: Sequence[str], recipe: Path | None) -> tuple[Path, tuple[str, ...]]:
-    """The recipe and the steps that a command is about; `recipe` is that of `--recipe`."""
+class Named(NamedTuple):
+    """The recipe and the steps that a command is about, and where a file of steps has them."""
+
+    recipe: Path
+    steps: tuple[str, ...]
+    places: Mapping[str, Position]
+
+
+def named(names: Sequence[str], recipe: Path | None) -> Named:
+    """What a command line names; `recipe` is that of `--recipe`. Raises PlanError for a file of steps that is none."""
     found, steps = recipe_and_steps(names, None if recipe is None else str(recipe))
-    return Path(found), steps
+    if not any(step.startswith("@") for step in steps):
+        return Named(Path(found), steps, {})
+    from epbuild.cli.steps_file import with_files  # few command lines name one
+
+    return Named(Path(found), *with_files(steps))
 
 
 def needed(steps: Sequence[str], recipe: Path) -> Sequence[str]:

@@ -33,13 +33,13 @@ def clean(
     Files that epbuild did not make stay, and so do those that were changed since. The store keeps the results: the next run publishes them
     again without a compile.
     """
-    file, steps = arguments.named(names, recipe)
+    file, steps, places = arguments.named(names, recipe)
     if everything and steps:
         raise UsageError("--all goes with a whole recipe, not with STEPS")
     if everything:
         check_idle(file)
     found = []
-    for cleaned in take_back(Request(file, steps, settings=tuple(settings)), force=force, dry_run=dry_run):
+    for cleaned in take_back(Request(file, steps, settings=tuple(settings), places=places), force=force, dry_run=dry_run):
         print_cleaned(cleaned, dry_run=dry_run)
         found.append(cleaned)
     forgotten = remove_workspace(file, dry_run=dry_run) if everything else None

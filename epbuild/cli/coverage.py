@@ -42,10 +42,12 @@ def coverage(
     """
     if markdown and json:
         raise UsageError("--markdown and --json exclude each other")
-    file, steps = arguments.named(names, recipe)
+    file, steps, places = arguments.named(names, recipe)
+    count = jobs or os.cpu_count() or 1
+    request = Request(file, steps, count, settings=tuple(settings), locked=locked, retry=retry, places=places)
     found = CoverageList()
     with coverage_reporter(found) as progress:
-        cover(Request(file, steps, jobs or os.cpu_count() or 1, settings=tuple(settings), locked=locked, retry=retry), progress)
+        cover(request, progress)
     if json:
         print_json(coverage_document(found.rows))
     elif markdown:

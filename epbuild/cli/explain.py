@@ -23,8 +23,8 @@ def explain(
 
     Builds nothing and provisions nothing.
     """
-    file, steps = arguments.named(names, recipe)
-    found = explained(Request(file, settings=tuple(settings)), arguments.needed(steps, file))
+    file, steps, places = arguments.named(names, recipe)
+    found = explained(Request(file, settings=tuple(settings), places=places), arguments.needed(steps, file))
     if json:
         print_json(explanation_document(str(file), found))
     else:

@@ -20,7 +20,7 @@ def log(names: arguments.NamesOfOne, recipe: arguments.RecipeOption = None) -> i
 
     Without STEP, list the steps that have a log.
     """
-    file, steps = arguments.named(names, recipe)
+    file, steps, _ = arguments.named(names, recipe)
     if len(steps) > 1:
         raise UsageError(f"name one step, not {len(steps)}: {', '.join(steps)}")
     _, plan = read_plan(Request(file))

@@ -28,9 +28,9 @@ def plan(
 
     Builds nothing and provisions nothing.
     """
-    file, steps = arguments.named(names, recipe)
+    file, steps, places = arguments.named(names, recipe)
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    found = survey(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote))
+    found = survey(Request(file, steps, settings=tuple(settings), locked=locked, remote=remote, places=places))
     if json:
         print_json(plan_document(str(file), found))
     else:

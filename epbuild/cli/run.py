@@ -64,13 +64,14 @@ def run(
 
     Of STEPs that are named, what they need is built as well.
     """
-    file, steps = arguments.named(names, recipe)
+    file, steps, places = arguments.named(names, recipe)
     if rebuild_and_compare and (dry_run or check):
         raise UsageError("--rebuild-and-compare builds; --dry-run and --check build nothing")
     request = Request(
         file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
     )
-    request = replace(request, remote=remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure))
+    remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
+    request = replace(request, remote=remote, places=places)
     if not dry_run and not check:
         with reporter(json=json) as progress:
             return build(request, progress)

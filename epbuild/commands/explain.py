@@ -17,7 +17,7 @@ from epbuild.commands.planning import Request, workspace_of
 from epbuild.core.errors import PlanError, Problem
 from epbuild.plan.key import Change, changes
 from epbuild.plan.result import action_records
-from epbuild.plan.selection import matching
+from epbuild.plan.selection import Places, matching
 from epbuild.plan.steps import Action, Step
 from epbuild.survey.action_status import ActionStatus, StepState
 from epbuild.survey.status import Survey
@@ -48,7 +48,7 @@ def explain(request: Request, steps: Sequence[str]) -> list[Explanation]:
     when a glob matches nothing, and what `survey` raises.
     """
     found = survey(request, steps)
-    wanted = _matching(found, steps)
+    wanted = _matching(found, steps, request.places)
     with Workspace.open(workspace_of(request.recipe), create=False) as workspace:
         explainer = _Explainer(found, workspace.memory(found.configuration), action_records(cache_directory()))
         return [explainer.explain(step) for step in wanted]
@@ -112,11 +112,11 @@ class _Explainer:
         return {ident: item["key"] for ident, item in made.items()}
 
 
-def _matching(found: Survey, globs: Sequence[str]) -> list[Step]:
+def _matching(found: Survey, globs: Sequence[str], places: Places) -> list[Step]:
     ids = {status.step.id: status for status in found.steps()}
     named = {glob: matching(ids, glob) for glob in globs}
     problems = [
-        Problem("EPB240", f"no step matches '{glob}'", None, _nearest(glob, list(ids)))
+        Problem("EPB240", f"no step matches '{glob}'", places.get(glob), _nearest(glob, list(ids)))
         for glob, names in named.items()
         if not names
     ]

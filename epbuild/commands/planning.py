@@ -16,6 +16,7 @@ from epbuild.commands.remote import RemoteModels
 from epbuild.core.defaults import WORKSPACE
 from epbuild.core.errors import RecipeError
 from epbuild.plan.planner import make_plan, problems_of_the_rest
+from epbuild.plan.selection import Places
 from epbuild.plan.steps import Plan
 from epbuild.recipe.load import BrokenRecipe, load
 from epbuild.recipe.model import ModelSpec, Recipe
@@ -61,6 +62,8 @@ class Request:
     """Whether to try again what failed before, although nothing that it depends on has changed."""
     remote: RemoteChoice | None = None
     """What to do with a remote cache; None: nothing."""
+    places: Places = field(default_factory=dict)
+    """Where a file has a step that is asked for, by the id or the glob."""
 
 
 class ReadVariables(Mapping[str, str]):
@@ -110,7 +113,8 @@ def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, work
         check_lock(recipe, fits=fits)  # before anything is fetched
     if fetching is not None:
         remote = replace(remote, wheels=locked_wheels(recipe))
-    plan = make_plan(recipe, request.selection, remote.known if fetching is None else lambda model: fetching.fetch(remote, model))
+    locate = remote.known if fetching is None else lambda model: fetching.fetch(remote, model)
+    plan = make_plan(recipe, request.selection, locate, request.places)
     if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
         from epbuild.output.genai_files import check_pipelines  # few recipes have any
 

@@ -18,7 +18,7 @@ from epbuild.plan.options import TargetPlanner, sharing_refusals
 from epbuild.plan.outputs import collisions, labels, output_path, plan_part, plan_push, unfit_for_package
 from epbuild.plan.pipeline import plan_genai
 from epbuild.plan.preparing import Preparation, plan_preparations, with_files
-from epbuild.plan.selection import select_steps
+from epbuild.plan.selection import NOWHERE, Places, select_steps
 from epbuild.plan.shapes import input_problems, shape_warnings, sized
 from epbuild.plan.source_problems import in_place_of_graph, source_problems
 from epbuild.plan.sources import Locate, SourceModel, find_source
@@ -30,19 +30,19 @@ from epbuild.recipe.model import GraphOptimization, GroupMember, GroupSpec, Inpu
 
 
 @uncollected()
-def make_plan(recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None) -> Plan:
+def make_plan(
+    recipe: Recipe, selection: Sequence[str] = (), locate: Locate = lambda model: None, places: Places = NOWHERE
+) -> Plan:
     """The plan of `recipe`, or of the steps whose ids match a glob in `selection` and what these need.
 
-    `locate` is asked for the remote models that are needed, and for no others.
-
-    Raises PlanError with every problem found. The files of a model that no selected step needs are not looked at.
+    `locate` is asked for the remote models that these steps need, and no others are looked at. Raises PlanError with every problem found.
     """
     work = _Work(recipe)
     for group in recipe.groups.values():
         work.add_group(group)
     work.add_gathered()
     work.problems += collisions(work.emissions)
-    steps, unmatched = select_steps(work.steps, selection)
+    steps, unmatched = select_steps(work.steps, selection, places)
     if not work.problems:
         # Otherwise it may be a wrong target or output that keeps the wanted steps out of the plan.
         work.problems += unmatched

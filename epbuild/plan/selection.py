@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
-from epbuild.core.errors import Problem, nearest
+from epbuild.core.errors import Position, Problem, nearest
 from epbuild.plan.steps import Step
+
+Places = Mapping[str, Position]
+"""Where the globs of a selection are that come from a file."""
+NOWHERE: Places = MappingProxyType({})
 
 
 def matching(ids: Mapping[str, object], glob: str) -> list[str]:
@@ -16,7 +21,7 @@ def matching(ids: Mapping[str, object], glob: str) -> list[str]:
     return [ident for ident in ids if fnmatchcase(ident, glob)]
 
 
-def select_steps(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[Step], list[Problem]]:
+def select_steps(steps: Iterable[Step], selection: Sequence[str], places: Places = NOWHERE) -> tuple[list[Step], list[Problem]]:
     """The steps that match a glob, and all that they need: whole actions, in the plan's order; and the globs that match nothing."""
     ordered = list(steps)
     if not selection:
@@ -31,7 +36,7 @@ def select_steps(steps: Iterable[Step], selection: Sequence[str]) -> tuple[list[
         found = matching(by_id, glob)
         if not found:
             hint = nearest(glob, by_id) or "`epbuild plan` lists the steps."
-            unmatched.append(Problem("EPB240", f"no step matches '{glob}'", None, hint))
+            unmatched.append(Problem("EPB240", f"no step matches '{glob}'", places.get(glob), hint))
         waiting += found
     kept: set[str] = set()
     while waiting:

@@ -24,7 +24,7 @@ def recipe_and_steps(names: Sequence[str], recipe: str | None = None) -> tuple[s
     """The recipe, and the ids or globs of steps, of a command that is given `names`; `recipe` is that of its `--recipe`.
 
     The first name is a recipe unless it can only be a step: it has a `:` before any separator, as in `emit:decoder/npu/directory`, or it
-    is a glob. One letter before a `:` is a drive (`C:`).
+    is a glob, or a file of steps (`@steps.txt`). One letter before a `:` is a drive (`C:`).
     """
     if recipe is not None:
         return recipe, tuple(names)
@@ -34,7 +34,7 @@ def recipe_and_steps(names: Sequence[str], recipe: str | None = None) -> tuple[s
 
 
 def _is_step(name: str) -> bool:
-    if not _GLOB.isdisjoint(name):
+    if name.startswith("@") or not _GLOB.isdisjoint(name):
         return True
     colon = name.find(":")
     before = name[: max(colon, 0)]
@@ -53,6 +53,8 @@ def read_run(arguments: Sequence[str]) -> tuple[str, bool, bool, tuple[tuple[str
     following = iter(arguments[1:])
     for argument in following:
         name, equals, value = argument.partition("=")
+        if argument.startswith("@"):  # a file, which has to be read
+            return None
         if not argument.startswith("-"):
             names.append(argument)
         elif argument in ("-k", "--keep-going"):

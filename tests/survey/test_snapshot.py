@@ -430,6 +430,8 @@ def test_what_the_fast_path_should_know_it_knows(option: str) -> None:
         (["./odd:name.yaml"], "./odd:name.yaml", ()),
         (["C:\\work\\a.yaml", "emit:*"], "C:\\work\\a.yaml", ("emit:*",)),
         (["c:a.yaml"], "c:a.yaml", ()),
+        (["@steps.txt"], "epbuild.yaml", ("@steps.txt",)),
+        (["a.yaml", "@steps.txt"], "a.yaml", ("@steps.txt",)),
     ],
 )
 def test_the_first_name_is_a_recipe_unless_it_can_only_be_a_step(names: list[str], recipe: str, steps: tuple[str, ...]) -> None:

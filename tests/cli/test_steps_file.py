@@ -1,0 +1,82 @@
+"""Steps from a file: what a line is, and where it is said that one is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from commands import RECIPE, epbuild, write_model
+
+from epbuild.cli.steps_file import with_files
+from epbuild.core.errors import PlanError, Position
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(content: bytes) -> tuple[tuple[str, ...], Mapping[str, Position]]:
+    Path("steps.txt").write_bytes(content)
+    return with_files(["@steps.txt"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"compile:a/b/c\nemit:*\n",
+        b"\xef\xbb\xbfcompile:a/b/c\r\nemit:*",
+        b"# all\n\n  compile:a/b/c  # the first\n\temit:*\ncompile:a/b/c\n",
+    ],
+    ids=["plain", "as Windows writes it", "with comments, blanks and repetitions"],
+)
+def test_a_line_is_a_step_however_it_was_written(content: bytes) -> None:
+    assert read(content)[0] == ("compile:a/b/c", "emit:*")
+
+
+def test_a_step_knows_its_line_and_column() -> None:
+    assert read("# é\n   emit:é # x\n".encode())[1] == {"emit:é": Position("steps.txt", 2, 4)}
+    assert with_files(["a:b", "@steps.txt", "c:d"])[0] == ("a:b", "emit:é", "c:d")
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "column", "message"),
+    [
+        (b"", 1, 1, "names none"),
+        (b"# nothing\n\n", 1, 1, "names none"),
+        (b"emit:a\nemit:\xe9\n", 2, 6, "is not UTF-8"),
+        ("emit:a\n".encode("utf-16"), 1, 1, "is not UTF-8"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_rather_than_taken_for_all_steps(
+    content: bytes, line: int, column: int, message: str
+) -> None:
+    with pytest.raises(PlanError) as error:
+        read(content)
+    [problem] = error.value.problems
+    assert (problem.code, problem.where) == ("EPB278", Position("steps.txt", line, column))
+    assert message in problem.message
+
+
+@pytest.mark.parametrize("name", ["@", "@nowhere.txt", "@.", "@a\0b"])
+def test_a_file_that_cannot_be_read_is_named(name: str) -> None:
+    with pytest.raises(PlanError, match="EPB278"):
+        with_files([name])
+
+
+@pytest.mark.slow
+def test_commands_take_steps_from_a_file_and_name_the_line_of_one_that_is_not_there(here: Path) -> None:
+    (here / "epbuild.yaml").write_text(RECIPE, encoding="utf-8")
+    write_model(here / "relu.onnx")
+    (here / "steps.txt").write_text("compile:*\n", encoding="utf-8")
+    plan = epbuild(here, "plan", "@steps.txt", "--json")
+    assert [step["id"] for step in json.loads(plan.stdout)["steps"]] == ["compile:main/phone/relu"]
+    assert epbuild(here, "run", "epbuild.yaml", "@steps.txt", "--check").returncode == 1
+    (here / "steps.txt").write_text("compile:*\n\nemit:nothing/*\n", encoding="utf-8")
+    for command in ("plan", "run", "explain", "clean"):
+        done = epbuild(here, command, "@steps.txt")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "steps.txt:3:1: error: no step matches 'emit:nothing/*'" in done.stderr
