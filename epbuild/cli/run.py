@@ -21,7 +21,8 @@ _EXIT_CODES = """\b
 Exit codes:
   0    everything is in place, but for what is allowed to fail
   1    a step failed, --check found something out of date, or
-       --rebuild-and-compare a difference that is not known
+       --rebuild-and-compare a difference that is not known, or
+       --no-compile a result that is not there
   2    the recipe or the command line is wrong
   3    the environment is: toolchain, device, permissions, disk
   130  interrupted; what was finished is kept
@@ -52,6 +53,12 @@ def run(
         bool,
         arguments.option("--rebuild-and-compare", help="Then compile everything again in a fresh place, and compare the bytes."),
     ] = False,
+    no_emit: Annotated[
+        bool, arguments.option("--no-emit", help="Make results and write no output: what is only published is left alone.")
+    ] = False,
+    no_compile: Annotated[
+        bool, arguments.option("--no-compile", help="Make no result: publish those that are there, and name those that are not.")
+    ] = False,
     retry: arguments.Retry = False,
     locked: arguments.Locked = False,
     remote_cache: remote_options.RemoteCacheMode = "read",
@@ -65,13 +72,15 @@ def run(
     Of STEPs that are named, what they need is built as well.
     """
     file, steps, places = arguments.named(names, recipe)
+    if rebuild_and_compare and no_compile:
+        raise UsageError("--rebuild-and-compare compiles; --no-compile does not")
     if rebuild_and_compare and (dry_run or check):
         raise UsageError("--rebuild-and-compare builds; --dry-run and --check build nothing")
     request = Request(
         file, steps, jobs or os.cpu_count() or 1, keep_going, tuple(settings), memory, locked, rebuild_and_compare, retry=retry
     )
     remote = remote_options.remote_choice(remote_cache, offline=offline, insecure=insecure)
-    request = replace(request, remote=remote, places=places)
+    request = replace(request, remote=remote, places=places, emits=not no_emit, compiles=not no_compile)
     if not dry_run and not check:
         with reporter(json=json) as progress:
             return build(request, progress)

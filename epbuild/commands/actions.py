@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,11 @@ from epbuild.cache.logs import action_name, log_file
 from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
 from epbuild.commands.execution import KeyedAction, WatchedExecution, last_written
-from epbuild.commands.makers import maker_of
+from epbuild.commands.makers import ActionMaker, maker_of
+from epbuild.commands.planning import Request
 from epbuild.commands.publishing import Publishing, step_record
 from epbuild.commands.shared_results import SharedResults
+from epbuild.commands.unmade import NoMaker, NotMade
 from epbuild.core.errors import BuildError, EpbuildError, Problem, StepId, StoreError, VerifyError
 from epbuild.core.shown import shown_path
 from epbuild.core.typed_json import to_json
@@ -51,7 +53,7 @@ class Actions:
         progress: Progress,
         cancelled: threading.Event,
         *,
-        retry: bool = False,
+        request: Request,
         shared: SharedResults | None = None,
     ) -> None:
         self.cancelled = cancelled
@@ -67,7 +69,8 @@ class Actions:
         self._workspace = surveyor.workspace
         self._store = surveyor.store
         self._progress = progress
-        self._retry = retry
+        self._retry = request.retry
+        self._maker_of: Callable[[Action], ActionMaker[Any, Any]] = maker_of if request.compiles else lambda action: NoMaker()
         self._shared = shared
         self._known_failures = surveyor.failures
         self._remembered: set[str] = set()
@@ -106,7 +109,8 @@ class Actions:
             self._results[ident] = status.made.result
             if recorded.get(ident) != status.made.key:  # the store has it, or another configuration made it here
                 known.append(step_record(ident, status.made.key, status.document, to_json(status.made.result)))
-            self._ledger.end_all(ident, "restored" if status.state == "restorable" else "current")
+            outcome: Outcome = "restored" if status.state == "restorable" else "current"
+            self._ledger.end_all(ident, outcome, from_="remote" if status.remote else None)
         if known:
             self._memory.record_steps(known)
         self._publishing.adopt()
@@ -151,7 +155,8 @@ class Actions:
     def fail(self, action: str, error: EpbuildError) -> bool:
         """Take note that an action failed; returns whether the recipe allows that, so that others may go on."""
         allowed = action in self._plan.may_fail
-        self._failures[action] = error.problems
+        if not isinstance(error, NotMade):  # of which it is not known how far it can be compiled
+            self._failures[action] = error.problems
         step = self._ledger.fail(action, error, allowed=allowed, remembered=action in self._remembered)
         if allowed:
             self._hold_back(action, step)
@@ -173,6 +178,14 @@ class Actions:
     def skip(self, action: str) -> None:
         note = f"needs {self._held_back[action]}" if action in self._held_back else ""
         self._ledger.end_all(action, "skipped", note)
+
+    def give_up(self, missing: Collection[str]) -> None:
+        """Do nothing, as results are `missing` that may not be made."""
+        for ident in self._found.todo:
+            if ident in missing:
+                self.fail(ident, NotMade(self._plan.actions[ident]))
+            else:
+                self.skip(ident)
 
     def finished(self, seconds: float, *, every_model: bool) -> RunFinished:
         """The sum of it all, once it is reported how far the models were compiled that are new here, or all, and what sharing saves."""
@@ -203,7 +216,7 @@ class Actions:
         if needed and self._surveyor.result(action, action_key(document)) is None and self._restore(needed):
             action, document, needed = self._keyed(asked)
             origin = self._bring(action, document)
-        key, subject, maker = action_key(document), KeyedAction(action, needed, document), maker_of(action)
+        key, subject, maker = action_key(document), KeyedAction(action, needed, document), self._maker_of(action)
         self._progress.report(StepStarted(action.steps[0], kind.doing))
         outcome: Outcome = "restored"
         with self.leases.hold(action.id, action.steps[0], self._store.root, key):

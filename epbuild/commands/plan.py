@@ -51,7 +51,7 @@ def plan_again(
     The `variables` that the recipe reads are read. Raises what `read_plan` does.
     """
     last = None
-    if not request.rebuild_and_compare and not request.every_model:
+    if request.emits and not request.rebuild_and_compare and not request.every_model:
         last = LastLook.at(request.recipe, request.settings)
     if last is None or (request.locked and last.look.facts.lock != "held"):
         return Planned(*read_plan(request, fetching, variables))
@@ -115,7 +115,7 @@ def survey(request: Request, wanted: Sequence[str] = ()) -> Survey:
 
 def with_orphans(found: Survey, outputs: Outputs, request: Request) -> Survey:
     """`found` with the outputs that nobody asks for any more; from some steps alone it is not known what the whole recipe asks for."""
-    if request.selection or found.scope is not None:  # a snapshot is only taken where there was no orphan
+    if not request.is_whole or found.scope is not None:  # a snapshot is only taken where there was no orphan
         return found
     return replace(found, orphans=outputs.orphans(emission.path for emission in found.plan.emissions.values()))
 

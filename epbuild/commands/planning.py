@@ -64,6 +64,15 @@ class Request:
     """What to do with a remote cache; None: nothing."""
     places: Places = field(default_factory=dict)
     """Where a file has a step that is asked for, by the id or the glob."""
+    emits: bool = True
+    """Whether outputs are part of it; else it is about results alone."""
+    compiles: bool = True
+    """Whether results that are missing may be made."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is about all that the recipe asks for."""
+        return self.emits and not self.selection
 
 
 class ReadVariables(Mapping[str, str]):
@@ -115,6 +124,8 @@ def plan_of(request: Request, recipe: Recipe, fetching: FetchModels | None, work
         remote = replace(remote, wheels=locked_wheels(recipe))
     locate = remote.known if fetching is None else lambda model: fetching.fetch(remote, model)
     plan = make_plan(recipe, request.selection, locate, request.places)
+    if not request.emits:
+        plan = plan.without_emissions()
     if any(part.genai is not None for emission in plan.emissions.values() for part in emission.parts):
         from epbuild.output.genai_files import check_pipelines  # few recipes have any
 

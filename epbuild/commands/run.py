@@ -20,7 +20,7 @@ from epbuild.commands.actions import Actions
 from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.plan import plan_again, with_orphans
-from epbuild.commands.planning import ReadVariables, Request, read_plan, remote_of, workspace_of
+from epbuild.commands.planning import ReadVariables, Request, remote_of, workspace_of
 from epbuild.commands.remote import ModelFetcher, RemoteModels
 from epbuild.commands.removal import remove_orphan
 from epbuild.commands.shared_results import SharedResults
@@ -44,7 +44,6 @@ from epbuild.survey.status import Survey, Surveyor
 from epbuild.survey.taking import Ended, Looked, Moment, take
 from epbuild.toolchain.environment import Environment, prepare, ready
 
-_PUBLISHING = frozenset({"emit", "merge"})
 _ONLINE = "Do it once without --offline."
 _SETTLED = frozenset({"built", "emitted", "restored", "current"})
 """How the last step of an action has ended that need not be looked at before something changes."""
@@ -115,7 +114,7 @@ def run(
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        actions = Actions(found, environments, surveyor, progress, stop, retry=request.retry, shared=shared)
+        actions = Actions(found, environments, surveyor, progress, stop, request=request, shared=shared)
         steps = sum(step.action in todo for step in plan.steps)
         total = len(plan.steps) + len(found.rest)
         progress.report(RunStarted(recipe.name, total, steps, actions.expect(request.jobs), request.keep_going))
@@ -127,14 +126,14 @@ def run(
         ended = actions.finished(time.monotonic() - begin, every_model=request.every_model)
         if todo and scope is None:
             surveyor.memory.forget_superseded()
-        if ended.exit_code == 0 and not request.selection and scope is None:
+        if ended.exit_code == 0 and request.is_whole and scope is None:
             _remove_orphans(found, surveyor, progress, stop)
         if request.rebuild_and_compare and (ended.exit_code == 0 or request.keep_going):
             code = _rebuild_and_compare(request, actions, surveyor, progress)
             ended = replace(ended, exit_code=max(ended.exit_code, code), seconds=time.monotonic() - begin)
         progress.report(ended)
         began = began or _clock_at(begin, request.recipe)
-        if began is not None and (ended.exit_code == 0 or not found.orphans):
+        if request.emits and began is not None and (ended.exit_code == 0 or not found.orphans):
             looked = Looked(
                 recipe,
                 found.plan,
@@ -156,10 +155,7 @@ def cover(request: Request, progress: Progress) -> None:
 
     What fails, or stays outside an EP against the recipe's word, keeps nothing else from being tried. Raises what `run` does.
     """
-    _, plan = read_plan(request)
-    steps = tuple(step.id for step in plan.steps if step.kind not in _PUBLISHING)
-    if steps:
-        run(replace(request, selection=steps, keep_going=True, every_model=True), progress)
+    run(replace(request, emits=False, keep_going=True, every_model=True), progress)
 
 
 @contextmanager
@@ -226,6 +222,9 @@ def _rebuild_and_compare(request: Request, actions: Actions, surveyor: Surveyor,
 
 
 def _drive(actions: Actions, found: Survey, request: Request) -> None:
+    if not request.compiles and not request.keep_going and found.unmade:
+        actions.give_up(found.unmade)
+        return
     todo = [Runnable(ident, found.plan.actions[ident].needs, actions.cost(ident), actions.memory(ident)) for ident in found.todo]
     scheduler = Scheduler(todo, request.memory or memory_here())
     drive(

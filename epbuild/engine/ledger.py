@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from epbuild.core.errors import EpbuildError
 from epbuild.engine.action import Cost
-from epbuild.engine.events import Outcome, Progress, RunFinished, StepFailed, StepFinished
+from epbuild.engine.events import Origin, Outcome, Progress, RunFinished, StepFailed, StepFinished
 from epbuild.engine.tally import Tally
 
 _COUNTED: Sequence[tuple[Outcome, ...]] = (
@@ -47,10 +47,10 @@ class Ledger:
             progress = self._tally.end(event.step, compiled=event.outcome == "built")
             self._progress.report(event if progress is None else replace(event, progress=progress))
 
-    def end_all(self, action: str, outcome: Outcome, note: str = "") -> None:
+    def end_all(self, action: str, outcome: Outcome, note: str = "", from_: Origin | None = None) -> None:
         """All steps of an action have ended, and took no time."""
         for step in self._steps[action]:
-            self.end(StepFinished(step, outcome, 0.0, note))
+            self.end(StepFinished(step, outcome, 0.0, note, from_=from_))
 
     def fail(self, action: str, error: EpbuildError, *, allowed: bool, remembered: bool) -> str:
         """An action failed: the step at fault is reported and returned, the others of its group count as skipped."""

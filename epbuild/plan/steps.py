@@ -327,6 +327,11 @@ class Plan:
         allowed = {ident for ident, group in self.session_groups.items() if group.may_fail}
         return frozenset(ident for ident, found in serves.items() if found and found <= allowed)
 
+    def without_emissions(self) -> Plan:
+        """What it has whose results are stored."""
+        kept = {ident: action for ident, action in self.actions.items() if not isinstance(action, Emission)}
+        return Plan(tuple(step for step in self.steps if step.action in kept), kept, self.warnings, self.warned)
+
     def of(self, kind: type[_A]) -> dict[str, _A]:
         """Its actions of one kind, by id."""
         return {ident: action for ident, action in self.actions.items() if isinstance(action, kind)}

@@ -9,7 +9,7 @@ failed        it failed the last time, and nothing has changed since: it is not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -36,11 +36,14 @@ class ActionStatus:
     """Whether its result is in the remote cache, and not here."""
 
 
-def must_run(action: Action, status: ActionStatus) -> bool:
-    """Whether there is work for an action whose result is needed; an output has to be put in place, a result only has to be there."""
+def must_run(action: Action, status: ActionStatus, *, is_read: bool) -> bool:
+    """Whether there is work for an action whose result is needed; what is in the remote cache is fetched only if it `is_read`.
+
+    An output has to be put in place, a result only has to be there.
+    """
     if isinstance(action, Emission):
         return status.state != "current"
-    return status.remote or status.state in ("out of date", "new", "failed")
+    return is_read if status.remote else status.state in ("out of date", "new", "failed")
 
 
 def waves(actions: Mapping[str, Action]) -> list[list[Action]]:
@@ -55,13 +58,24 @@ def waves(actions: Mapping[str, Action]) -> list[list[Action]]:
     return found
 
 
-def wanted_actions(plan: Plan, found: Mapping[str, ActionStatus]) -> set[str]:
-    """The actions whose results are needed: for one that has to run, or because nothing is made of them."""
-    needed = {need for action in plan.actions.values() for need in action.needs}
-    wanted: set[str] = set()
-    for ident, action in reversed(list(plan.actions.items())):
-        if ident not in needed:
+@dataclass(frozen=True)
+class Work:
+    """What there is to do: the actions whose results have to be known, and in order those of them that have to run."""
+
+    wanted: Set[str]
+    todo: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, found: Mapping[str, ActionStatus]) -> Work:
+        """Results are needed for what has to run, and where nothing is made of them."""
+        needed = {need for action in plan.actions.values() for need in action.needs}
+        read, wanted, todo = set[str](), set[str](), list[str]()
+        for ident, action in reversed(list(plan.actions.items())):
+            if ident in needed and ident not in read:
+                continue
             wanted.add(ident)
-        if ident in wanted and must_run(action, found[ident]) and not found[ident].remote:
-            wanted.update(action.needs)
-    return wanted
+            if must_run(action, found[ident], is_read=ident in read):
+                todo.append(ident)
+                if not found[ident].remote:
+                    read.update(action.needs)
+        return cls(wanted, tuple(reversed(todo)))

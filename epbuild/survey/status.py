@@ -27,7 +27,7 @@ from epbuild.plan.made import Made
 from epbuild.plan.result import ActionResult
 from epbuild.plan.steps import Action, Emission, Plan, SessionGroup, Step
 from epbuild.recipe.model import Recipe
-from epbuild.survey.action_status import ActionStatus, StepState, must_run, wanted_actions, waves
+from epbuild.survey.action_status import ActionStatus, StepState, Work, waves
 from epbuild.survey.kind import KeyInputs
 from epbuild.survey.kinds import is_stored, kind_of
 from epbuild.survey.orphans import PLACE, Orphan, Outputs
@@ -88,6 +88,12 @@ class Survey:
     def up_to_date(self) -> bool:
         """Whether there is nothing to make and nothing to remove."""
         return not self.todo and not self.orphans
+
+    @property
+    def unmade(self) -> tuple[str, ...]:
+        """The actions to do whose results are neither here nor in the remote cache, less those that may fail."""
+        stored = (ident for ident in self.todo if is_stored(self.plan.actions[ident]) and not self.actions[ident].remote)
+        return tuple(ident for ident in stored if ident not in self.plan.may_fail)
 
     @property
     def nothing_to_try(self) -> bool:
@@ -165,16 +171,16 @@ class Surveyor:
             remote = self._remote(keyed)
             found |= {known.action.id: self._decided(known, remote.get(known.key)) for known in keyed}
         found = {ident: found[ident] for ident in plan.actions}
-        wanted = wanted_actions(plan, found)
-        todo = tuple(ident for ident, status in found.items() if ident in wanted and must_run(plan.actions[ident], status))
+        found = self._found_again(plan, found)
+        work = Work.of(plan, found)
         # What the store has lost is still current when all that is made of it is in place.
         settled = {
             ident: replace(status, state="current", reasons=())
-            if status.state == "out of date" and status.made is not None and ident not in wanted
+            if status.state == "out of date" and status.made is not None and ident not in work.wanted
             else status
             for ident, status in found.items()
         }
-        return Survey(plan, settled, todo, configuration=self.memory.configuration, scope=scope)
+        return Survey(plan, settled, work.todo, configuration=self.memory.configuration, scope=scope)
 
     def result(self, action: Action, key: str) -> ActionResult | None:
         """The result of an action in the store, if it is all there."""
@@ -247,6 +253,19 @@ class Surveyor:
         if self.remote is None:
             return {}
         return self.remote.find({known.key: known.action.id for known in keyed if known.result is None and known.here is None})
+
+    def _found_again(self, plan: Plan, found: dict[str, ActionStatus]) -> dict[str, ActionStatus]:
+        """The statuses, with what the store has lost and the remote cache has in place of what would have to be made again."""
+        if self.remote is None:
+            return found
+        todo = (found[ident].made for ident in Work.of(plan, found).todo if is_stored(plan.actions[ident]))
+        lost = [made for made in todo if made is not None and found[made.action.id].state == "out of date"]
+        there = self.remote.find({made.key: made.action.id for made in lost})
+        return found | {
+            made.action.id: replace(found[made.action.id], state="restorable", reasons=(), remote=True)
+            for made in lost
+            if made.key in there and read_result(made.action, there[made.key]) == made.result
+        }
 
     def _decided(self, keyed: _Keyed, remote: Mapping[str, Any] | None) -> ActionStatus:
         """Where an action stands whose result the remote cache has as `remote`, if it does."""

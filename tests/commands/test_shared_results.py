@@ -10,25 +10,32 @@ from pathlib import Path
 
 import pytest
 from cache_server import CacheServer, Fault, serving_cache
-from remote_places import DirectoryPlace, Place, ServerPlace
-from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, Workshop, tamper
+from remote_places import Place, ServerPlace
+from shared_machines import (
+    ALL_COMPILES,
+    OURS,
+    THEIRS,
+    Machines,
+    machines_in,
+    origins,
+    outputs,
+    remote_place,
+    shared_by,
+    used,
+    warnings,
+)
+from small_builds import CLASSIFIER, COMPILES, EMIT_CLASSIFIER, EMIT_DECODER, SHARE, STEPS, tamper
 
 from epbuild.commands.events import RemoteCacheUsed
 from epbuild.commands.plan import survey
 from epbuild.commands.planning import RemoteChoice
 from epbuild.commands.run import run
 from epbuild.core.errors import RecipeError
-from epbuild.engine.events import EventList, StepFinished, Warned
+from epbuild.engine.events import EventList
 from epbuild.plan.remote_record import COMPILE
 from epbuild.remote.envelope import seal, unseal
-from epbuild.remote.keys import SigningKey
 from epbuild.report.documents import plan_document
 from epbuild.report.progress import remote_line
-
-OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
-ALL_COMPILES = ["prefill+decode", "classifier"]
-
-Machines = Callable[[str], Workshop]
 
 
 @pytest.fixture
@@ -38,54 +45,14 @@ def server() -> Iterator[CacheServer]:
 
 
 @pytest.fixture(params=["directory", "server"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    if request.param == "directory":
-        monkeypatch.setenv("EPBUILD_REMOTE_CACHE", str(tmp_path / "remote"))
-        return DirectoryPlace(tmp_path / "remote")
-    server: CacheServer = request.getfixturevalue("server")
-    monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
-    return ServerPlace(server)
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    with remote_place(request.param, tmp_path, monkeypatch) as place:
+        yield place
 
 
 @pytest.fixture
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    """Makes a checkout with a cache of its own, on a machine that reads the remote cache."""
-    monkeypatch.setenv("EPBUILD_SIGNING_KEY", OURS.text)
-
-    def machine(name: str) -> Workshop:
-        workshop = Workshop(tmp_path / name, tmp_path / f"cache-{name}", monkeypatch)
-        workshop.write_recipe(("outputs:\n", f"cache: {{trust: ['{OURS.public}']}}\noutputs:\n"))
-        workshop.remote = RemoteChoice()
-        return workshop
-
-    return machine
-
-
-def shared_by(machines: Machines) -> dict[str, dict[str, bytes]]:
-    """Build on a first machine that writes to the remote cache; returns its outputs."""
-    writer = machines("writer")
-    writer.remote = RemoteChoice("write")
-    assert writer.build().exit_code == 0
-    assert writer.compiled == ALL_COMPILES
-    assert warnings(writer) == []
-    return outputs(writer)
-
-
-def outputs(workshop: Workshop) -> dict[str, dict[str, bytes]]:
-    return {group: workshop.contents(group) for group in ("decoder", "classifier")}
-
-
-def warnings(workshop: Workshop) -> list[str]:
-    return [event.problem.code for event in workshop.events if isinstance(event, Warned)]
-
-
-def origins(workshop: Workshop) -> dict[str, tuple[str, str | None]]:
-    return {event.step: (event.outcome, event.from_) for event in workshop.events if isinstance(event, StepFinished)}
-
-
-def used(workshop: Workshop) -> RemoteCacheUsed:
-    [event] = [event for event in workshop.events if isinstance(event, RemoteCacheUsed)]
-    return event
+    return machines_in(tmp_path, monkeypatch)
 
 
 def test_what_one_machine_has_compiled_another_need_not(place: Place, machines: Machines) -> None:

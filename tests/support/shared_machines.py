@@ -1,0 +1,74 @@
+"""Machines that build the same checkout and share a remote cache, each with a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cache_server import serving_cache
+from remote_places import DirectoryPlace, Place, ServerPlace
+from small_builds import Workshop
+
+from epbuild.commands.events import RemoteCacheUsed
+from epbuild.commands.planning import RemoteChoice
+from epbuild.engine.events import StepFinished, Warned
+from epbuild.remote.keys import SigningKey
+
+OURS, THEIRS = SigningKey.generate(), SigningKey.generate()
+ALL_COMPILES = ["prefill+decode", "classifier"]
+
+Machines = Callable[[str], Workshop]
+
+
+@contextmanager
+def remote_place(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A remote cache in a directory or on a strict server, which the environment names."""
+    if kind == "directory":
+        monkeypatch.setenv("EPBUILD_REMOTE_CACHE", str(tmp_path / "remote"))
+        yield DirectoryPlace(tmp_path / "remote")
+        return
+    with serving_cache() as server:
+        monkeypatch.setenv("EPBUILD_REMOTE_CACHE", server.address)
+        yield ServerPlace(server)
+
+
+def machines_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
+    """Makes a checkout with a cache of its own, on a machine that reads the remote cache."""
+    monkeypatch.setenv("EPBUILD_SIGNING_KEY", OURS.text)
+
+    def machine(name: str) -> Workshop:
+        workshop = Workshop(tmp_path / name, tmp_path / f"cache-{name}", monkeypatch)
+        workshop.write_recipe(("outputs:\n", f"cache: {{trust: ['{OURS.public}']}}\noutputs:\n"))
+        workshop.remote = RemoteChoice()
+        return workshop
+
+    return machine
+
+
+def shared_by(machines: Machines) -> dict[str, dict[str, bytes]]:
+    """Build on a first machine that writes to the remote cache; returns its outputs."""
+    writer = machines("writer")
+    writer.remote = RemoteChoice("write")
+    assert writer.build().exit_code == 0
+    assert writer.compiled == ALL_COMPILES
+    assert warnings(writer) == []
+    return outputs(writer)
+
+
+def outputs(workshop: Workshop) -> dict[str, dict[str, bytes]]:
+    return {group: workshop.contents(group) for group in ("decoder", "classifier")}
+
+
+def warnings(workshop: Workshop) -> list[str]:
+    return [event.problem.code for event in workshop.events if isinstance(event, Warned)]
+
+
+def origins(workshop: Workshop) -> dict[str, tuple[str, str | None]]:
+    return {event.step: (event.outcome, event.from_) for event in workshop.events if isinstance(event, StepFinished)}
+
+
+def used(workshop: Workshop) -> RemoteCacheUsed:
+    [event] = [event for event in workshop.events if isinstance(event, RemoteCacheUsed)]
+    return event
