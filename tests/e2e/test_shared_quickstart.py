@@ -38,6 +38,12 @@ def test_a_second_machine_compiles_nothing_and_publishes_the_same_bytes(tmp_path
         assert "remote cache: " in done.stdout
         assert len(server.requests) <= 40
         assert second.files() == first.files() != {}
+        fresh = machine("fresh")
+        server.requests.clear()
+        done = fresh.epbuild("run", "--no-emit")
+        assert (done.returncode, done.stderr, server.count("GET", "cas"), fresh.files()) == (0, "", 0, {})
+        done = fresh.epbuild("run", "--no-compile")
+        assert (done.returncode, done.stderr, fresh.files()) == (0, "", first.files())
         third = machine("third")
         events = third.build()
         assert compiled(events) == set()
