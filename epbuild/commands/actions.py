@@ -15,7 +15,6 @@ from epbuild.cache.workspace import Measurement
 from epbuild.commands.coverage import covered_models
 from epbuild.commands.execution import KeyedAction, WatchedExecution, last_written
 from epbuild.commands.makers import ActionMaker, maker_of
-from epbuild.commands.planning import Request
 from epbuild.commands.publishing import Publishing, step_record
 from epbuild.commands.shared_results import SharedResults
 from epbuild.commands.unmade import NoMaker, NotMade
@@ -42,6 +41,14 @@ from epbuild.toolchain.execution import Execution
 _BYTES_PER_SECOND = 50e6  # about what QNN's compiler gets through; it only orders the work
 
 
+@dataclass(frozen=True)
+class Making:
+    """What a build may make: results at all, and once more what failed and would fail the same way."""
+
+    compiles: bool = True
+    retry: bool = False
+
+
 class Actions:
     """The executor of the actions of one build, with what has come of them so far."""
 
@@ -53,7 +60,7 @@ class Actions:
         progress: Progress,
         cancelled: threading.Event,
         *,
-        request: Request,
+        making: Making = Making(),
         shared: SharedResults | None = None,
     ) -> None:
         self.cancelled = cancelled
@@ -69,8 +76,8 @@ class Actions:
         self._workspace = surveyor.workspace
         self._store = surveyor.store
         self._progress = progress
-        self._retry = request.retry
-        self._maker_of: Callable[[Action], ActionMaker[Any, Any]] = maker_of if request.compiles else lambda action: NoMaker()
+        self._retry = making.retry
+        self._maker_of: Callable[[Action], ActionMaker[Any, Any]] = maker_of if making.compiles else lambda action: NoMaker()
         self._shared = shared
         self._known_failures = surveyor.failures
         self._remembered: set[str] = set()

@@ -16,7 +16,7 @@ from epbuild.cache.location import cache_directory, tag_cache, toolchain_directo
 from epbuild.cache.memory import Configuration
 from epbuild.cache.roots import Roots
 from epbuild.cache.workspace import Workspace
-from epbuild.commands.actions import Actions
+from epbuild.commands.actions import Actions, Making
 from epbuild.commands.events import OutputRemoved, ToolchainReady, ToolchainStarted
 from epbuild.commands.locked import HeldLock, hold_lock
 from epbuild.commands.plan import plan_again, with_orphans
@@ -114,7 +114,8 @@ def run(
             # What killed builds left half-written; a build with nothing to do writes nothing, not even this.
             surveyor.store.sweep()
             surveyor.records.sweep()
-        actions = Actions(found, environments, surveyor, progress, stop, request=request, shared=shared)
+        making = Making(request.compiles, request.retry)
+        actions = Actions(found, environments, surveyor, progress, stop, making=making, shared=shared)
         steps = sum(step.action in todo for step in plan.steps)
         total = len(plan.steps) + len(found.rest)
         progress.report(RunStarted(recipe.name, total, steps, actions.expect(request.jobs), request.keep_going))
