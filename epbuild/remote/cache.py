@@ -67,7 +67,8 @@ class RemoteCache:
     """A remote cache behind a `transport`, for one build. Any number of threads may use it.
 
     `trust` are the keys whose records are used (None: any); `signer` signs what is published (None: nothing is). `warn` is given a
-    problem once for each side of the remote that cannot be used, from whichever thread finds it.
+    problem once for each side of the remote that cannot be used, from whichever thread finds it. `pause` waits that many seconds
+    before something is asked again; by default, no longer than until the build is cancelled.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class RemoteCache:
         signer: SigningKey | None = None,
         warn: Warn,
         cancelled: threading.Event | None = None,
+        pause: Callable[[float], None] | None = None,
     ) -> None:
         self.name = name
         self._transport = transport
@@ -87,7 +89,7 @@ class RemoteCache:
         self._cancelled = cancelled or threading.Event()
         reading, writing = Breaker("reading", name, warn), Breaker("writing", name, warn)
         reading.partner, writing.partner = writing, reading
-        self._reading, self._writing = Attempts(reading, self._pause), Attempts(writing, self._pause)
+        self._reading, self._writing = Attempts(reading, pause or self._pause), Attempts(writing, pause or self._pause)
         self._tally = RemoteTally()
         self._bad: set[str] = set()
         """The blobs that this build found damaged or missing there, by digest: such are written again, although they seem to be there."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -29,6 +29,7 @@ from epbuild.cache.blobs import BlobStore
 from epbuild.cache.leases import Cancelled
 from epbuild.core.digest import Blob, digest_of
 from epbuild.remote import cache
+from epbuild.remote.attempts import PAUSES_SECONDS
 from epbuild.remote.cache import Miss, NotFetched, RemoteCache
 from epbuild.remote.envelope import Reason, RemoteRecord, Unusable, seal
 from epbuild.remote.keys import SigningKey
@@ -59,7 +60,20 @@ def object_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         yield Started()
 
 
-@pytest.fixture(params=["directory", "server", *(pytest.param(name, marks=pytest.mark.slow) for name in SERVERS)])
+PLACES = {"directory": (), "server": (), **dict.fromkeys(SERVERS, (pytest.mark.slow,))}
+
+
+def in_each_place(cases: Iterable[str], sample: Container[str]) -> list[Any]:
+    """Each case in each place; by day in clouds only a sample of those that are about bytes, which a cloud does not look at."""
+    night = (pytest.mark.exhaustive,)
+    return [
+        pytest.param(place, case, marks=marks if not marks or case in sample else (*marks, *night))
+        for place, marks in PLACES.items()
+        for case in cases
+    ]
+
+
+@pytest.fixture(params=[pytest.param(name, marks=marks) for name, marks in PLACES.items()])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     match request.param:
         case "directory":
@@ -211,7 +225,7 @@ BAD_RECORDS: dict[str, tuple[Callable[[bytes], bytes], Reason | None]] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_RECORDS)
+@pytest.mark.parametrize(("place", "bad"), in_each_place(BAD_RECORDS, sample=["empty", "unsigned"]), indirect=["place"])
 def test_a_record_that_is_not_as_signed_is_not_used_and_the_next_writer_mends_it(
     place: Place, published: tuple[str, dict[str, Any]], maker: Maker, user: Maker, bad: str
 ) -> None:
@@ -252,7 +266,7 @@ BAD_BLOBS: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 @pytest.mark.parametrize("which", [MODEL, WEIGHTS], ids=["small", "large"])
-@pytest.mark.parametrize("bad", BAD_BLOBS)
+@pytest.mark.parametrize(("place", "bad"), in_each_place(BAD_BLOBS, sample=["evicted", "longer"]), indirect=["place"])
 def test_a_blob_that_is_lost_after_the_look_up_is_never_used_and_its_maker_mends_it(
     place: Place, published: tuple[str, dict[str, Any]], user: Maker, bad: str, which: bytes
 ) -> None:
@@ -360,6 +374,7 @@ def test_what_passes_is_tried_again(
     remote.fetch(hit.files["sub/weights.bin"], user.store)
     assert user.store.read_bytes(hit.files["sub/weights.bin"].digest) == WEIGHTS
     assert place.server.faults[0].times == 0
+    assert user.pauses == list(PAUSES_SECONDS[: PASSING[fault].times])
     assert user.warnings == []
 
 
@@ -376,6 +391,7 @@ def test_a_server_that_fails_costs_seconds_and_one_warning(
     answers = remote.look_up_all(COMPILE, [key, *(f"{number:064x}" for number in range(200))])
     assert not remote.publish(COMPILE, key, record, user.store)
     assert time.monotonic() - begin < 10
+    assert max(user.pauses, default=0) <= 2
     assert set(answers.values()) == {Miss(answered=False)}
     [problem] = user.warnings
     assert problem.code == "EPB521"

@@ -141,12 +141,13 @@ COMPILE = RecordKind("compile", _key, _is_sound, _files, _log)
 
 
 class Maker:
-    """Makes results in a store, and counts the warnings of the remote caches that it opens."""
+    """Makes results in a store; notes the warnings of the remote caches that it opens, and the seconds that they would have paused."""
 
     def __init__(self, folder: Path) -> None:
         self.store = BlobStore(folder / "store")
         self._folder = folder
         self.warnings: list[Problem] = []
+        self.pauses: list[float] = []
 
     def record(self, name: str, files: Mapping[str, bytes]) -> tuple[str, dict[str, Any]]:
         """The key and the record of a result with these files, which the store holds then."""
@@ -164,4 +165,5 @@ class Maker:
 
     def remote(self, place: Place, *, trust: set[str] | None, signer: SigningKey | None = None) -> RemoteCache:
         transport = place.transport(writes=signer is not None)
-        return RemoteCache(transport, "the remote", trust=trust, signer=signer, warn=self.warnings.append)
+        warn, pause = self.warnings.append, self.pauses.append
+        return RemoteCache(transport, "the remote", trust=trust, signer=signer, warn=warn, pause=pause)
